@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/term"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// handle is what the commands need of a node.
+type handle interface {
+	Check(ctx context.Context) ([]preflight.Finding, error)
+	Start(ctx context.Context) error
+	RunForeground(ctx context.Context) error
+	WaitReady(ctx context.Context, progress func(status.Status)) error
+	Status(ctx context.Context) (*status.Status, error)
+	Events(ctx context.Context, follow bool, fn func(status.Event) error) error
+	Stop(ctx context.Context) error
+	DeleteData(ctx context.Context) error
+	Exec(ctx context.Context, req nodeexec.Request) (int, error)
+	Runtime() layout.Runtime
+	Data() layout.Data
+	Config() *config.NodeConfig
+	Kubeconfig() string
+	ComponentPath(name string) (string, error)
+}
+
+// app is one execution of the command line: what it was given, and what it may touch.
+type app struct {
+	// name is --name.
+	name string
+	// output is -o of the command that runs: "" or "json".
+	output string
+
+	stdin, stdout, stderr *os.File
+	// out and err are stdout and stderr, unless a test looks at them.
+	out, err io.Writer
+	env      func(string) string
+	uid      int
+	now      func() time.Time
+	// newNode and attach make the node's handle.
+	newNode func(*config.NodeConfig, node.Options) (handle, error)
+	attach  func(string, node.Options) (handle, error)
+	// replace executes another program in this process's place.
+	replace func(path string, argv, env []string) error
+}
+
+func newApp() *app {
+	return &app{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, out: os.Stdout, err: os.Stderr,
+		env: os.Getenv, uid: os.Geteuid(), now: time.Now,
+		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
+		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
+		replace: replaceProcess,
+	}
+}
+
+// orNil keeps a nil *node.Node from becoming a handle that is not nil.
+func orNil(n *node.Node, err error) (handle, error) {
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// attached returns the handle of the node that --name picks.
+func (a *app) attached() (handle, error) {
+	return a.attach(a.name, node.Options{Log: a.logger()})
+}
+
+// logger writes warnings of the host side as lines of their own among ours.
+func (a *app) logger() logrus.FieldLogger {
+	return &logrus.Logger{Out: a.err, Formatter: plainFormatter{}, Hooks: logrus.LevelHooks{}, Level: logrus.WarnLevel}
+}
+
+// plainFormatter writes "warning: text (key: value)".
+type plainFormatter struct{}
+
+func (plainFormatter) Format(e *logrus.Entry) ([]byte, error) {
+	line := e.Level.String() + ": " + e.Message
+	if check, ok := e.Data["check"].(string); ok {
+		line += " (check " + check + ")"
+	}
+	if err, ok := e.Data[logrus.ErrorKey].(error); ok {
+		line += ": " + err.Error()
+	}
+	return append([]byte(line), '\n'), nil
+}
+
+func isTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
+
+// command writes how this program is called for this node, for hints and summaries.
+func (a *app) command(rest string) string {
+	if a.name == config.DefaultName || a.name == "" || a.env(layout.EnvName) == a.name {
+		return "rootlessnode " + rest
+	}
+	return "rootlessnode --name " + a.name + " " + rest
+}

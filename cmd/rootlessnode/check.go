@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+)
+
+func newCheck(a *app) *cobra.Command {
+	var f nodeFlags
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Compare this host with what the node needs",
+		Long: `Compare this host with what the node needs, without changing anything. Exit code 3
+when something is missing without which it cannot start.`,
+		Args:        arguments(0, 0),
+		Annotations: map[string]string{allowRoot: ""},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := f.build(a.name)
+			if err != nil {
+				return err
+			}
+			n, err := a.newNode(cfg, node.Options{Log: a.logger()})
+			if err != nil {
+				return err
+			}
+			findings, err := n.Check(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.output == "json" {
+				a.printJSON(a.out, findings)
+			} else {
+				a.printf("%s", renderFindings(findings, all, a.styleOf(a.stdout)))
+			}
+			if preflight.Err(findings) != nil {
+				return exitCode(errdefs.ExitPreflight)
+			}
+			return nil
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&all, "all", true, "show also what is as it should be")
+	a.outputFlag(cmd)
+	return cmd
+}
+
+// renderFindings lists the findings, and below them one block to paste that mends all that fails.
+func renderFindings(findings []preflight.Finding, all bool, st style) string {
+	var b strings.Builder
+	count := map[preflight.Level]int{}
+	width := 0
+	for _, f := range findings {
+		count[f.Level]++
+		width = max(width, len(f.Check))
+	}
+	colours := map[preflight.Level]string{preflight.LevelPass: green, preflight.LevelWarn: yellow, preflight.LevelFail: red}
+	for _, f := range findings {
+		if f.Level == preflight.LevelPass && !all {
+			continue
+		}
+		fmt.Fprintf(&b, "%s  %-*s  %s\n", st.paint(colours[f.Level], string(f.Level)), width, f.Check, f.Message)
+		if f.Level == preflight.LevelWarn && f.Hint != "" {
+			for line := range strings.Lines(f.Hint) {
+				b.WriteString(strings.Repeat(" ", len("warn")+width+4) + strings.TrimRight(line, "\n") + "\n")
+			}
+		}
+	}
+	if err := preflight.Err(findings); err != nil {
+		for _, h := range errdefs.ReportOf(err).Hints {
+			b.WriteString("\n" + block("hint:", strings.Split(strings.TrimRight(h, "\n"), "\n")))
+		}
+	}
+	fmt.Fprintf(&b, "\n%d pass, %d warn, %d fail\n", count[preflight.LevelPass], count[preflight.LevelWarn], count[preflight.LevelFail])
+	return b.String()
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+)
+
+func newConfig(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:         "config",
+		Short:       "Print the default or the effective configuration",
+		Args:        noCommand,
+		Annotations: map[string]string{allowRoot: ""},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use:         "default",
+			Short:       "Print every field with its meaning and its default",
+			Args:        arguments(0, 0),
+			Annotations: map[string]string{allowRoot: ""},
+			RunE: func(*cobra.Command, []string) error {
+				_, err := a.out.Write(config.Sample())
+				return err
+			},
+		},
+		newConfigEffective(a),
+	)
+	return cmd
+}
+
+func newConfigEffective(a *app) *cobra.Command {
+	var f nodeFlags
+	cmd := &cobra.Command{
+		Use:   "effective",
+		Short: "Print the configuration after defaults and flags",
+		Long: `Print the configuration after defaults and flags: that of the running node, or with
+flags the one that "rootlessnode up" with the same flags would use.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := a.wanted(&f, f.given(cmd.Flags()))
+			if err != nil {
+				return err
+			}
+			b, err := config.Marshal(n.Config())
+			if err != nil {
+				return err
+			}
+			_, err = a.out.Write(b)
+			return err
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// wanted is the node that flags describe, or without any the one that is there.
+func (a *app) wanted(f *nodeFlags, given bool) (handle, error) {
+	if !given {
+		return a.attached()
+	}
+	cfg, err := f.build(a.name)
+	if err != nil {
+		return nil, err
+	}
+	return a.newNode(cfg, node.Options{Log: a.logger()})
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+func newDown(a *app) *cobra.Command {
+	var deleteData bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop the node",
+		Long: `Stop the node, in order, and return when nothing of it is left. Its data stays,
+and "rootlessnode up" goes on with it, unless --delete-data is given. A node
+that does not run is no error.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.down(cmd.Context(), timeout, deleteData) },
+	}
+	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "remove the data dir too, with what belongs to subordinate ids")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill what has not ended by then (default: timeouts.stop)")
+	return cmd
+}
+
+func (a *app) down(ctx context.Context, timeout time.Duration, deleteData bool) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	s, err := n.Status(ctx)
+	if err != nil {
+		return err
+	}
+	running := s.State != status.NodeStopped && s.State != status.NodeFailed || s.ParentPID > 0
+	if timeout <= 0 {
+		timeout = n.Config().Timeouts.Stop.D()
+	}
+	stopping, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	began := a.now()
+	if err := n.Stop(stopping); err != nil {
+		return err
+	}
+	if running {
+		a.printf("node %q is stopped (%s)\n", a.name, seconds(a.now().Sub(began)))
+	} else {
+		a.printf("node %q was not running\n", a.name)
+	}
+	if !deleteData {
+		return nil
+	}
+	if err := n.DeleteData(ctx); err != nil {
+		return err
+	}
+	a.printf("its data in %s is removed\n", n.Data().Dir)
+	return nil
+}

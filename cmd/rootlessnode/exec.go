@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+)
+
+func newExec(a *app) *cobra.Command {
+	var env []string
+	var dir string
+	var tty bool
+	cmd := &cobra.Command{
+		Use:   "exec [flags] -- COMMAND [ARG...]",
+		Short: "Run a program inside the node",
+		Long: `Run a program inside the node: in its namespaces and in a cgroup of its own
+below the node's. It gets this command's standard streams and signals, and
+its exit code becomes this command's (128 and the signal's number if a signal
+ended it, 127 if it was not found, 126 if it cannot be executed).
+
+What the program leaves running when it ends is killed.`,
+		Example: `  rootlessnode exec -- crictl ps
+  rootlessnode exec -- ip address
+  rootlessnode exec -t -- top`,
+		Args: arguments(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.exec(cmd.Context(), nodeexec.Request{Argv: args, Env: a.passEnv(env), Dir: dir, TTY: tty})
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // what follows the program's name is the program's
+	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set `KEY=VALUE` for it, or pass KEY on; may be repeated")
+	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "start it in this `DIR` of the node (default: the current one, if it is there)")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give it a terminal of its own")
+	return cmd
+}
+
+func newShell(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "shell [COMMAND]",
+		Short: "Open a shell inside the node",
+		Long: `Open a shell ($SHELL, or sh where that is not there) inside the node, with a
+terminal of its own. With a COMMAND, which the shell interprets, run that.`,
+		Args: arguments(0, -1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.shell(cmd.Context(), args) },
+	}
+}
+
+// fallbackShell is there on every system (POSIX).
+const fallbackShell = "/bin/sh"
+
+func (a *app) shell(ctx context.Context, words []string) error {
+	shell := a.env("SHELL")
+	if shell == "" {
+		shell = fallbackShell
+	}
+	req := nodeexec.Request{Argv: []string{shell}, TTY: isTerminal(a.stdin), Env: a.passEnv([]string{layout.EnvName + "=" + a.name, "SHELL=" + shell})}
+	if len(words) > 0 {
+		req.Argv = []string{shell, "-c", strings.Join(words, " ")}
+	}
+	err := a.exec(ctx, req)
+	var start *nodeexec.StartError
+	if errors.As(err, &start) && start.Code == nodeexec.ExitNotFound && shell != fallbackShell {
+		req.Argv[0] = fallbackShell
+		err = a.exec(ctx, req)
+	}
+	return err
+}
+
+// exec runs req with this process's streams. The error is an exitCode once the program ran.
+func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	if req.Stdin == nil {
+		req.Stdin = a.stdin
+	}
+	req.Stdout, req.Stderr, req.ForwardSignals = a.stdout, a.stderr, true
+	code, err := n.Exec(ctx, req)
+	var start *nodeexec.StartError
+	switch {
+	case errors.As(err, &start) && req.Argv[0] != fallbackShell && start.Code == nodeexec.ExitNotFound && req.Argv[0] == a.env("SHELL"):
+		return err
+	case start != nil:
+		a.printError(err)
+		return exitCode(start.Code)
+	case err != nil:
+		return a.hintNotRunning(err)
+	case code != 0:
+		return exitCode(code)
+	}
+	return nil
+}
+
+// passEnv is the environment that a program gets from here: what makes a terminal and a language work, and what was
+// asked for.
+func (a *app) passEnv(asked []string) []string {
+	var out []string
+	for _, kv := range os.Environ() {
+		k, _, _ := strings.Cut(kv, "=")
+		switch {
+		case k == "TERM", k == "COLORTERM", k == "LANG", strings.HasPrefix(k, "LC_"):
+			out = append(out, kv)
+		}
+	}
+	for _, kv := range asked {
+		if k, _, ok := strings.Cut(kv, "="); !ok {
+			v, set := os.LookupEnv(k)
+			if !set {
+				continue
+			}
+			kv = k + "=" + v
+		}
+		out = append(out, kv)
+	}
+	return out
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// logReader copies a log to out, across its rotations.
+type logReader struct {
+	f    *os.File
+	path string
+	out  io.Writer
+}
+
+func (l *logReader) close() { _ = l.f.Close() } // it was only read
+
+// copy writes what there is beyond where reading stands.
+func (l *logReader) copy() error {
+	_, err := io.Copy(l.out, l.f)
+	return err
+}
+
+// chunk is how much is read at once when lines are counted from the end, in bytes.
+const chunk = 64 << 10
+
+// skipToTail moves to the beginning of the last n lines; n < 0 stays at the beginning of the file.
+func (l *logReader) skipToTail(n int) error {
+	if n < 0 {
+		return nil
+	}
+	end, err := l.f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	at, err := tailOffset(l.f, end, n)
+	if err != nil {
+		return err
+	}
+	_, err = l.f.Seek(at, io.SeekStart)
+	return err
+}
+
+// tailOffset finds where the last n lines of the first size bytes of r begin. A last line need not be ended.
+func tailOffset(r io.ReaderAt, size int64, n int) (int64, error) {
+	if n == 0 {
+		return size, nil
+	}
+	buf := make([]byte, chunk)
+	for end := size; end > 0; {
+		start := max(end-chunk, 0)
+		b := buf[:end-start]
+		if _, err := r.ReadAt(b, start); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		if end == size {
+			b = bytes.TrimSuffix(b, []byte("\n"))
+		}
+		for {
+			i := bytes.LastIndexByte(b, '\n')
+			if i < 0 {
+				break
+			}
+			if n--; n == 0 {
+				return start + int64(i) + 1, nil
+			}
+			b = b[:i]
+		}
+		end = start
+	}
+	return 0, nil
+}
+
+// follow copies the log until ctx ends. The directory is watched, not the file, for a rotated log is another file.
+func (l *logReader) follow(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch log: %w", err)
+	}
+	defer w.Close()
+	if err := w.Add(filepath.Dir(l.path)); err != nil {
+		return fmt.Errorf("watch log: %w", err)
+	}
+	// Read only now: what was written before the watch began is in the file.
+	for {
+		if err := l.catchUp(); err != nil {
+			return err
+		}
+		if !l.awaitEvent(ctx, w) {
+			return nil
+		}
+	}
+}
+
+// awaitEvent waits until something happened to the log; false when it is to end.
+func (l *logReader) awaitEvent(ctx context.Context, w *fsnotify.Watcher) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case e, ok := <-w.Events:
+			if !ok {
+				return false
+			}
+			if e.Name == l.path {
+				return true
+			}
+		case _, ok := <-w.Errors:
+			// Events were lost: look.
+			return ok
+		}
+	}
+}
+
+// catchUp copies to the end of the file, and goes on with its successor when there is one.
+func (l *logReader) catchUp() error {
+	for {
+		if err := l.restartIfTruncated(); err != nil {
+			return err
+		}
+		if err := l.copy(); err != nil {
+			return err
+		}
+		next, err := l.successor()
+		if err != nil || next == nil {
+			return err
+		}
+		// The writer turned to the successor before it appeared, so this is the last of the old one.
+		if err := errors.Join(l.copy(), l.f.Close()); err != nil {
+			return errors.Join(err, next.Close())
+		}
+		l.f = next
+	}
+}
+
+func (l *logReader) restartIfTruncated() error {
+	st, err := l.f.Stat()
+	if err != nil {
+		return err
+	}
+	at, err := l.f.Seek(0, io.SeekCurrent)
+	if err == nil && at > st.Size() {
+		_, err = l.f.Seek(0, io.SeekStart)
+	}
+	return err
+}
+
+// successor opens the file that stands under the log's name if it is another than the one being read.
+func (l *logReader) successor() (*os.File, error) {
+	now, err := os.Stat(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // in the middle of a rotation
+	}
+	if err != nil {
+		return nil, err
+	}
+	old, err := l.f.Stat()
+	if err != nil || os.SameFile(old, now) {
+		return nil, err
+	}
+	return os.Open(l.path)
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
+)
+
+func newHost(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:         "host",
+		Short:       "Prepare this host for an account (root's part)",
+		Args:        noCommand,
+		Annotations: map[string]string{allowRoot: ""},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newHostSetup(a), newHostEnter(), newHostUndo(a))
+	return cmd
+}
+
+func newHostSetup(a *app) *cobra.Command {
+	var o hostsetup.Options
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Do what only root can do for an account's nodes",
+		Long: `Do, once, what only root can do for an account's nodes: subordinate ids, a delegated
+cgroup, kernel modules and settings, /dev/net/tun. Doing it again changes nothing.
+Packages are named, not installed.`,
+		Args:        arguments(0, 0),
+		Annotations: map[string]string{allowRoot: ""},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			exe, err := ownPath()
+			if err != nil {
+				return err
+			}
+			o.Exe = exe
+			return a.hostSetup(cmd.Context(), o, dryRun)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
+	fl.BoolVar(&o.CreateUser, "create-user", false, "make the account if there is none")
+	fl.BoolVar(&dryRun, "dry-run", false, "print the shell lines that would do it")
+	fl.Int64Var(&o.SubidCount, "subids", 0, "how many subordinate ids of each kind (default 65536)")
+	fl.IntVar(&o.PortStart, "port-start", 0, "let all users bind ports from here on (0: as it is)")
+	return cmd
+}
+
+func (a *app) hostSetup(ctx context.Context, o hostsetup.Options, dryRun bool) error {
+	plan, err := hostsetup.NewPlan(o)
+	if err != nil {
+		return err
+	}
+	if dryRun {
+		script, err := plan.Script()
+		if err != nil {
+			return err
+		}
+		a.printf("%s", script)
+		return nil
+	}
+	var notes []string
+	err = plan.Run(ctx, func(r hostsetup.Result) {
+		a.printf("%-*s  %s\n", outcomeColumn, r.Outcome, r.Step.Title)
+		if r.Outcome == hostsetup.ByHand {
+			for _, c := range r.Step.Commands {
+				a.printf("%*s  %s\n", outcomeColumn, "", c)
+			}
+		}
+		if r.Step.Note != "" && r.Outcome != hostsetup.Already {
+			notes = append(notes, r.Step.Note)
+		}
+	})
+	for _, n := range notes {
+		a.printf("note: %s\n", n)
+	}
+	return err
+}
+
+// outcomeColumn fits the longest outcome.
+const outcomeColumn = len(hostsetup.Already)
+
+func newHostEnter() *cobra.Command {
+	var o hostsetup.EnterOptions
+	cmd := &cobra.Command{
+		Use:   "enter [flags] -- ARG...",
+		Short: "Become the account and run rootlessnode as it",
+		Long: `For hosts without systemd: root puts itself into the account's delegated cgroup,
+becomes the account with a clean environment, and executes rootlessnode with the
+given arguments.`,
+		Example:     `  rootlessnode host enter --user rootlessnode -- up`,
+		Args:        arguments(1, -1),
+		Annotations: map[string]string{allowRoot: ""},
+		RunE: func(_ *cobra.Command, args []string) error {
+			exe, err := ownPath()
+			if err != nil {
+				return err
+			}
+			o.Exe, o.Args = exe, args
+			return hostsetup.Enter(o)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
+	return cmd
+}
+
+func newHostUndo(a *app) *cobra.Command {
+	var o hostsetup.Options
+	cmd := &cobra.Command{
+		Use:         "undo",
+		Short:       "Take back what host setup did",
+		Args:        arguments(0, 0),
+		Annotations: map[string]string{allowRoot: ""},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			plan, err := hostsetup.NewPlan(o)
+			if err != nil {
+				return err
+			}
+			return plan.Undo(cmd.Context(), func(r hostsetup.Result) {
+				if r.Outcome != hostsetup.Already {
+					a.printf("%-*s  %s\n", outcomeColumn, r.Outcome, r.Step.Title)
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
+	return cmd
+}
+
+// ownPath is this program's absolute path, without links.
+func ownPath() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find the path of this program: %w", err)
+	}
+	return filepath.EvalSymlinks(exe)
+}

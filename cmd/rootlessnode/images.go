@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+)
+
+func newImages(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "images",
+		Short: "Import and list container images",
+		Args:  noCommand,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(
+		&cobra.Command{
+			Use:   "import FILE...",
+			Short: "Load image archives of the host into the node",
+			Long: `Load image archives (docker save, OCI) of the host into the node, so that pods find
+them without a registry. - is standard input.`,
+			Example: `  docker save my/app:dev | rootlessnode images import -`,
+			Args:    arguments(1, -1),
+			RunE:    func(cmd *cobra.Command, args []string) error { return a.importImages(cmd.Context(), args) },
+		},
+		newImagesList(a),
+	)
+	return cmd
+}
+
+func newImagesList(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the images of the node",
+		Args:  arguments(0, 0),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.listImages(cmd.Context()) },
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+// ctr is containerd's own client, for the namespace of the kubelet's images.
+func ctr(args ...string) []string {
+	return append([]string{"ctr", "--namespace", "k8s.io", "images"}, args...)
+}
+
+// importImages tries every file and tells of all that failed.
+func (a *app) importImages(ctx context.Context, files []string) error {
+	// Missing files are told before the first is imported: nothing half made.
+	opened := make([]*os.File, 0, len(files))
+	defer func() {
+		for _, f := range opened {
+			_ = f.Close() // it was only read
+		}
+	}()
+	var faults []error
+	for _, name := range files {
+		if name == "-" {
+			opened = append(opened, a.stdin)
+			continue
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			faults = append(faults, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("open image archive: %w", err)))
+			continue
+		}
+		opened = append(opened, f)
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	for i, f := range opened {
+		err := a.exec(ctx, nodeexec.Request{Argv: ctr("import", "-"), Stdin: f})
+		var code exitCode
+		switch {
+		case errors.As(err, &code):
+			faults = append(faults, fmt.Errorf("import %s: ctr ended with code %d, see above", files[i], int(code)))
+		case err != nil:
+			return err
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// image is one row of the list.
+type image struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+	Size   string `json:"size"`
+}
+
+func (a *app) listImages(ctx context.Context) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	text, code, err := output(ctx, n, ctr("list"), a.stderr)
+	if err != nil {
+		return a.hintNotRunning(err)
+	}
+	if code != 0 {
+		return fmt.Errorf("list images: ctr ended with code %d, see above", code)
+	}
+	list := parseImages(text)
+	if a.output == "json" {
+		a.printJSON(a.out, list)
+		return nil
+	}
+	rows := [][]string{{"IMAGE", "SIZE", "DIGEST"}}
+	for _, i := range list {
+		rows = append(rows, []string{i.Name, i.Size, shortDigest(i.Digest)})
+	}
+	a.printf("%s", table(rows))
+	return nil
+}
+
+// output runs a program inside the node and returns what it writes.
+func output(ctx context.Context, n handle, argv []string, stderr *os.File) (string, int, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", 1, err
+	}
+	text := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(r) // what came before an error is all there is
+		_ = r.Close()
+		text <- string(b)
+	}()
+	code, err := n.Exec(ctx, nodeexec.Request{Argv: argv, Stdout: w, Stderr: stderr, ForwardSignals: true})
+	_ = w.Close() // ends the reader
+	return <-text, code, err
+}
+
+// parseImages reads the table of `ctr images list`: REF TYPE DIGEST SIZE UNIT PLATFORMS LABELS. Images are stored under
+// their tag, under NAME@DIGEST and under the id that the kubelet knows; the first is what people call them.
+func parseImages(text string) []image {
+	list := []image{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		const ref, digest, size, unit = 0, 2, 3, 4
+		if len(f) <= unit || !strings.HasPrefix(f[digest], "sha256:") {
+			continue
+		}
+		if strings.HasPrefix(f[ref], "sha256:") || strings.Contains(f[ref], "@sha256:") {
+			continue
+		}
+		list = append(list, image{Name: f[ref], Digest: f[digest], Size: f[size] + " " + f[unit]})
+	}
+	slices.SortFunc(list, func(x, y image) int { return strings.Compare(x.Name, y.Name) })
+	return list
+}
+
+func shortDigest(d string) string {
+	const shown = len("sha256:") + 12
+	return d[:min(len(d), shown)]
+}

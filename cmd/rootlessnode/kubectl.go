@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+func newKubectl(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubectl [ARG...]",
+		Short: "Run kubectl for the node's cluster",
+		Long: `Run the kubectl of the node's components on the host, with the node's kubeconfig.
+All arguments are kubectl's.`,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			n, err := a.attached()
+			if err != nil {
+				return err
+			}
+			path, err := n.ComponentPath("kubectl")
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(n.Kubeconfig()); err != nil {
+				return a.noKubeconfig(err)
+			}
+			if _, err := os.Stat(n.Runtime().NodeSocket()); errors.Is(err, fs.ErrNotExist) {
+				_, _ = fmt.Fprintf(a.err, "warning: node %q is not running (%s)\n", a.name, a.command("up"))
+			}
+			return a.replace(path, append([]string{"kubectl"}, args...), withEnv(os.Environ(), "KUBECONFIG", n.Kubeconfig()))
+		},
+	}
+}
+
+func newKubeconfig(a *app) *cobra.Command {
+	var path bool
+	cmd := &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Print the administrator's kubeconfig",
+		Long: `Print the administrator's kubeconfig for use from this host, or with --path where
+it is: export KUBECONFIG="$(rootlessnode kubeconfig --path)"`,
+		Args: arguments(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			n, err := a.attached()
+			if err != nil {
+				return err
+			}
+			b, err := os.ReadFile(n.Kubeconfig())
+			if err != nil {
+				return a.noKubeconfig(err)
+			}
+			if path {
+				b = []byte(n.Kubeconfig() + "\n")
+			}
+			_, err = a.out.Write(b)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&path, "path", false, "print where it is")
+	return cmd
+}
+
+func (a *app) noKubeconfig(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started: it has no kubeconfig", a.name))
+		return errdefs.WithHint(err, a.command("up"))
+	}
+	return fmt.Errorf("read kubeconfig: %w", err)
+}
+
+// withEnv sets one variable of an environment.
+func withEnv(env []string, key, value string) []string {
+	out := make([]string, 0, len(env)+1)
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, key+"=") {
+			out = append(out, kv)
+		}
+	}
+	return append(out, key+"="+value)
+}
+
+// replaceProcess returns only with an error.
+func replaceProcess(path string, argv, env []string) error {
+	return fmt.Errorf("execute %s: %w", path, unix.Exec(path, argv, env))
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+func newLogs(a *app) *cobra.Command {
+	var follow bool
+	var tail int
+	cmd := &cobra.Command{
+		Use:   "logs [COMPONENT]",
+		Short: "Show the log of a component, or of the node itself",
+		Long: `Show the log of a component, or of the node itself (its parent, child and node
+roles) when none is named. Logs stay after the node has stopped.`,
+		Args: arguments(0, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			component := nodeLog
+			if len(args) > 0 {
+				component = args[0]
+			}
+			return a.logs(cmd.Context(), component, tail, follow)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			n, err := a.attached()
+			if err != nil || len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return logNames(n.Data().LogDir()), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written from now on")
+	cmd.Flags().IntVar(&tail, "tail", allLines, "only the last `N` lines")
+	return cmd
+}
+
+const (
+	// nodeLog is the log of what is not a component.
+	nodeLog = "node"
+	// allLines is --tail for everything.
+	allLines  = -1
+	logSuffix = ".log"
+)
+
+func (a *app) logs(ctx context.Context, component string, tail int, follow bool) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	path := n.Data().Log(component)
+	if strings.ContainsRune(component, filepath.Separator) {
+		path = "" // not a component, and not a way out of the log dir
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return a.noLog(component, logNames(n.Data().LogDir()))
+	}
+	if err != nil {
+		return fmt.Errorf("open log of %s: %w", component, err)
+	}
+	l := &logReader{f: f, path: path, out: a.out}
+	defer l.close()
+	if err := l.skipToTail(tail); err != nil {
+		return fmt.Errorf("read log of %s: %w", component, err)
+	}
+	if !follow {
+		err = l.copy()
+	} else {
+		ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+		defer stop()
+		err = l.follow(ctx)
+	}
+	if err != nil && !errors.Is(err, unix.EPIPE) {
+		return fmt.Errorf("read log of %s: %w", component, err)
+	}
+	return nil
+}
+
+func (a *app) noLog(component string, have []string) error {
+	err := fmt.Errorf("there is no log of %q", component)
+	if len(have) == 0 {
+		return errdefs.WithHint(fmt.Errorf("%w: the node %q was never started", err, a.name), a.command("up"))
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "there are: "+strings.Join(have, " "))
+}
+
+// logNames lists what has a log.
+func logNames(dir string) []string {
+	files, err := filepath.Glob(filepath.Join(dir, "*"+logSuffix))
+	if err != nil {
+		return nil // only a malformed pattern is an error
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(f), logSuffix))
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// nodeFlags are the flags that say what node is wanted.
+type nodeFlags struct {
+	file          string
+	sets          []string
+	componentsDir string
+	dataDir       string
+	logLevel      string
+}
+
+func (f *nodeFlags) register(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.file, "config", "", "configuration `FILE` (see: rootlessnode config default)")
+	fl.StringArrayVar(&f.sets, "set", nil, "set one field, as `PATH=VALUE`; may be repeated")
+	fl.StringVar(&f.componentsDir, "components-dir", "", "where the components are")
+	fl.StringVar(&f.dataDir, "data-dir", "", "where the node keeps its data")
+	fl.StringVar(&f.logLevel, "log-level", "", "debug, info, warning or error")
+	complete := func(flag string, fn cobra.CompletionFunc) { _ = cmd.RegisterFlagCompletionFunc(flag, fn) } // the flags are there
+	complete("set", completeFields)
+	complete("log-level", cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	for _, dir := range []string{"components-dir", "data-dir"} {
+		_ = cmd.MarkFlagDirname(dir) // the flag is there
+	}
+}
+
+// given tells whether any of them was used.
+func (f *nodeFlags) given(fl *pflag.FlagSet) bool {
+	for _, n := range []string{"config", "set", "components-dir", "data-dir", "log-level"} {
+		if fl.Changed(n) {
+			return true
+		}
+	}
+	return false
+}
+
+// build makes the configuration: the file over the defaults, the flags over both. All faults of flags come together.
+func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
+	cfg := config.Default()
+	if f.file != "" {
+		var err error
+		if cfg, err = config.Load(f.file); err != nil {
+			return nil, err
+		}
+	}
+	faults := []error{cfg.UseName(name)}
+	for _, kv := range f.sets {
+		path, value, ok := strings.Cut(kv, "=")
+		if !ok {
+			faults = append(faults, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--set %s: there is no =", kv)))
+			continue
+		}
+		faults = append(faults, cfg.Set(path, value))
+	}
+	for value, field := range map[string]*string{f.componentsDir: &cfg.ComponentsDir, f.dataDir: &cfg.DataDir, f.logLevel: &cfg.LogLevel} {
+		if value != "" {
+			*field = value
+		}
+	}
+	return cfg, errors.Join(faults...)
+}
+
+// completeFields offers the fields for --set.
+func completeFields(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	var out []string
+	for _, d := range config.Fields() {
+		if !d.Group && strings.HasPrefix(d.Path+"=", typed) {
+			out = append(out, cobra.CompletionWithDesc(d.Path+"=", d.Doc))
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
+}

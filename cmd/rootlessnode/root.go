@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+)
+
+// Annotations of commands.
+const (
+	// allowRoot marks commands that make sense for root.
+	allowRoot = "allow-root"
+	// structured marks commands with -o json.
+	structured = "structured"
+)
+
+// exitCode is an error that says nothing more: the command has told all, or another program has.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// run is the whole program for the given arguments.
+func run(a *app, args []string) int {
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(context.Background())
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
+	}
+	if err != nil {
+		a.printError(err)
+	}
+	return errdefs.ExitCode(err)
+}
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "rootlessnode",
+		Short: "Run a Kubernetes node as an ordinary user",
+		Long: `rootlessnode turns an ordinary account into a Kubernetes node. With no cluster
+given it brings its own control plane: "rootlessnode up" ends with a cluster
+of one node, every process of it unprivileged.`,
+		Example: `  rootlessnode up
+  rootlessnode kubectl get nodes
+  rootlessnode shell
+  rootlessnode down`,
+		Version:           node.Version,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		TraverseChildren:  true,
+		Args:              noCommand,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations:       map[string]string{allowRoot: ""},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+	}
+	name := a.env(layout.EnvName)
+	if name == "" {
+		name = config.DefaultName
+	}
+	root.PersistentFlags().StringVar(&a.name, "name", name, "the node, of several of one account (or "+layout.EnvName+")")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, err), "%s --help", cmd.CommandPath())
+	})
+	root.AddGroup(
+		&cobra.Group{ID: groupNode, Title: "The node:"}, &cobra.Group{ID: groupUse, Title: "Using it:"},
+		&cobra.Group{ID: groupLook, Title: "Looking into it:"}, &cobra.Group{ID: groupSetup, Title: "Setting up:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add(groupNode, newUp(a), newDown(a), newStatus(a))
+	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a))
+	add(groupLook, newEvents(a), newLogs(a), newCheck(a))
+	add(groupSetup, newConfig(a), newHost(a), newVersion(a))
+	root.SetHelpCommandGroupID(groupSetup)
+	root.SetCompletionCommandGroupID(groupSetup)
+	markCompletion(root)
+	return root
+}
+
+// Groups of commands in the help.
+const (
+	groupNode  = "node"
+	groupUse   = "use"
+	groupLook  = "look"
+	groupSetup = "setup"
+)
+
+// markCompletion lets root make shell completion, which is of no node.
+func markCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			for _, shell := range c.Commands() {
+				shell.Annotations = map[string]string{allowRoot: ""}
+			}
+			c.Annotations = map[string]string{allowRoot: ""}
+		}
+	}
+}
+
+// prepare is what every command does first.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if a.output != "" && a.output != "json" {
+		err := fmt.Errorf("output format %q is not known", a.output)
+		a.output = ""
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "-o json, or nothing for people")
+	}
+	if _, ok := cmd.Annotations[allowRoot]; ok || a.uid != 0 {
+		return nil
+	}
+	return errdefs.WithHint(
+		errdefs.Class(errdefs.ErrPreflight, errors.New("run as an ordinary user: a rootless node is not for root")), a.rootHint())
+}
+
+// rootHint is the way for root: the account that was set up, or to set one up.
+func (a *app) rootHint() string {
+	const account = "rootlessnode"
+	if _, err := user.Lookup(account); err == nil {
+		return "rootlessnode host enter --user " + account + " -- up"
+	}
+	return "rootlessnode host setup --user " + account + " --create-user\nrootlessnode host enter --user " + account + " -- up"
+}
+
+// outputFlag adds -o to a command.
+func (a *app) outputFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.output, "output", "o", "", "json for programs")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := cmd.CommandPath() + " --help"
+	for _, s := range cmd.SuggestionsFor(args[0]) {
+		hint = "did you mean " + s + "?\n" + hint
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("unknown command %q for %s", args[0], cmd.CommandPath())), hint)
+}
+
+// arguments checks how many arguments a command got. most < 0: any number.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && (most < 0 || len(args) <= most) {
+			return nil
+		}
+		err := fmt.Errorf("%s: %d arguments are given, it takes %s", cmd.CommandPath(), len(args), count(least, most))
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), cmd.UseLine())
+	}
+}
+
+func count(least, most int) string {
+	switch {
+	case most < 0:
+		return fmt.Sprintf("at least %d", least)
+	case most == 0:
+		return "none"
+	case least == most:
+		return fmt.Sprint(least)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
+}

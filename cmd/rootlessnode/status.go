@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+func newStatus(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the node as it is now",
+		Long: `Show the node as it is now, running or not: its state and why, its components,
+what it promises, the forwarded ports. The exit code is 0 whenever the state
+can be told.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			n, err := a.attached()
+			if err != nil {
+				return err
+			}
+			s, err := n.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.output == "json" {
+				a.printJSON(a.out, s)
+				return nil
+			}
+			a.printf("%s", renderStatus(*s, a.now(), a.styleOf(a.stdout)))
+			return nil
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+// renderStatus is the status for people.
+func renderStatus(s status.Status, now time.Time, st style) string {
+	var b strings.Builder
+	head := [][]string{}
+	add := func(name string, parts ...string) {
+		if text := joinNonEmpty("   ", parts...); text != "" {
+			head = append(head, []string{name, text})
+		}
+	}
+	state := st.nodeState(s.State)
+	if !s.Since.IsZero() {
+		state += " for " + age(now.Sub(s.Since))
+	}
+	add("node", s.Name, state)
+	add("reason", oneLine(s.Reason))
+	add("object", s.NodeName, prefixed("Kubernetes ", s.Kubernetes), prefixed("rootlessnode ", s.Version))
+	if t, ok := s.Timings[status.NodeReadyTiming]; ok {
+		add("started", age(now.Sub(s.StartedAt))+" ago", fmt.Sprintf("ready after %.1fs", t))
+	}
+	add("api server", s.APIServer)
+	add("kubeconfig", s.Kubeconfig)
+	add("data", s.DataDir)
+	add("network", s.Network.Driver, joinNonEmpty(" ", s.Network.Interface, s.Network.Address), prefixedInt("mtu ", s.Network.MTU))
+	add("cgroup", s.Cgroup.Path)
+	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
+	b.WriteString(table(head))
+	section(&b, componentRows(s, now, st))
+	section(&b, conditionRows(s))
+	section(&b, portRows(s))
+	for _, p := range s.Ports {
+		if p.Hint != "" {
+			b.WriteString(block("hint for "+p.Address()+":", strings.Split(p.Hint, "\n")))
+		}
+	}
+	if len(s.Warnings) > 0 {
+		b.WriteString("\n")
+	}
+	for _, w := range s.Warnings {
+		b.WriteString("warning: " + w + "\n")
+	}
+	return b.String()
+}
+
+// section writes a table below a blank line, if it has more than its head.
+func section(b *strings.Builder, rows [][]string) {
+	if len(rows) > 1 {
+		b.WriteString("\n" + table(rows))
+	}
+}
+
+func componentRows(s status.Status, now time.Time, st style) [][]string {
+	rows := [][]string{{"COMPONENT", "STATE", "SINCE", "RESTARTS", "PID", "REASON"}}
+	for _, c := range s.Components {
+		// Escape sequences would be counted as columns, so the mark alone is coloured where all rows have one.
+		rows = append(rows, []string{
+			c.Name, string(c.State), age(now.Sub(c.Since)), strconv.Itoa(c.Restarts), prefixedInt("", c.PID),
+			st.cut(componentReason(c), max(st.width-reasonAt, reasonAt)),
+		})
+	}
+	return rows
+}
+
+func conditionRows(s status.Status) [][]string {
+	rows := [][]string{{"PROMISE", "KEPT", "MESSAGE"}}
+	for _, c := range s.Conditions {
+		kept := "yes"
+		if !c.OK {
+			kept = "no"
+		}
+		text := c.Message
+		if text == "" {
+			text = c.Reason
+		}
+		rows = append(rows, []string{c.Type, kept, oneLine(text)})
+	}
+	return rows
+}
+
+func portRows(s status.Status) [][]string {
+	rows := [][]string{{"HOST PORT", "NODE PORT", "OWNER", "STATE", "REASON"}}
+	for _, p := range s.Ports {
+		rows = append(rows, []string{p.Address(), strconv.Itoa(p.NodePort), p.Owner, p.State, oneLine(p.Error)})
+	}
+	return rows
+}
+
+func joinNonEmpty(sep string, parts ...string) string {
+	var out []string
+	for _, p := range parts {
+		if p != "" {
+			out = append(out, p)
+		}
+	}
+	return strings.Join(out, sep)
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+func prefixedInt(prefix string, n int) string {
+	if n == 0 {
+		return ""
+	}
+	return prefix + strconv.Itoa(n)
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+func newUp(a *app) *cobra.Command {
+	var f nodeFlags
+	var foreground bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the node and wait until it is Ready",
+		Long: `Start the node and wait until it is Ready. It goes on running in the background;
+"rootlessnode down" stops it. With --foreground this process is the node's
+parent: it stays, and the node ends with it. That is for systemd units.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := f.build(a.name)
+			if err != nil {
+				return err
+			}
+			if timeout > 0 {
+				cfg.Timeouts.Ready = config.Duration(timeout)
+			}
+			if foreground {
+				return a.upForeground(cmd.Context(), cfg)
+			}
+			return a.up(cmd.Context(), cfg)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay and be the node's parent")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for Ready (default: timeouts.ready)")
+	return cmd
+}
+
+func (a *app) up(ctx context.Context, cfg *config.NodeConfig) error {
+	n, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true})
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	began := a.now()
+	if err := n.Start(ctx); err != nil {
+		return err
+	}
+	ready, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Ready.D())
+	defer cancel()
+	show := a.newProgress()
+	var last status.Status
+	err = n.WaitReady(ready, func(s status.Status) {
+		last = s
+		show.update(s)
+	})
+	show.close()
+	if err != nil && ctx.Err() != nil {
+		return a.abandon(n, stop)
+	}
+	if err != nil {
+		return err
+	}
+	if _, ok := last.Timings[status.NodeReadyTiming]; !ok {
+		last.StartedAt = began
+	}
+	a.printf("%s", renderSummary(last, n.Kubeconfig(), a.now(), a.command))
+	return nil
+}
+
+// abandon takes back an `up` that was interrupted: nothing half made stays.
+func (a *app) abandon(n handle, stopCatching func()) error {
+	stopCatching() // a second signal ends us at once
+	_, _ = fmt.Fprintln(a.err, "interrupted: stopping the node")
+	ctx, cancel := context.WithTimeout(context.Background(), n.Config().Timeouts.Stop.D())
+	defer cancel()
+	if err := n.Stop(ctx); err != nil {
+		return fmt.Errorf("stop after the interrupt: %w", err)
+	}
+	return errors.New("interrupted: the node was stopped")
+}
+
+func (a *app) upForeground(ctx context.Context, cfg *config.NodeConfig) error {
+	n, err := a.newNode(cfg, node.Options{Log: foregroundLogger(a.err, cfg.LogLevel)})
+	if err != nil {
+		return err
+	}
+	return n.RunForeground(ctx)
+}
+
+func foregroundLogger(w io.Writer, level string) logrus.FieldLogger {
+	l := logrus.New()
+	l.SetOutput(w)
+	// The journal has its own clock and no colours.
+	l.SetFormatter(&logrus.TextFormatter{DisableTimestamp: os.Getenv("JOURNAL_STREAM") != "", FullTimestamp: true})
+	if lv, err := logrus.ParseLevel(level); err == nil { // New refuses another level
+		l.SetLevel(lv)
+	}
+	return l
+}

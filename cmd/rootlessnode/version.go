@@ -1,0 +1,62 @@
+package main
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+)
+
+// versions is what `version -o json` prints.
+type versions struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	// Components found on this host; none when they were not found.
+	ComponentsDir string            `json:"componentsDir,omitempty"`
+	Components    map[string]string `json:"components,omitempty"`
+}
+
+func newVersion(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:         "version",
+		Short:       "Print the versions of rootlessnode and its components",
+		Args:        arguments(0, 0),
+		Annotations: map[string]string{allowRoot: ""},
+		RunE: func(*cobra.Command, []string) error {
+			v, order := a.versions()
+			if a.output == "json" {
+				a.printJSON(a.out, v)
+				return nil
+			}
+			rows := [][]string{{"rootlessnode", v.Version}, {"go", v.Go}}
+			for _, name := range order {
+				rows = append(rows, []string{name, v.Components[name]})
+			}
+			a.printf("%s", table(rows))
+			return nil
+		},
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+// versions reads the components' manifest where there is one; a broken one is for `check` to tell.
+func (a *app) versions() (v versions, order []string) {
+	v = versions{Version: node.Version, Go: runtime.Version()}
+	n, err := a.attached()
+	if err != nil || n.Config().ComponentsDir == "" {
+		return v, nil
+	}
+	m, err := preflight.ReadManifest(n.Config().ComponentsDir)
+	if err != nil {
+		return v, nil
+	}
+	v.ComponentsDir, v.Components = m.Dir, map[string]string{}
+	for _, c := range m.Components {
+		v.Components[c.Name] = c.Version
+		order = append(order, c.Name)
+	}
+	return v, order
+}

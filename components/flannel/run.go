@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/flannel-io/flannel/pkg/backend"
+	_ "github.com/flannel-io/flannel/pkg/backend/hostgw" // a backend registers itself
+	_ "github.com/flannel-io/flannel/pkg/backend/vxlan"
+	_ "github.com/flannel-io/flannel/pkg/backend/wireguard"
+	"github.com/flannel-io/flannel/pkg/ipmatch"
+	"github.com/flannel-io/flannel/pkg/subnet"
+	"github.com/flannel-io/flannel/pkg/subnet/kube"
+	"github.com/flannel-io/flannel/pkg/trafficmngr"
+	"github.com/flannel-io/flannel/pkg/trafficmngr/iptables"
+	"github.com/flannel-io/flannel/pkg/trafficmngr/nftables"
+	"k8s.io/klog/v2"
+)
+
+// stopGrace is how long the parts of flannel have to end after the signal. Some
+// of them wait for one another and would never do so, but hold nothing that has
+// to be written.
+const stopGrace = 3 * time.Second
+
+// run keeps the node in the pod network until ctx is done. The order matters: the
+// subnet file tells others that the network can be used, so it is written last.
+func run(ctx context.Context, o options, nodeName string) error {
+	if nodeName == "" {
+		return errors.New("NODE_NAME is not set: it must be the name of this node's Node object")
+	}
+	config, err := loadNetConfig(o.netConfigPath)
+	if err != nil {
+		return err
+	}
+	if err := checkPacketFilter(config); err != nil {
+		return err
+	}
+	previous, err := readSubnetFile(o.subnetFile)
+	if err != nil {
+		// It is about to be replaced, and only old rules depend on it.
+		klog.Warningf("ignored: %v", err)
+		previous, _ = parseSubnetFile("")
+	}
+	client, err := newClient(o)
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer func() {
+		cancel()
+		waitAtMost(&wg, stopGrace)
+	}()
+
+	health, err := startHealth(ctx, &wg, o.healthzIP, o.healthzPort)
+	if err != nil {
+		return err
+	}
+	if err := waitPodCIDR(ctx, client, nodeName); err != nil {
+		return err
+	}
+	// The manager reads NODE_NAME itself.
+	manager, err := kube.NewSubnetManager(ctx, o.kubeAPIURL, o.kubeconfigFile, o.kubeAnnotationPrefix,
+		o.netConfigPath, o.setNodeNetworkUnavailable)
+	if err != nil {
+		return fmt.Errorf("subnet manager: %w", err)
+	}
+	network, err := register(ctx, &wg, o, config, manager)
+	if err != nil {
+		return err
+	}
+	if err := setUpTraffic(ctx, o, config, previous, network); err != nil {
+		return err
+	}
+
+	lease := network.Lease()
+	if err := manager.HandleSubnetFile(o.subnetFile, config, o.ipMasq, lease.Subnet, lease.IPv6Subnet, network.MTU()); err != nil {
+		return fmt.Errorf("write subnet file %s: %w", o.subnetFile, err)
+	}
+	klog.Infof("lease of node %s is in use: subnet %s, MTU %d, written to %s", nodeName, lease.Subnet, network.MTU(), o.subnetFile)
+
+	ended := make(chan struct{})
+	wg.Go(func() {
+		defer close(ended)
+		network.Run(ctx)
+	})
+	if err := manager.CompleteLease(ctx, lease, &wg); err != nil {
+		return fmt.Errorf("mark the network of node %s as available: %w", nodeName, err)
+	}
+	health.setReady()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-ended:
+		if ctx.Err() != nil {
+			return nil
+		}
+		// Routes to new nodes would be missing from now on.
+		return fmt.Errorf("backend %s ended by itself", config.BackendType)
+	}
+}
+
+// register finds the interface to other nodes and joins the backend's network.
+// This is where the lease is taken.
+func register(ctx context.Context, wg *sync.WaitGroup, o options, config *subnet.Config, manager subnet.Manager) (backend.Network, error) {
+	// An address that an administrator wrote on the Node object wins.
+	if v4, v6 := manager.GetStoredPublicIP(ctx); v4 != "" || v6 != "" {
+		if v4 != "" {
+			o.publicIP = v4
+		}
+		if v6 != "" {
+			o.publicIPv6 = v6
+		}
+	}
+	external, err := findInterface(o, config)
+	if err != nil {
+		return nil, err
+	}
+	b, err := backend.NewManager(ctx, manager, external).GetBackend(config.BackendType)
+	if err != nil {
+		return nil, fmt.Errorf("backend %s: %w", config.BackendType, err)
+	}
+	network, err := b.RegisterNetwork(ctx, wg, config)
+	if err != nil {
+		return nil, fmt.Errorf("backend %s: %w", config.BackendType, err)
+	}
+	return network, nil
+}
+
+// findInterface tries what the flags ask for, in their documented order, and the
+// interface of a public address or of the default route when they ask for nothing.
+func findInterface(o options, config *subnet.Config) (*backend.ExternalInterface, error) {
+	family, err := ipmatch.GetIPFamily(config.EnableIPv4, config.EnableIPv6)
+	if err != nil {
+		return nil, fmt.Errorf("address family: %w", err)
+	}
+	type query struct{ name, regex, canReach string }
+	var queries []query
+	for _, name := range o.iface {
+		queries = append(queries, query{name: name})
+	}
+	for _, regex := range o.ifaceRegex {
+		queries = append(queries, query{regex: regex})
+	}
+	if o.ifaceCanReach != "" {
+		queries = append(queries, query{canReach: o.ifaceCanReach})
+	}
+	if len(queries) == 0 {
+		address := o.publicIP
+		if address == "" {
+			address = o.publicIPv6
+		}
+		queries = append(queries, query{name: address})
+	}
+
+	public := ipmatch.PublicIPOpts{PublicIP: o.publicIP, PublicIPv6: o.publicIPv6}
+	var errs []error
+	for _, q := range queries {
+		external, err := ipmatch.LookupExtIface(q.name, q.regex, q.canReach, family, public)
+		if err == nil {
+			return external, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("interface towards other nodes: %w", oneLine(errs))
+}
+
+// setUpTraffic makes the packet filter rules, and removes those of the other
+// packet filter, which a run with another configuration may have left.
+func setUpTraffic(ctx context.Context, o options, config *subnet.Config, previous previousLease, network backend.Network) error {
+	var wanted, other trafficmngr.TrafficManager = &iptables.IPTablesManager{}, &nftables.NFTablesManager{}
+	if config.EnableNFTables {
+		wanted, other = other, wanted
+	}
+	if err := other.CleanUp(ctx); err != nil {
+		// Most often its program is not installed, and then it left no rules.
+		klog.V(1).Infof("rules of the other packet filter not removed: %v", err)
+	}
+	if err := wanted.Init(ctx); err != nil {
+		return fmt.Errorf("packet filter: %w", err)
+	}
+	if o.ipMasq {
+		const plainMasquerade = false
+		if err := wanted.SetupAndEnsureMasqRules(ctx, config.Network, previous.subnet, previous.network,
+			config.IPv6Network, previous.subnet6, previous.network6,
+			network.Lease(), o.iptablesResync, plainMasquerade); err != nil {
+			return fmt.Errorf("masquerading rules: %w", err)
+		}
+	}
+	if o.iptablesForwardRules {
+		wanted.SetupAndEnsureForwardRules(ctx, config.Network, config.IPv6Network, o.iptablesResync)
+	}
+	return nil
+}
+
+// checkPacketFilter finds out early what the traffic manager only logs or meets
+// when the lease is already taken.
+func checkPacketFilter(config *subnet.Config) error {
+	if config.EnableNFTables {
+		if _, err := exec.LookPath("nft"); err != nil {
+			return fmt.Errorf("EnableNFTables needs the program nft: %w", err)
+		}
+		return nil
+	}
+	var errs []error
+	for _, family := range []struct {
+		enabled           bool
+		program, bridgeNF string
+	}{
+		{config.EnableIPv4, "iptables", "/proc/sys/net/bridge/bridge-nf-call-iptables"},
+		{config.EnableIPv6, "ip6tables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"},
+	} {
+		if !family.enabled {
+			continue
+		}
+		if _, err := exec.LookPath(family.program); err != nil {
+			errs = append(errs, fmt.Errorf("the program %s is needed without EnableNFTables: %w", family.program, err))
+		}
+		// Without it, Services are not reached from a Pod behind the same bridge.
+		if _, err := os.Stat(family.bridgeNF); err != nil {
+			errs = append(errs, fmt.Errorf("the kernel module br_netfilter is needed without EnableNFTables: %w", err))
+		}
+	}
+	return oneLine(errs)
+}
+
+// oneLine joins errors so that they stay on one line of a log.
+func oneLine(errs []error) error {
+	var joined error
+	for _, err := range errs {
+		if joined == nil {
+			joined = err
+			continue
+		}
+		joined = fmt.Errorf("%w; %w", joined, err)
+	}
+	return joined
+}
+
+func waitAtMost(wg *sync.WaitGroup, limit time.Duration) {
+	done := make(chan struct{})
+	go func() {
+		wg.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		klog.Warningf("some parts did not end within %s", limit)
+	}
+}

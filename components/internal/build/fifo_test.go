@@ -1,0 +1,5 @@
+package main
+
+import "syscall"
+
+func makeFIFO(path string) error { return syscall.Mkfifo(path, 0o600) }

@@ -1,0 +1,3 @@
+module github.com/rootlessnode/rootlessnode/components/internal/build
+
+go 1.26.0

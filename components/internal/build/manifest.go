@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// manifest tells the node which components it has. Paths are relative to its own
+// directory, so that the tree may be moved.
+type manifest struct {
+	Schema     int             `json:"schema"`
+	Components []manifestEntry `json:"components"`
+	Images     []manifestEntry `json:"images"`
+}
+
+type manifestEntry struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Path    string `json:"path"`
+	SHA256  string `json:"sha256"`
+	Size    int64  `json:"size"`
+}
+
+// newManifest lists every target that has a stamp, whether this run made it or an
+// earlier one, sorted by name.
+func newManifest(all []target, stamps map[string]stamp) (manifest, error) {
+	m := manifest{Schema: 1, Components: []manifestEntry{}, Images: []manifestEntry{}}
+	for _, t := range all {
+		s, ok := stamps[t.name]
+		if !ok {
+			continue
+		}
+		relative, err := filepath.Rel(bin, t.output)
+		if err != nil {
+			return manifest{}, err
+		}
+		entry := manifestEntry{Version: s.Version, Path: relative, SHA256: s.SHA256, Size: s.Size}
+		if t.image != "" {
+			entry.Name = expand(t.image, s.Version)
+			m.Images = append(m.Images, entry)
+		}
+		for _, p := range t.programs {
+			entry.Name = p
+			m.Components = append(m.Components, entry)
+		}
+	}
+	byName := func(a, b manifestEntry) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(m.Components, byName)
+	slices.SortFunc(m.Images, byName)
+	return m, nil
+}
+
+func (m manifest) write(outDir string) error {
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
+	return writeFile(filepath.Join(outDir, bin, "manifest.json"), append(data, '\n'))
+}

@@ -1,0 +1,102 @@
+// Command kubernetes is one multi-call binary holding the Kubernetes programs
+// that a node needs: kubelet, kube-proxy and kubectl, and the control plane's
+// kube-apiserver, kube-controller-manager and kube-scheduler. They share almost
+// all of their code, so that one file is a fraction of the size of six.
+//
+// The program is chosen by the name the binary was called by (a link named
+// "kubelet" runs the kubelet), or else by the first argument. Each program is
+// upstream's own command, unchanged. The binary refuses to guess: any other name
+// lists the programs and exits with 2.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	_ "time/tzdata" // CronJob time zones, in the API server and controller manager, on hosts without a zone database
+
+	"github.com/spf13/cobra"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // credential plugins for kubectl
+	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics
+	_ "k8s.io/component-base/metrics/prometheus/version"  // the build_info metric
+	kubectlcmd "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+// program is one of the programs in the binary; run takes its arguments from
+// os.Args and returns the exit code.
+type program struct {
+	name string
+	run  func() int
+}
+
+func programs() []program {
+	return []program{
+		{"kubelet", serve(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) })},
+		{"kube-proxy", serve(proxy.NewProxyCommand)},
+		{"kubectl", kubectl},
+		{"kube-apiserver", serve(apiserver.NewAPIServerCommand)},
+		{"kube-controller-manager", serve(controllermanager.NewControllerManagerCommand)},
+		{"kube-scheduler", serve(func() *cobra.Command { return scheduler.NewSchedulerCommand() })},
+	}
+}
+
+// serve delays the making of a command until it is known to be the one wanted:
+// making one registers its feature gates in a registry that all of them share.
+func serve(newCommand func() *cobra.Command) func() int {
+	return func() int { return cli.Run(newCommand()) }
+}
+
+// kubectl reads its verbosity before the command is made, because making it
+// already looks for plugins and reads the user's preferences.
+func kubectl() int {
+	// An unusable verbosity is reported by the command's own flag parsing.
+	_, _ = logs.GlogSetter(kubectlcmd.GetLogVerbosity(os.Args))
+	if err := cli.RunNoErrOutput(kubectlcmd.NewDefaultKubectlCommand()); err != nil {
+		kubectlutil.CheckErr(err) // prints and exits with kubectl's own code
+		return 1
+	}
+	return 0
+}
+
+// choose finds the program to run and the argument list it is to see, whose
+// first element is always the program's own name or the path it was called by.
+func choose(args []string, all []program) (program, []string, bool) {
+	for drop := 0; drop < 2 && drop < len(args); drop++ {
+		name := filepath.Base(args[drop])
+		for _, p := range all {
+			if p.name == name {
+				return p, args[drop:], true
+			}
+		}
+	}
+	return program{}, nil, false
+}
+
+func usage(w io.Writer, all []program) {
+	fmt.Fprintln(w, "usage: kubernetes PROGRAM [ARGUMENT...], or a link to it named after the program; programs:")
+	for _, p := range all {
+		fmt.Fprintln(w, "  "+p.name)
+	}
+}
+
+func main() {
+	all := programs()
+	p, args, ok := choose(os.Args, all)
+	if !ok {
+		usage(os.Stderr, all)
+		os.Exit(2)
+	}
+	os.Args = args
+	os.Exit(p.run())
+}

@@ -1,0 +1,31 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// faults gathers what is wrong, so that all of it is told at once.
+type faults struct{ list []error }
+
+func (fs *faults) add(field, hint, format string, args ...any) {
+	err := fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))
+	fs.list = append(fs.list, errdefs.WithHint(err, hint))
+}
+
+func (fs *faults) err() error { return errors.Join(fs.list...) }
+
+// prefixEach puts source before each of the joined errors, keeping their hints.
+func prefixEach(source string, err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		out = append(out, fmt.Errorf("%s: %w", source, e))
+	}
+	return errors.Join(out...)
+}

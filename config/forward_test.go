@@ -1,0 +1,63 @@
+package config
+
+import (
+	"net/netip"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+func TestParseForward(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]Forward{
+		"8080:80":              {netip.Addr{}, 8080, 80, "tcp"},
+		"8080:80/udp":          {netip.Addr{}, 8080, 80, "udp"},
+		"0.0.0.0:53:5353/udp":  {netip.IPv4Unspecified(), 53, 5353, "udp"},
+		"[::1]:65535:1/tcp":    {netip.IPv6Loopback(), 65535, 1, "tcp"},
+		"192.0.2.1:1000:30000": {netip.MustParseAddr("192.0.2.1"), 1000, 30000, "tcp"},
+	} {
+		got, err := ParseForward(s)
+		assert.NilError(t, err, s)
+		assert.Assert(t, got == want, "%s: %+v", s, got)
+	}
+}
+
+func TestParseForwardRefuses(t *testing.T) {
+	t.Parallel()
+	for s, want := range map[string]string{
+		"":                   `"": want [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]`,
+		"80":                 `"80": want [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]`,
+		"80:":                `node port "": want a number from 1 to 65535`,
+		"0:80":               `host port "0": want a number from 1 to 65535`,
+		"080:80":             `host port "080": want a number from 1 to 65535`,
+		"80:65536":           `node port "65536": want a number from 1 to 65535`,
+		"80:+80":             `node port "+80": want a number from 1 to 65535`,
+		"80:80/sctp":         `protocol "sctp": want tcp or udp`,
+		"80:80/":             `protocol "": want tcp or udp`,
+		"localhost:80:80":    `host address "localhost": not an IP address`,
+		"::1:80:80":          `host address "::1": brackets are for IPv6, and IPv6 needs them`,
+		"[127.0.0.1]:80:80":  `host address "[127.0.0.1]": brackets are for IPv6, and IPv6 needs them`,
+		"[::1:80:80":         `host address "[::1": no closing bracket`,
+		"[fe80::1%lo]:80:80": `host address "[fe80::1%lo]": an address with a zone cannot be forwarded`,
+		":80:80":             `host address "": not an IP address`,
+	} {
+		_, err := ParseForward(s)
+		assert.Error(t, err, want)
+	}
+}
+
+func FuzzParseForward(f *testing.F) {
+	for _, s := range []string{"8080:80", "[::1]:1:2/udp", "0.0.0.0:1:2/tcp", "[::ffff:1.2.3.4]:1:2", "]:[/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := ParseForward(s)
+		if err != nil {
+			return
+		}
+		b, err := ParseForward(a.String())
+		if err != nil || a != b {
+			t.Fatalf("%q: %+v, and its own text %q: %+v, %v", s, a, a.String(), b, err)
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"sort"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// maxFileSize bounds what Load reads: a configuration is a page of text, and a device or a log given by mistake is not.
+const maxFileSize = 1 << 20
+
+// Load reads the configuration file at path over Default. It is strict: an unknown field, a field given twice, a value
+// of the wrong type, a second document or another apiVersion or kind is an error of class errdefs.ErrConfig, and all
+// such faults are reported together. A field that is null or absent keeps its default; maps are merged key by key,
+// lists are replaced. Load neither completes nor validates.
+func Load(path string) (*NodeConfig, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config: %w", err))
+	}
+	defer f.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(&limited{f: f, left: maxFileSize}); err != nil {
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config %s: %w", path, err))
+	}
+	return LoadBytes(b.Bytes(), path)
+}
+
+// LoadBytes is Load for a document in memory. The source (a path, "standard input") heads each error.
+func LoadBytes(b []byte, source string) (*NodeConfig, error) {
+	c := Default()
+	if err := c.merge(b); err != nil {
+		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, prefixEach(source, err)),
+			"rootlessnode config default    # prints every field with its meaning and default")
+	}
+	return c, nil
+}
+
+func (c *NodeConfig) merge(b []byte) error {
+	if n := documents(b); n > 1 {
+		return fmt.Errorf("%d YAML documents: a configuration is one", n)
+	}
+	j, err := yaml.YAMLToJSONStrict(b)
+	if err != nil {
+		return yamlError(err)
+	}
+	var head struct{ APIVersion, Kind *string }
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(j, &top); err != nil {
+		return errors.New("not a mapping of fields to values")
+	}
+	var fs faults
+	for field, into := range map[string]**string{"apiVersion": &head.APIVersion, "kind": &head.Kind} {
+		if raw, ok := top[field]; ok {
+			_ = json.Unmarshal(raw, into) // a wrong type is reported below, with the field's path
+		}
+	}
+	checkHead(&fs, head.APIVersion, head.Kind)
+	decodeStruct(&fs, "", top, reflect.ValueOf(c).Elem())
+	return fs.err()
+}
+
+// yamlError takes the wrapping off the YAML library's errors: what is left names lines and keys.
+func yamlError(err error) error {
+	var list []error
+	for line := range strings.Lines(err.Error()) {
+		line = strings.TrimSpace(line)
+		line = strings.TrimPrefix(strings.TrimPrefix(line, "error converting YAML to JSON: "), "yaml: ")
+		if line != "unmarshal errors:" {
+			list = append(list, errors.New(line))
+		}
+	}
+	return errors.Join(list...)
+}
+
+func checkHead(fs *faults, version, kind *string) {
+	for _, h := range []struct {
+		field, want string
+		got         *string
+	}{{"apiVersion", APIVersion, version}, {"kind", Kind, kind}} {
+		switch {
+		case h.got == nil:
+			fs.add(h.field, "", "missing: write %s: %s", h.field, h.want)
+		case *h.got != h.want:
+			fs.add(h.field, "", "%q is not known here, only %q", *h.got, h.want)
+		}
+	}
+}
+
+// decodeStruct puts the fields of an object into v and reports each that v does not have.
+func decodeStruct(fs *faults, path string, object map[string]json.RawMessage, v reflect.Value) {
+	for _, key := range sortedKeys(object) {
+		at := join(path, key)
+		f, ok := fieldByName(v, key)
+		if !ok {
+			fs.add(at, "", "unknown field%s", didYouMean(path, key, v.Type()))
+			continue
+		}
+		decodeField(fs, at, object[key], f)
+	}
+}
+
+func decodeField(fs *faults, at string, raw json.RawMessage, f reflect.Value) {
+	if string(raw) == "null" {
+		return
+	}
+	if f.Kind() == reflect.Struct {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &object); err != nil {
+			fs.add(at, "", "want fields below it, have %s", raw)
+			return
+		}
+		decodeStruct(fs, at, object, f)
+		return
+	}
+	if err := decodeLeaf(raw, f); err != nil {
+		fs.add(at, "", "%s", leafError(raw, f.Type(), err))
+	}
+}
+
+// decodeLeaf fills a copy first, so that a value refused half-way leaves the default whole.
+func decodeLeaf(raw json.RawMessage, f reflect.Value) error {
+	fresh := reflect.New(f.Type())
+	if f.Kind() == reflect.Map && !f.IsNil() {
+		fresh.Elem().Set(reflect.MakeMap(f.Type()))
+		for _, k := range f.MapKeys() {
+			fresh.Elem().SetMapIndex(k, f.MapIndex(k))
+		}
+	}
+	if err := json.Unmarshal(raw, fresh.Interface()); err != nil {
+		return err
+	}
+	f.Set(fresh.Elem())
+	return nil
+}
+
+func leafError(raw json.RawMessage, t reflect.Type, err error) string {
+	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Sprintf("want %s, have %s", typeName(t), raw)
+	}
+	return err.Error()
+}
+
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string (quote it if it looks like a number or a boolean)"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.Slice:
+		return "a list of strings"
+	case reflect.Map:
+		switch t.Elem().Kind() {
+		case reflect.String:
+			return "a mapping to strings (quote numbers)"
+		case reflect.Bool:
+			return "a mapping to true or false"
+		}
+		return "a mapping"
+	}
+	return t.String()
+}
+
+// documents counts the YAML documents that hold more than comments. A line that begins with "---" is a document mark
+// wherever it stands (YAML 1.1, 4.3).
+func documents(b []byte) int {
+	n, content := 0, false
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimRight(line, "\r\n")
+		rest, marked := strings.CutPrefix(line, "---")
+		if marked && (rest == "" || rest[0] == ' ' || rest[0] == '\t') {
+			content, line = false, rest
+		}
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' || line[0] == '%' || line == "..." || content {
+			continue
+		}
+		content = true
+		n++
+	}
+	return n
+}
+
+// limited is an io.Reader that fails, instead of ending, after so many bytes.
+type limited struct {
+	f    *os.File
+	left int
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	n, err := l.f.Read(p)
+	if l.left -= n; l.left < 0 {
+		return 0, fmt.Errorf("larger than %d bytes", maxFileSize)
+	}
+	return n, err
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
+)
+
+func TestSampleIsDefault(t *testing.T) {
+	t.Parallel()
+	c, err := LoadBytes(Sample(), "sample")
+	assert.NilError(t, err)
+	assert.DeepEqual(t, c, Default())
+}
+
+// Every field stands in the sample, in the order of its declaration, with a meaning; one without a default stands as a
+// comment that can be switched on.
+func TestSampleMentionsEveryField(t *testing.T) {
+	t.Parallel()
+	var want, got []string
+	for _, l := range (&NodeConfig{}).leaves() {
+		want = append(want, l.path)
+	}
+	examples := complete()
+	for _, d := range Fields() {
+		assert.Assert(t, strings.HasSuffix(d.Doc, "."), "%s: wants a sentence, has %q", d.Path, d.Doc)
+		if d.Group {
+			continue
+		}
+		got = append(got, d.Path)
+		assert.Assert(t, d.Value != "", d.Path)
+		if d.Optional && d.Path != "name" {
+			assert.NilError(t, examples.Set(d.Path, d.Value), "the example of %s", d.Path)
+		}
+	}
+	assert.DeepEqual(t, got, want)
+	assert.NilError(t, examples.Validate())
+}
+
+const (
+	referenceFile  = "../docs/configuration.md"
+	referenceBegin = "<!-- Generated from config/sample.yaml: go test ./config -run TestReference -update -->\n"
+	referenceEnd   = "<!-- End of the generated part. -->\n"
+)
+
+// docs/configuration.md holds every field. With -update its table is made anew.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	b, err := os.ReadFile(referenceFile)
+	assert.NilError(t, err)
+	before, rest, ok := strings.Cut(string(b), referenceBegin)
+	assert.Assert(t, ok, "%s: no line %s", referenceFile, referenceBegin)
+	_, after, ok := strings.Cut(rest, referenceEnd)
+	assert.Assert(t, ok, "%s: no line %s", referenceFile, referenceEnd)
+	want := before + referenceBegin + reference() + referenceEnd + after
+	if golden.FlagUpdate() {
+		assert.NilError(t, os.WriteFile(referenceFile, []byte(want), 0o644))
+		return
+	}
+	assert.Equal(t, string(b), want, "%s is out of date: %s", filepath.Base(referenceFile), referenceBegin)
+}
+
+func reference() string {
+	var b strings.Builder
+	b.WriteString("\n| Field | Default | Meaning |\n|---|---|---|\n")
+	for _, d := range Fields() {
+		doc := strings.ReplaceAll(d.Doc, "|", "\\|")
+		if d.Group {
+			fmt.Fprintf(&b, "| **%s** | | **%s** |\n", d.Path, doc)
+			continue
+		}
+		value := "`" + strings.ReplaceAll(d.Value, "\n", "`<br>`") + "`"
+		if d.Optional {
+			value = "none; for example " + value
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Path, value, doc)
+	}
+	b.WriteString("\n")
+	return b.String()
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// Set changes the one field at path, as `--set PATH=VALUE` does: network.mtu, api.port. The value is text and must fit
+// the field's type. A list is written a,b,c or [a, b, c] and replaces the old one; an entry of a map is addressed by
+// its key, dots and all, as in kubelet.evictionHard.memory.available. It returns an error of class errdefs.ErrConfig
+// and changes nothing if the path or the value cannot be used. Set does not validate.
+func (c *NodeConfig) Set(path, value string) error {
+	if err := c.set(path, value); err != nil {
+		return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("set %s: %w", path, err))
+	}
+	return nil
+}
+
+func (c *NodeConfig) set(path, value string) error {
+	switch path {
+	case "apiVersion", "kind":
+		return errors.New("cannot be changed")
+	case "name":
+		return errdefs.WithHint(errors.New("is not set like this"), "use --name or ROOTLESSNODE_NAME")
+	}
+	v, seen, rest := reflect.ValueOf(c).Elem(), "", path
+	for v.Kind() == reflect.Struct {
+		var name string
+		name, rest, _ = strings.Cut(rest, ".")
+		f, ok := fieldByName(v, name)
+		if !ok {
+			return fmt.Errorf("unknown field %s%s", join(seen, name), didYouMean(seen, name, v.Type()))
+		}
+		v, seen = f, join(seen, name)
+		if rest == "" {
+			break
+		}
+	}
+	switch {
+	case v.Kind() == reflect.Struct:
+		return errors.New("is a group of fields: name one of them")
+	case v.Kind() == reflect.Map && rest != "":
+		return setMapEntry(v, rest, value)
+	case rest != "":
+		return fmt.Errorf("%s has no fields below it", seen)
+	}
+	return setLeaf(v, value)
+}
+
+func setLeaf(v reflect.Value, value string) error {
+	raw, err := rawValue(v.Type(), value)
+	if err != nil {
+		return err
+	}
+	fresh := reflect.New(v.Type()).Elem() // a whole map replaces, where a file adds to it
+	if err := decodeLeaf(raw, fresh); err != nil {
+		return errors.New(leafError(raw, v.Type(), err))
+	}
+	v.Set(fresh)
+	return nil
+}
+
+func setMapEntry(m reflect.Value, key, value string) error {
+	entry := reflect.New(m.Type().Elem()).Elem()
+	if err := setLeaf(entry, value); err != nil {
+		return err
+	}
+	whole := reflect.MakeMap(m.Type())
+	for _, k := range m.MapKeys() {
+		whole.SetMapIndex(k, m.MapIndex(k))
+	}
+	whole.SetMapIndex(reflect.ValueOf(key), entry)
+	m.Set(whole)
+	return nil
+}
+
+// rawValue turns text into the JSON that a field of type t takes.
+func rawValue(t reflect.Type, value string) (json.RawMessage, error) {
+	switch {
+	case t == reflect.TypeFor[Duration](), t.Kind() == reflect.String:
+		return json.Marshal(value)
+	case t.Kind() == reflect.Slice && !strings.HasPrefix(strings.TrimSpace(value), "["):
+		list := []string{}
+		for item := range strings.SplitSeq(value, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				list = append(list, item)
+			}
+		}
+		return json.Marshal(list)
+	case t.Kind() == reflect.Bool || t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
+		if raw := json.RawMessage(strings.TrimSpace(value)); json.Valid(raw) && string(raw) != "null" {
+			return raw, nil
+		}
+		return nil, fmt.Errorf("want %s, have %q", typeName(t), value)
+	}
+	raw, err := yaml.YAMLToJSONStrict([]byte(value))
+	if err != nil {
+		return nil, yamlError(err)
+	}
+	return raw, nil
+}

@@ -1,0 +1,263 @@
+// Package config is the typed, versioned configuration of a node: its defaults, its strict reader and its validation.
+//
+// It is pure: nothing here reads the host, the environment or the network, apart from Load, which reads the one file
+// that it is given. Every port, path, timeout and default number of rootlessnode stands in this package and is printed
+// by `rootlessnode config default`.
+//
+// Runs in: parent, child or either.
+package config
+
+import "time"
+
+// APIVersion and Kind head every configuration file.
+const (
+	APIVersion = "rootlessnode.dev/v1alpha1"
+	Kind       = "NodeConfig"
+)
+
+// DefaultName is the node's name where none is given.
+const DefaultName = "default"
+
+// NodeConfig is the whole configuration of one node. The zero value of each field means "the default"; Default and
+// Complete put it there.
+type NodeConfig struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	// Name tells the nodes of one account apart. It is a DNS label of at most 32 characters. It is not read from the
+	// file: --name and ROOTLESSNODE_NAME set it.
+	Name string `json:"name,omitempty"`
+	// NodeName is the name of the Node object, a DNS subdomain. Default: the host's name in lower case.
+	NodeName string `json:"nodeName,omitempty"`
+	// NodeLabels are set on the Node object when the kubelet registers it.
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+
+	// DataDir keeps what must survive a stop. Default: $XDG_DATA_HOME/rootlessnode/nodes/NAME.
+	DataDir string `json:"dataDir,omitempty"`
+	// ComponentsDir holds the components and their manifest. Default: found, in the order of docs/configuration.md.
+	ComponentsDir string `json:"componentsDir,omitempty"`
+	// LogLevel is debug, info, warning or error.
+	LogLevel string `json:"logLevel"`
+
+	Network      Network      `json:"network"`
+	Cluster      Cluster      `json:"cluster"`
+	API          API          `json:"api"`
+	Ports        Ports        `json:"ports"`
+	Mounts       Mounts       `json:"mounts"`
+	Subids       Subids       `json:"subids"`
+	Kubelet      Kubelet      `json:"kubelet"`
+	KubeProxy    KubeProxy    `json:"kubeProxy"`
+	Containerd   Containerd   `json:"containerd"`
+	Flannel      Flannel      `json:"flannel"`
+	ControlPlane ControlPlane `json:"controlPlane"`
+	Certificates Certificates `json:"certificates"`
+	Inside       Inside       `json:"inside"`
+	Timeouts     Timeouts     `json:"timeouts"`
+	Restart      Restart      `json:"restart"`
+}
+
+// Network drivers. DriverAuto takes slirp4netns where it is found and gvisor-tap-vsock, which is built in, elsewhere.
+const (
+	DriverAuto       = "auto"
+	DriverSlirp      = "slirp4netns"
+	DriverGvisor     = "gvisor-tap-vsock"
+	DriverPasta      = "pasta"
+	DriverLXCUserNIC = "lxc-user-nic"
+	DriverVPNKit     = "vpnkit"
+	DriverHost       = "host"
+)
+
+// Network is the node's uplink: how its network namespace reaches the world.
+type Network struct {
+	Driver string `json:"driver"`
+	// MTU of the tap device in bytes. 1500 fits every path; 65520 is faster where the path allows it.
+	MTU int `json:"mtu"`
+	// CIDR of the tap network, IPv4. The node takes the 100th address, the gateway the driver's.
+	CIDR string `json:"cidr"`
+	// AllowHostLoopback lets pods reach the loopback services of the host. Off unless asked.
+	AllowHostLoopback bool `json:"allowHostLoopback"`
+	// IPv6 enables IPv6 on the tap where the driver can.
+	IPv6 bool `json:"ipv6"`
+	// SlirpSandbox and SlirpSeccomp confine slirp4netns: auto, true or false as in RootlessKit.
+	SlirpSandbox bool `json:"slirpSandbox"`
+	SlirpSeccomp bool `json:"slirpSeccomp"`
+	// LXCBridge is the bridge that lxc-user-nic connects to.
+	LXCBridge string `json:"lxcBridge"`
+	// NameServers for pods. Default: the driver's own forwarder, which asks the host each time.
+	NameServers []string `json:"nameServers,omitempty"`
+}
+
+// Cluster holds the addresses that all nodes of the cluster agree on.
+type Cluster struct {
+	PodCIDR     string `json:"podCIDR"`
+	ServiceCIDR string `json:"serviceCIDR"`
+	// DNSAddress is the cluster DNS Service's address. Default: the tenth of ServiceCIDR.
+	DNSAddress string `json:"dnsAddress,omitempty"`
+	Domain     string `json:"domain"`
+	// NodeCIDRMaskSize is the prefix length of each node's share of PodCIDR.
+	NodeCIDRMaskSize int `json:"nodeCIDRMaskSize"`
+}
+
+// API is where the API server is reached from the host.
+type API struct {
+	// BindAddress on the host. Anything beyond loopback must be asked for here.
+	BindAddress string `json:"bindAddress"`
+	// Port on the host, 1 to 65535.
+	Port int `json:"port"`
+	// ExtraSANs are added to the API server's certificate.
+	ExtraSANs []string `json:"extraSANs,omitempty"`
+}
+
+// Ports says how Service ports reach the host.
+type Ports struct {
+	// Driver is builtin, or none for no forwarding at all (with network.driver host nothing needs forwarding).
+	Driver string `json:"driver"`
+	// SourceIPTransparent keeps the client's address of TCP connections where the kernel can.
+	SourceIPTransparent bool `json:"sourceIPTransparent"`
+	// NodePorts forwards the node ports of Services on their own.
+	NodePorts bool `json:"nodePorts"`
+	// BindAddresses are the host addresses that forwarded ports listen on.
+	BindAddresses []string `json:"bindAddresses"`
+	// Static forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]".
+	Static []string `json:"static,omitempty"`
+}
+
+// Mounts says what of the host's file system the node replaces.
+type Mounts struct {
+	// CopyUp lists the directories that are covered by a tmpfs with the host's entries linked back.
+	CopyUp []string `json:"copyUp"`
+	// Propagation of host mounts into the node: rslave or rprivate.
+	Propagation string `json:"propagation"`
+}
+
+// Subids says where the subordinate ids come from: auto, static or dynamic (getsubids).
+type Subids struct {
+	Source string `json:"source"`
+}
+
+// Kubelet settings that users change.
+type Kubelet struct {
+	MaxPods int `json:"maxPods"`
+	// EvictionHard: signal to threshold. The defaults suit developers' full disks.
+	EvictionHard map[string]string `json:"evictionHard"`
+	// EnforceNodeAllocatable: kubelet's list, empty for none.
+	EnforceNodeAllocatable []string `json:"enforceNodeAllocatable"`
+	// FeatureGates are passed to the kubelet.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// ImageGCHighThresholdPercent of disk use at which unused images are removed.
+	ImageGCHighThresholdPercent int `json:"imageGCHighThresholdPercent"`
+	ImageGCLowThresholdPercent  int `json:"imageGCLowThresholdPercent"`
+	// NodeStatusUpdateFrequency is how often the kubelet looks whether its Node object is up to date.
+	NodeStatusUpdateFrequency Duration `json:"nodeStatusUpdateFrequency"`
+	// ExtraConfig is merged over the rendered KubeletConfiguration, field by field.
+	ExtraConfig map[string]any `json:"extraConfig,omitempty"`
+}
+
+// KubeProxy settings.
+type KubeProxy struct {
+	// Mode is auto (nftables where the kernel has it), nftables or iptables.
+	Mode string `json:"mode"`
+}
+
+// Containerd settings.
+type Containerd struct {
+	// Snapshotter is auto (overlayfs, fuse-overlayfs, native by probe) or one of these.
+	Snapshotter string `json:"snapshotter"`
+	// PauseImage is the sandbox image. It is imported from the images beside the components.
+	PauseImage string `json:"pauseImage"`
+	// NRI switches the Node Resource Interface on, at a socket of the node's own.
+	NRI bool `json:"nri"`
+	// RegistryConfigDir is a host directory with hosts.toml files, bound into the node.
+	RegistryConfigDir string `json:"registryConfigDir,omitempty"`
+}
+
+// Flannel settings.
+type Flannel struct {
+	// Backend is vxlan, host-gw or wireguard.
+	Backend string `json:"backend"`
+	// VXLANPort is the UDP port of the vxlan backend inside the node.
+	VXLANPort int `json:"vxlanPort"`
+}
+
+// ControlPlane settings.
+type ControlPlane struct {
+	// Embedded runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler inside this node.
+	Embedded bool `json:"embedded"`
+	// EtcdSnapshotCount, EtcdQuotaBytes and EtcdUnsafeNoFsync are etcd's own settings.
+	EtcdSnapshotCount int   `json:"etcdSnapshotCount"`
+	EtcdQuotaBytes    int64 `json:"etcdQuotaBytes"`
+	EtcdUnsafeNoFsync bool  `json:"etcdUnsafeNoFsync"`
+	// EtcdHeartbeat and EtcdElection are etcd's heartbeat interval and election timeout. A member on its own needs no
+	// patience with others: it can serve only once it has elected itself, which takes up to twice EtcdElection.
+	EtcdHeartbeat Duration `json:"etcdHeartbeat"`
+	EtcdElection  Duration `json:"etcdElection"`
+	// MaxRequestsInflight and MaxMutatingRequestsInflight bound what the API server does at a time.
+	MaxRequestsInflight         int `json:"maxRequestsInflight"`
+	MaxMutatingRequestsInflight int `json:"maxMutatingRequestsInflight"`
+	// ClientQPS and ClientBurst are the API requests a second, and in a row, of controller manager, scheduler, kubelet
+	// and kube-proxy.
+	ClientQPS   int `json:"clientQPS"`
+	ClientBurst int `json:"clientBurst"`
+	// APIServerExtraArgs, ControllerManagerExtraArgs and SchedulerExtraArgs are appended to the rendered flags.
+	APIServerExtraArgs         []string `json:"apiServerExtraArgs,omitempty"`
+	ControllerManagerExtraArgs []string `json:"controllerManagerExtraArgs,omitempty"`
+	SchedulerExtraArgs         []string `json:"schedulerExtraArgs,omitempty"`
+	// CoreDNS deploys the cluster DNS.
+	CoreDNS      bool   `json:"coreDNS"`
+	CoreDNSImage string `json:"coreDNSImage"`
+}
+
+// Certificates of the embedded control plane.
+type Certificates struct {
+	// CALifetime and Lifetime of new authorities and certificates. A certificate with less than a third of its life
+	// left is renewed at start.
+	CALifetime Duration `json:"caLifetime"`
+	Lifetime   Duration `json:"lifetime"`
+}
+
+// Inside are the ports that components listen on in the node's own network namespace. They need changing only with
+// network.driver host.
+type Inside struct {
+	APIServerPort         int `json:"apiServerPort"`
+	EtcdClientPort        int `json:"etcdClientPort"`
+	EtcdPeerPort          int `json:"etcdPeerPort"`
+	EtcdMetricsPort       int `json:"etcdMetricsPort"`
+	ControllerManagerPort int `json:"controllerManagerPort"`
+	SchedulerPort         int `json:"schedulerPort"`
+	KubeletPort           int `json:"kubeletPort"`
+	KubeletHealthzPort    int `json:"kubeletHealthzPort"`
+	KubeProxyHealthzPort  int `json:"kubeProxyHealthzPort"`
+	KubeProxyMetricsPort  int `json:"kubeProxyMetricsPort"`
+	FlannelHealthzPort    int `json:"flannelHealthzPort"`
+}
+
+// Timeouts of the node.
+type Timeouts struct {
+	// Ready is how long `up` waits for the node to be Ready.
+	Ready Duration `json:"ready"`
+	// ComponentStart is how long a component may take until it is first usable.
+	ComponentStart Duration `json:"componentStart"`
+	// ComponentStop is the grace between TERM and KILL for each component.
+	ComponentStop Duration `json:"componentStop"`
+	// PodStop is how long the pods' sandboxes may take to stop at `down`.
+	PodStop Duration `json:"podStop"`
+	// Stop is how long the whole node may take to stop before it is killed.
+	Stop Duration `json:"stop"`
+	// Health is how long one health probe of a component may take.
+	Health Duration `json:"health"`
+}
+
+// Restart is the back-off of a component that ends by itself.
+type Restart struct {
+	Initial    Duration `json:"initial"`
+	Max        Duration `json:"max"`
+	ResetAfter Duration `json:"resetAfter"`
+	// GiveUpAfter so many starts in a row that never became usable the node fails. 0 never gives up.
+	GiveUpAfter int `json:"giveUpAfter"`
+}
+
+// Duration is a time.Duration written as Go writes it: "90s", "8760h".
+type Duration time.Duration
+
+// D returns d as a time.Duration.
+func (d Duration) D() time.Duration { return time.Duration(d) }

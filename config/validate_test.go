@@ -1,0 +1,144 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+func complete() *NodeConfig {
+	c := Default()
+	c.Complete(HostFacts{Hostname: "node1", XDGDataHome: "/home/u/.local/share"})
+	return c
+}
+
+func TestDefaultIsValid(t *testing.T) {
+	t.Parallel()
+	assert.NilError(t, complete().Validate())
+}
+
+func TestValidateRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ path, value, want string }{
+		{"logLevel", "loud", `logLevel: "loud": want one of debug, info, warning, error`},
+		{"nodeName", "under_score", `nodeName: "under_score": want a DNS name in lower case (letters, digits, inner hyphens and dots) of at most 63`},
+		{"nodeName", strings.Repeat("a", 64), "nodeName: \"" + strings.Repeat("a", 64) +
+			`": want a DNS name in lower case (letters, digits, inner hyphens and dots) of at most 63`},
+		{"nodeName", "", "nodeName: missing, and the host has no name to take"},
+		{"dataDir", "", "dataDir: missing, and there is no XDG_DATA_HOME or home directory to put it in"},
+		{"dataDir", "data", `dataDir: "data": want an absolute path, without . or .. or a trailing slash`},
+		{"dataDir", "/a/../b", `dataDir: "/a/../b": want an absolute path, without . or .. or a trailing slash`},
+		{"componentsDir", "/a/", `componentsDir: "/a/": want an absolute path, without . or .. or a trailing slash`},
+		{"nodeLabels.a b", "c", `nodeLabels.a b: not a label: want [PREFIX/]NAME, the prefix a DNS name, the name at most 63 letters, digits, '-', '_' or '.'`},
+		{"nodeLabels.a", "-", `nodeLabels.a: value "-": want at most 63 letters, digits, '-', '_' or '.', the first and last alphanumeric`},
+		{"nodeLabels.rootlessnode.dev/x", "y", "nodeLabels.rootlessnode.dev/x: the node sets labels of rootlessnode.dev itself"},
+		{"nodeLabels.node-role.kubernetes.io/worker", "", "nodeLabels.node-role.kubernetes.io/worker: the kubelet may not set this label of a reserved domain"},
+		{"network.driver", "wifi", `network.driver: "wifi": want one of auto, slirp4netns, gvisor-tap-vsock, pasta, lxc-user-nic, vpnkit, host`},
+		{"network.mtu", "575", "network.mtu: 575: want 576 to 65535"},
+		{"network.mtu", "65536", "network.mtu: 65536: want 576 to 65535"},
+		{"network.cidr", "10.0.2.0/26", "network.cidr: 10.0.2.0/26: want a prefix of /8 to /25"},
+		{"network.cidr", "10.0.2.1/24", "network.cidr: 10.0.2.1/24: has bits after its prefix, did you mean 10.0.2.0/24?"},
+		{"network.nameServers", "127.0.0.53", "network.nameServers[0]: 127.0.0.53: the host's loopback is not the node's, nothing answers there"},
+		{"network.nameServers", "1.1.1.1,1.1.1.2,1.1.1.3,1.1.1.4", "network.nameServers: 4 entries: resolv.conf takes 3"},
+		{"cluster.podCIDR", "10.42", `cluster.podCIDR: "10.42": want an IPv4 range such as 10.42.0.0/16`},
+		{"cluster.podCIDR", "fd00::/64", "cluster.podCIDR: fd00::/64: want IPv4; a node has IPv6 towards the world only (network.ipv6)"},
+		{"cluster.podCIDR", "127.0.0.0/16", "cluster.podCIDR: 127.0.0.0/16: a reserved range"},
+		{"cluster.podCIDR", "10.42.0.0/25", "cluster.nodeCIDRMaskSize: 24: want 25 to 29 for cluster.podCIDR 10.42.0.0/25"},
+		{"cluster.nodeCIDRMaskSize", "26", "kubelet.maxPods: 110 pods do not fit into the node's /26, which has room for 61"},
+		{"cluster.dnsAddress", "10.44.0.10", "cluster.dnsAddress: 10.44.0.10 is not in cluster.serviceCIDR 10.43.0.0/16"},
+		{"cluster.dnsAddress", "10.43.0.1", "cluster.dnsAddress: 10.43.0.1 is the address of the Service kubernetes"},
+		{"cluster.dnsAddress", "10.43.255.255", "cluster.dnsAddress: 10.43.255.255 is the first or last address of cluster.serviceCIDR 10.43.0.0/16 and cannot be a Service's"},
+		{"cluster.domain", "Cluster.local", `cluster.domain: "Cluster.local": want a DNS name in lower case such as cluster.local`},
+		{"api.bindAddress", "localhost", `api.bindAddress: "localhost": want an IP address of the host, or 0.0.0.0 for all`},
+		{"api.port", "0", "api.port: 0: want 1 to 65535"},
+		{"api.extraSANs", "a_b", `api.extraSANs[0]: "a_b": want an IP address or a DNS name in lower case`},
+		{"ports.driver", "socat", `ports.driver: "socat": want one of builtin, none`},
+		{"ports.bindAddresses", "", "ports.bindAddresses: empty: forwarded ports need an address to listen on"},
+		{"ports.bindAddresses", "::1,::1", "ports.bindAddresses[1]: ::1 is there already"},
+		{"ports.static", "80", `ports.static[0]: "80": want [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]`},
+		{"ports.static", "6443:1", "ports.static[0]: host port 6443/tcp is that of api.port already"},
+		{"ports.static", "0.0.0.0:6443:1", "ports.static[0]: host port 6443/tcp is that of api.port already"},
+		{"ports.static", "1:2,1:3/udp,127.0.0.1:1:4", "ports.static[2]: host port 1/tcp is that of ports.static[0] already"},
+		{"mounts.copyUp", "/etc,/run,/var,/tmp", "mounts.copyUp[3]: /tmp cannot be copied up: RootlessKit works there itself"},
+		{"mounts.copyUp", "/etc,/run,/var,/sys/fs", "mounts.copyUp[3]: /sys/fs cannot be copied up: it belongs to the kernel"},
+		{"mounts.copyUp", "/etc,/run,/var,/var/lib", "mounts.copyUp[3]: /var/lib and mounts.copyUp[2] (/var) cover one another"},
+		{"mounts.copyUp", "/etc,/run", "mounts.copyUp: /var is missing: components keep their files there"},
+		{"mounts.propagation", "rshared", `mounts.propagation: "rshared": want one of rslave, rprivate`},
+		{"subids.source", "nss", `subids.source: "nss": want one of auto, static, dynamic`},
+		{"kubelet.maxPods", "0", "kubelet.maxPods: 0: want at least 1"},
+		{"kubelet.maxPods", "254", "kubelet.maxPods: 254 pods do not fit into the node's /24, which has room for 253"},
+		{"kubelet.evictionHard.disk", "1%", "kubelet.evictionHard.disk: no such signal: want one of memory.available, nodefs.available, " +
+			"nodefs.inodesFree, imagefs.available, imagefs.inodesFree, containerfs.available, containerfs.inodesFree, pid.available"},
+		{"kubelet.evictionHard.pid.available", "101%", `kubelet.evictionHard.pid.available: "101%": want a share such as "1%" or an amount such as "100Mi"`},
+		{"kubelet.enforceNodeAllocatable", "all", `kubelet.enforceNodeAllocatable[0]: "all": want one of none, pods, system-reserved, ` +
+			`kube-reserved, system-reserved-compressible, kube-reserved-compressible`},
+		{"kubelet.featureGates.KubeletInUserNamespace", "false", "kubelet.featureGates.KubeletInUserNamespace: must stay on: the kubelet does not start in a user namespace without it"},
+		{"kubelet.imageGCLowThresholdPercent", "95", "kubelet.imageGCLowThresholdPercent: 95: want less than kubelet.imageGCHighThresholdPercent, which is 95"},
+		{"kubelet.extraConfig.kind", "X", "kubelet.extraConfig.kind: cannot be changed"},
+		{"kubeProxy.mode", "ipvs", `kubeProxy.mode: "ipvs": want one of auto, nftables, iptables`},
+		{"containerd.snapshotter", "zfs", `containerd.snapshotter: "zfs": want one of auto, overlayfs, fuse-overlayfs, native`},
+		{"containerd.pauseImage", "a b", `containerd.pauseImage: "a b": want an image reference such as registry.example.com/name:tag`},
+		{"flannel.backend", "udp", `flannel.backend: "udp": want one of vxlan, host-gw, wireguard`},
+		{"controlPlane.apiServerExtraArgs", "v=4", `controlPlane.apiServerExtraArgs[0]: "v=4": want --FLAG=VALUE in one entry`},
+		{"controlPlane.etcdQuotaBytes", "1", "controlPlane.etcdQuotaBytes: 1: want at least 67108864 bytes"},
+		{"controlPlane.etcdElection", "49ms", "controlPlane.etcdElection: 49ms: want at least 5 times controlPlane.etcdHeartbeat, which is 10ms"},
+		{"controlPlane.clientQPS", "0", "controlPlane.clientQPS: 0: want at least 1"},
+		{"certificates.lifetime", "100000h", "certificates.lifetime: 100000h0m0s: want at most certificates.caLifetime, which is 87600h0m0s"},
+		{"timeouts.health", "0s", "timeouts.health: 0s: want more than nothing"},
+		{"timeouts.podStop", "2m", "timeouts.podStop: 2m0s: want at most timeouts.stop, which is 1m0s"},
+		{"restart.giveUpAfter", "-1", "restart.giveUpAfter: -1: want 0 (never) or more"},
+		{"inside.etcdPeerPort", "2379", "inside.etcdPeerPort: 2379 is inside.etcdClientPort already"},
+		{"inside.kubeletPort", "70000", "inside.kubeletPort: 70000: want 1 to 65535"},
+		{"flannel.vxlanPort", "0", "flannel.vxlanPort: 0: want 1 to 65535"},
+	} {
+		t.Run(tc.path+"="+tc.value, func(t *testing.T) {
+			t.Parallel()
+			c := complete()
+			assert.NilError(t, c.Set(tc.path, tc.value))
+			err := c.Validate()
+			assert.Error(t, err, tc.want)
+			assert.ErrorIs(t, err, errdefs.ErrConfig)
+		})
+	}
+}
+
+func TestValidateNames(t *testing.T) {
+	t.Parallel()
+	for name, ok := range map[string]bool{
+		"a": true, "test-2": true, strings.Repeat("a", 32): true,
+		"": false, "a/b": false, "A": false, "-a": false, "a.b": false, strings.Repeat("a", 33): false, "..": false,
+	} {
+		c := complete()
+		c.Name = name
+		assert.Equal(t, c.Validate() == nil, ok, name)
+	}
+}
+
+func TestValidateTellsAllAtOnce(t *testing.T) {
+	t.Parallel()
+	c := complete()
+	c.Network.MTU, c.API.Port = 1, -1
+	c.Cluster.PodCIDR, c.Cluster.ServiceCIDR, c.Network.CIDR = "10.0.0.0/8", "10.43.0.0/16", "10.0.2.0/24"
+	err := c.Validate()
+	for _, want := range []string{
+		"network.mtu: 1:", "api.port: -1:",
+		"cluster.serviceCIDR: 10.43.0.0/16 overlaps cluster.podCIDR 10.0.0.0/8",
+		"network.cidr: 10.0.2.0/24 overlaps cluster.podCIDR 10.0.0.0/8",
+	} {
+		assert.ErrorContains(t, err, want)
+	}
+	assert.Equal(t, len(errdefs.ReportOf(err).Hints), 1, "the same hint is told once")
+
+	c.Network.Driver = DriverHost
+	assert.Assert(t, !strings.Contains(c.Validate().Error(), "network.cidr"), "no tap, no tap network")
+}
+
+func TestIPv6NeedsItsMTU(t *testing.T) {
+	t.Parallel()
+	c := complete()
+	c.Network.IPv6, c.Network.MTU = true, 1279
+	assert.Error(t, c.Validate(), "network.mtu: 1279: IPv6 (network.ipv6) needs at least 1280")
+}

@@ -1,0 +1,43 @@
+// Command embed is a whole program with a Kubernetes node in it. It starts the node, waits until it is Ready, and stops
+// it on Ctrl-C. Kill it with -9 and nothing of the node is left.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+)
+
+func main() {
+	node.Dispatch() // first of all: this program is started several times for one node
+	cfg := config.Default()
+	cfg.Name, cfg.API.Port = "embed", 16443
+	n, err := node.New(cfg, node.Options{})
+	check(err)
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer cancel()
+	check(n.Start(ctx))
+	ready, stop := context.WithTimeout(ctx, cfg.Timeouts.Ready.D())
+	check(n.WaitReady(ready, nil))
+	stop()
+	fmt.Println("ready:", n.Kubeconfig())
+	if len(os.Args) > 1 { // any argument: stop at once
+		cancel()
+	}
+	<-ctx.Done()
+	end, done := context.WithTimeout(context.Background(), time.Minute)
+	defer done()
+	check(n.Stop(end))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# `make down`: stops what `make up` started, as whom it started it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+
+if [ "$(id -u)" != 0 ]; then
+	exec "$out/bin/rootlessnode" down "$@"
+fi
+exec /usr/local/bin/rootlessnode host enter --user "$account" -- down "$@"

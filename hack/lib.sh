@@ -1,0 +1,72 @@
+# Shared by the scripts of this directory: messages, packages, the Go toolchain, the account.
+# shellcheck shell=bash
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+out=${OUT:-_out}
+case $out in /*) ;; *) out=$top/$out ;; esac
+account=${ROOTLESSNODE_ACCOUNT:-rootlessnode}
+
+# Exit codes of rootlessnode that these scripts share.
+exit_preflight=3
+
+say() { printf '==> %s\n' "$*"; }
+die() {
+	local code=$1
+	shift
+	printf 'error: %s\n' "$1" >&2
+	[ $# -lt 2 ] || printf 'hint:\n%s\n' "$2" >&2
+	exit "$code"
+}
+
+# Programs and the Debian package that brings each. The first list builds, the second runs.
+build_needs='make:make gcc:gcc git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
+run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack'
+
+# have NEED: a program on PATH or in the sbin directories, or a file.
+have() {
+	case $1 in
+	/*) [ -e "$1" ] ;;
+	*) PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 ;;
+	esac
+}
+
+# missing_packages NEEDS: the packages of those needs that are not met.
+missing_packages() {
+	local need
+	for need in $1; do
+		have "${need%%:*}" || printf '%s ' "${need##*:}"
+	done
+}
+
+# ensure_packages NEEDS: installs as root; as a user, tells what to type and stops.
+ensure_packages() {
+	local missing
+	missing=$(missing_packages "$1")
+	[ -n "$missing" ] || return 0
+	if [ "$(id -u)" != 0 ]; then
+		die $exit_preflight "packages are missing: $missing" "sudo apt-get update && sudo apt-get install -y $missing"
+	fi
+	command -v apt-get >/dev/null 2>&1 || die $exit_preflight "packages are missing: $missing" \
+		"install what your distribution calls them"
+	say "installing $missing"
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+# ensure_go: a Go toolchain that go.mod accepts, on PATH.
+ensure_go() {
+	if ! command -v go >/dev/null 2>&1; then
+		[ ! -x /usr/local/go/bin/go ] || PATH=$PATH:/usr/local/go/bin
+		export PATH
+	fi
+	command -v go >/dev/null 2>&1 || ensure_packages 'go:golang-go'
+	local want
+	want=$(sed -n 's/^go //p' "$top/go.mod")
+	if ! (cd "$top" && go version >/dev/null 2>&1); then
+		# Go 1.21 and newer fetch the toolchain that go.mod asks for, unless told not to.
+		export GOTOOLCHAIN=auto
+		(cd "$top" && go version >/dev/null 2>&1) || die $exit_preflight \
+			"Go $want or newer is needed, found $(go env GOVERSION 2>/dev/null || echo 'an older one')" \
+			"install Go $want, or Go 1.21 or newer with GOTOOLCHAIN=auto"
+	fi
+}

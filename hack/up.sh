@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# `make up`: from a fresh clone to a Ready node. As an ordinary user it starts the node for that user. As root it sets the
+# host up for a dedicated account, installs below /usr/local, and starts the node as that account.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+
+ensure_packages "$build_needs $run_needs"
+ensure_go
+make --no-print-directory build components
+
+if [ "$(id -u)" != 0 ]; then
+	PATH=$PATH:/usr/sbin:/sbin exec "$out/bin/rootlessnode" up "$@"
+fi
+
+# The clone may lie where only root can read, so the account gets a copy.
+prefix=/usr/local
+hack/install.sh "$out" "$prefix"
+"$prefix/bin/rootlessnode" host setup --user "$account" --create-user
+exec "$prefix/bin/rootlessnode" host enter --user "$account" -- up "$@"

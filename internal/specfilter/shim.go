@@ -1,0 +1,208 @@
+package specfilter
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Config is what the shim has to know and cannot be told on a command line that belongs to containerd. The node role
+// writes it to layout.InsideOCIShim before containerd starts.
+type Config struct {
+	// Runc is the absolute path of the real runc.
+	Runc string `json:"runc"`
+	// Drop are the controllers whose limits are taken out; see Missing.
+	Drop []string `json:"drop"`
+}
+
+// Render returns c as the text of its file.
+func (c Config) Render() []byte {
+	b, _ := json.Marshal(c) // strings only: cannot fail
+	return append(b, '\n')
+}
+
+// ParseConfig is the strict inverse of Render. Pure.
+func ParseConfig(text []byte) (Config, error) {
+	var c Config
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&c); err != nil {
+		return Config{}, fmt.Errorf("parse shim configuration: %w", err)
+	}
+	if !filepath.IsAbs(c.Runc) {
+		return Config{}, fmt.Errorf("shim configuration: runc: an absolute path is wanted, not %q", c.Runc)
+	}
+	for _, d := range c.Drop {
+		if d == "" || d == "cgroup" || strings.ContainsAny(d, "./ ") {
+			return Config{}, fmt.Errorf("shim configuration: drop: %q is not the name of a controller", d)
+		}
+	}
+	return c, nil
+}
+
+// Exec does the work of one call of the shim: filters what args (without the program's name) point at, then becomes the
+// real runc, whose exit code is the caller's. It returns only when that does not come about. The error then is in runc's
+// log too, where containerd looks for the reason.
+//
+// Limits given to `runc update` are filtered on their way. When nothing of them remains runc is still called, with an
+// empty set: that changes nothing, and an unknown or stopped container remains an error.
+func Exec(configPath string, args []string) error {
+	c := parseCall(args)
+	err := c.exec(configPath, args)
+	c.logError(err)
+	return err
+}
+
+func (c *call) exec(configPath string, args []string) error {
+	text, err := os.ReadFile(configPath)
+	if err != nil {
+		return err
+	}
+	cfg, err := ParseConfig(text)
+	if err != nil {
+		return err
+	}
+	args, stdin, err := c.prepare(args, cfg.Drop, filepath.Dir(configPath), os.Stdin)
+	if err != nil {
+		return err
+	}
+	if stdin != nil {
+		if err := syscall.Dup3(int(stdin.Fd()), 0, 0); err != nil {
+			return fmt.Errorf("replace standard input: %w", err)
+		}
+	}
+	err = syscall.Exec(cfg.Runc, append([]string{cfg.Runc}, args...), os.Environ())
+	return fmt.Errorf("execute %s: %w", cfg.Runc, err)
+}
+
+// prepare filters what the call points at. It returns the arguments for runc and, when not nil, its standard input.
+func (c *call) prepare(args, drop []string, scratch string, stdin io.Reader) ([]string, *os.File, error) {
+	if len(drop) == 0 {
+		return args, nil, nil
+	}
+	switch c.command {
+	case "create", "run", "restore":
+		return args, nil, filterBundle(c.bundle, drop)
+	case "update":
+		if c.resources == "" {
+			return c.withoutFlags(args, drop), nil, nil
+		}
+		f, err := filteredInput(c.resources, drop, scratch, stdin)
+		if err != nil {
+			return nil, nil, fmt.Errorf("filter resources of update: %w", err)
+		}
+		return c.resourcesFromStdin(args), f, nil
+	}
+	return args, nil, nil
+}
+
+// filterBundle rewrites the bundle's config.json, atomically, its mode and owner kept; not at all when nothing changes.
+func filterBundle(bundle string, drop []string) error {
+	path := filepath.Join(bundle, "config.json")
+	before, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // runc says it in its own words
+	}
+	if err != nil {
+		return err
+	}
+	after, dropped, err := Spec(before, drop)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(dropped) == 0 {
+		return nil
+	}
+	return replaceFile(path, after)
+}
+
+func replaceFile(path string, text []byte) (err error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".config.json-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(st.Mode().Perm()))
+	if s, ok := st.Sys().(*syscall.Stat_t); ok && (int(s.Uid) != os.Geteuid() || int(s.Gid) != os.Getegid()) {
+		err = errors.Join(err, f.Chown(int(s.Uid), int(s.Gid)))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// maxResources bounds what update reads; a set of limits has a few hundred bytes.
+const maxResources = 1 << 20
+
+// filteredInput returns a nameless file, at its start, with the filtered limits that from ("-": stdin) holds.
+func filteredInput(from string, drop []string, scratch string, stdin io.Reader) (_ *os.File, err error) {
+	if from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		stdin = f
+	}
+	text, err := io.ReadAll(io.LimitReader(stdin, maxResources+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxResources {
+		return nil, fmt.Errorf("more than %d bytes", maxResources)
+	}
+	text, _, err = Resources(text, drop)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(scratch, ".update-*")
+	if err != nil {
+		return nil, err
+	}
+	_, werr := f.Write(text)
+	_, serr := f.Seek(0, io.SeekStart)
+	if err := errors.Join(os.Remove(f.Name()), werr, serr); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// logError adds err to runc's own log, in the form that containerd's shim reads.
+func (c *call) logError(err error) {
+	if err == nil || c.log == "" {
+		return
+	}
+	f, oerr := os.OpenFile(c.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if oerr != nil {
+		return // standard error has it
+	}
+	defer func() { _ = f.Close() }()
+	msg := "rootlessnode-runc: " + err.Error()
+	if !c.jsonLog {
+		_, _ = fmt.Fprintf(f, "level=error msg=%q\n", msg)
+		return
+	}
+	_ = json.NewEncoder(f).Encode(struct {
+		Level string    `json:"level"`
+		Msg   string    `json:"msg"`
+		Time  time.Time `json:"time"`
+	}{"error", msg, time.Now()})
+}

@@ -1,0 +1,282 @@
+package cgroupv2
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// fakeTree is a directory that looks like a cgroup2 tree. "foreign" cgroups lack cgroup.procs, which makes them as
+// unwritable for root as for anybody.
+type fakeTree struct {
+	t     *testing.T
+	mount string
+	o     Options
+}
+
+func newFakeTree(t *testing.T) *fakeTree {
+	t.Helper()
+	f := &fakeTree{t: t, mount: t.TempDir()}
+	f.o = Options{RuntimeDir: filepath.Join(f.mount, "run"), Booted: filepath.Join(f.mount, "booted")}
+	return f
+}
+
+func (f *fakeTree) put(path, file, text string) {
+	f.t.Helper()
+	dir := filepath.Join(f.mount, path)
+	assert.NilError(f.t, os.MkdirAll(dir, 0o755))
+	assert.NilError(f.t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+}
+
+func (f *fakeTree) foreign(path, controllers string) {
+	f.put(path, controllersFile, controllers+"\n")
+	f.put(path, subtreeFile, "")
+	if path != "/" {
+		f.put(path, typeFile, "domain\n")
+	}
+}
+
+func (f *fakeTree) ours(path, controllers string) {
+	f.foreign(path, controllers)
+	f.put(path, procsFile, "")
+}
+
+// listen plays a user manager, as far as detection goes.
+func (f *fakeTree) listen(socket string) {
+	f.t.Helper()
+	dir, err := os.MkdirTemp("", "rn") // short enough for sun_path
+	assert.NilError(f.t, err)
+	f.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	f.o.RuntimeDir = dir
+	assert.NilError(f.t, os.MkdirAll(filepath.Dir(filepath.Join(dir, socket)), 0o700))
+	l, err := net.Listen("unix", filepath.Join(dir, socket))
+	assert.NilError(f.t, err)
+	f.t.Cleanup(func() { _ = l.Close() })
+}
+
+const all = "cpuset cpu io memory hugetlb pids rdma"
+
+func TestDetect(t *testing.T) {
+	t.Parallel()
+	prepared := fmt.Sprintf("/rootlessnode/user-%d", os.Geteuid())
+	const session = "/user.slice/user-1000.slice/user@1000.service"
+	for _, tc := range []struct {
+		name string
+		self string
+		v1   []string
+		tree func(f *fakeTree)
+		want Delegation // Root and LostAt relative to the mount point
+	}{
+		{name: "a delegated unit", self: "/a/b", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/a", all)
+			f.ours("/a/b", all)
+			f.put("/a/b", procsFile, "12\n7\n12\n")
+		}, want: Delegation{Root: "/a/b", Source: SourceCurrent, Populated: []int{7, 12}}},
+		{name: "cpuset alone is missing", self: "/a/b", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/a", "cpu io memory pids")
+			f.ours("/a/b", "cpu memory pids")
+		}, want: Delegation{Root: "/a/b", Source: SourceCurrent, Missing: []string{"cpuset"}, LostAt: "/a"}},
+		{name: "hybrid: everything is held by v1", self: "/b", v1: []string{"cpu", "cpuacct", "memory", "blkio"}, tree: func(f *fakeTree) {
+			f.foreign("/", "hugetlb")
+			f.ours("/b", "hugetlb")
+		}, want: Delegation{Root: "/b", Source: SourceCurrent, Missing: Wanted(), LostAt: "/", HeldByV1: []string{"cpu", "memory"}}},
+		{name: "evacuated shell", self: "/a/evac", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.ours("/a", all)
+			f.ours("/a/evac", all)
+		}, want: Delegation{Root: "/a", Source: SourceCurrent}},
+		{name: "evac of somebody else's", self: "/a/evac", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/a", all)
+			f.ours("/a/evac", all)
+		}, want: Delegation{Root: "/a/evac", Source: SourceCurrent}},
+		{name: "inside another node", self: "/a/rootlessnode-x.scope/rootlessnode-x/system/parent", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/a", all)
+			f.ours("/a/rootlessnode-x.scope", all)
+			f.ours("/a/rootlessnode-x.scope/rootlessnode-x/system/parent", all)
+		}, want: Delegation{Root: "/a/rootlessnode-x.scope", Source: SourceCurrent}},
+		{name: "prepared and entered", self: prepared + "/enter", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/rootlessnode", all)
+			f.ours(prepared, all)
+			f.ours(prepared+"/enter", all)
+		}, want: Delegation{Root: prepared, Source: SourcePrepared}},
+		{name: "user manager", self: "/user.slice/user-1000.slice/session-1.scope", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/user.slice/user-1000.slice/session-1.scope", all)
+			f.listen("systemd/private")
+		}, want: Delegation{Source: SourceScope}},
+		{name: "terminal of a desktop that lacks something", self: session + "/app.slice/term.scope", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.foreign("/user.slice/user-1000.slice", all)
+			f.ours(session+"/app.slice/term.scope", "memory pids")
+			f.listen("systemd/private")
+		}, want: Delegation{Source: SourceScope}},
+		{name: "the same without a manager", self: session + "/app.slice/term.scope", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.ours(session+"/app.slice/term.scope", "memory pids")
+		}, want: Delegation{Root: session + "/app.slice/term.scope", Source: SourceCurrent,
+			Missing: []string{"cpu", "cpuset"}, LostAt: session + "/app.slice/term.scope"}},
+		{name: "a service is never left", self: session + "/app.slice/node.service", tree: func(f *fakeTree) {
+			f.foreign("/", all)
+			f.ours(session+"/app.slice/node.service", "memory pids")
+			f.listen("systemd/private")
+		}, want: Delegation{Root: session + "/app.slice/node.service", Source: SourceCurrent,
+			Missing: []string{"cpu", "cpuset"}, LostAt: session + "/app.slice/node.service"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeTree(t)
+			tc.tree(f)
+			d, err := Detect(Host{Mount: f.mount, Self: tc.self, V1: tc.v1, Hybrid: tc.v1 != nil}, f.o)
+			assert.NilError(t, err)
+			d.Available = nil
+			if tc.want.Root != "" {
+				tc.want.Root = filepath.Join(f.mount, tc.want.Root)
+			}
+			if tc.want.LostAt != "" {
+				tc.want.LostAt = filepath.Join(f.mount, tc.want.LostAt)
+			}
+			if tc.want.Populated == nil && d.Root != "" {
+				tc.want.Populated = []int{}
+			}
+			assert.DeepEqual(t, d, tc.want)
+		})
+	}
+}
+
+func TestScopeTellsWhatTheManagerHas(t *testing.T) {
+	t.Parallel()
+	f := newFakeTree(t)
+	uid := os.Geteuid()
+	f.foreign("/", all)
+	f.foreign("/user.slice", all)
+	f.foreign(fmt.Sprintf("/user.slice/user-%d.slice/user@%d.service", uid, uid), "memory pids")
+	f.listen("systemd/private")
+	d, err := Detect(Host{Mount: f.mount, Self: "/user.slice"}, f.o)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, d.Missing, []string{"cpu", "cpuset"})
+	assert.Assert(t, is.Contains(d.Hint(), "cpu got lost at "+f.mount+"/user.slice/user-"))
+	assert.Assert(t, is.Contains(d.Hint(), "Delegate=cpu cpuset io memory pids"))
+}
+
+func TestNotDelegated(t *testing.T) {
+	t.Parallel()
+	prepared := fmt.Sprintf("/rootlessnode/user-%d", os.Geteuid())
+	for _, tc := range []struct {
+		name       string
+		self       string
+		ro         bool
+		tree       func(f *fakeTree)
+		text, hint string
+	}{
+		{name: "no systemd", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all) },
+			text: "own cgroup MOUNT/b is owned by", hint: "sudo rootlessnode host enter --user"},
+		{name: "names the file", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all) },
+			text: "not writable: MOUNT/b/cgroup.procs", hint: "sudo rootlessnode host setup --user"},
+		{name: "prepared", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.ours(prepared, all) },
+			text: "MOUNT" + prepared + " is prepared but not entered", hint: "Enter the prepared cgroup:\n  sudo rootlessnode host enter --user"},
+		{name: "systemd", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.put("booted", "x", "") },
+			text: "no systemd user manager answers in MOUNT/run", hint: "loginctl enable-linger"},
+		{name: "the drop-in", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.put("booted", "x", "") },
+			text: "no cgroup is delegated", hint: `printf "[Service]\nDelegate=cpu cpuset io memory pids\n" | sudo tee /etc/systemd/system/user@.service.d/delegate.conf`},
+		{name: "root of the tree", self: "/", tree: func(f *fakeTree) { f.foreign("/", all) },
+			text: "own cgroup MOUNT is the root of the tree", hint: "host setup"},
+		{name: "read-only", self: "/b", ro: true, tree: func(f *fakeTree) { f.foreign("/b", all) },
+			text: "is in a tree mounted read-only", hint: "Mount the cgroup2 tree writable"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeTree(t)
+			tc.tree(f)
+			_, err := Detect(Host{Mount: f.mount, Self: tc.self, ReadOnly: tc.ro}, f.o)
+			var nd *NotDelegatedError
+			assert.Assert(t, errors.As(err, &nd))
+			assert.Equal(t, errdefs.ExitCode(err), errdefs.ExitPreflight)
+			assert.ErrorContains(t, err, strings.ReplaceAll(tc.text, "MOUNT", f.mount))
+			assert.Assert(t, is.Contains(errdefs.ReportOf(err).Hints[0], tc.hint))
+		})
+	}
+}
+
+func TestHint(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, Delegation{}.Hint(), "")
+	hybrid := Delegation{Missing: []string{"cpu"}, HeldByV1: []string{"cpu"}}.Hint()
+	assert.Equal(t, hybrid, "cgroup v1 holds cpu; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.")
+	again := Delegation{Source: SourcePrepared, Missing: []string{"cpu"}, LostAt: "/x"}.Hint()
+	assert.Assert(t, is.Contains(again, "cpu got lost at /x. Have root prepare"))
+}
+
+// A socket that nobody answers, or that is no socket, is no manager.
+func TestDeadManager(t *testing.T) {
+	t.Parallel()
+	f := newFakeTree(t)
+	f.foreign("/b", all)
+	f.put("run/systemd", "private", "")
+	_, err := Detect(Host{Mount: f.mount, Self: "/b"}, f.o)
+	assert.ErrorContains(t, err, "no cgroup is delegated")
+}
+
+func TestCheckDomain(t *testing.T) {
+	t.Parallel()
+	f := newFakeTree(t)
+	f.ours("/b", all)
+	assert.NilError(t, checkDomain(filepath.Join(f.mount, "b")))
+	f.put("/b", typeFile, "domain invalid\n")
+	assert.ErrorContains(t, checkDomain(filepath.Join(f.mount, "b")), `is "domain invalid", not "domain"`)
+}
+
+func TestRemoveTreeRefusesOtherCgroups(t *testing.T) {
+	t.Parallel()
+	for _, p := range []string{"/sys/fs/cgroup", "rootlessnode-a", "/x/rootlessnode", "/x/rootlessnode-a.scope", "/x/user.slice"} {
+		assert.ErrorContains(t, RemoveTree(t.Context(), p), "is not the subtree of a node")
+	}
+	assert.NilError(t, RemoveTree(t.Context(), filepath.Join(t.TempDir(), "gone", "rootlessnode-a")))
+}
+
+func TestTreeNames(t *testing.T) {
+	t.Parallel()
+	tree := Tree{Root: t.TempDir()}
+	for _, n := range []string{"", ".", "/", "/abs", "../x", "a/../.."} {
+		_, err := tree.EnsureLeaf(n)
+		assert.ErrorContains(t, err, "a relative path below")
+		assert.ErrorContains(t, tree.Kill(n), "a relative path below")
+		assert.ErrorContains(t, tree.Remove(n), "a relative path below")
+		assert.ErrorContains(t, tree.Move(n, 1), "a relative path below")
+	}
+}
+
+func TestUsageFields(t *testing.T) {
+	t.Parallel()
+	f := newFakeTree(t)
+	f.ours("/a", "memory pids")
+	f.put("/a", "cpu.stat", "usage_usec 12\nuser_usec 5\nsystem_usec 7\n")
+	f.put("/a", "memory.stat", "anon 1\n")
+	f.put("/a", "memory.current", "4096\n")
+	f.put("/a", "pids.current", "3\n")
+	f.ours("/b", "")
+	tree := Tree{Root: f.mount}
+	u, err := tree.Usage("a")
+	assert.NilError(t, err)
+	assert.DeepEqual(t, u, Usage{CPUUsec: ptr[uint64](12), MemoryBytes: ptr[uint64](4096), Pids: ptr[uint64](3)})
+	u, err = tree.Usage("b")
+	assert.NilError(t, err)
+	assert.DeepEqual(t, u, Usage{})
+	_, err = tree.Usage("c")
+	assert.ErrorContains(t, err, "read use of cgroup c")
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,136 @@
+package cgroupv2
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// NotDelegatedError says why no cgroup can be used. Find it with errors.As; it is an errdefs.ErrPreflight with a hint.
+type NotDelegatedError struct {
+	// Self is the directory of our own cgroup, Owner and OwnerUID whose it is.
+	Self     string
+	Owner    string
+	OwnerUID int
+	// NotWritable are the files, and the directory, that we would have to be able to write.
+	NotWritable []string
+	// ReadOnly: the whole tree is mounted read-only.
+	ReadOnly bool
+	// TreeRoot: Self is the root of the hierarchy, which belongs to the host.
+	TreeRoot bool
+	// Prepared is the directory that `host setup` made for us, when there is one: it only has to be entered.
+	Prepared string
+	// Systemd: the host runs systemd, yet our user manager cannot be reached at RuntimeDir.
+	Systemd    bool
+	RuntimeDir string
+}
+
+// Error tells the facts on one line.
+func (e *NotDelegatedError) Error() string {
+	var b strings.Builder
+	b.WriteString("no cgroup is delegated to this account: own cgroup " + e.Self)
+	switch {
+	case e.ReadOnly:
+		b.WriteString(" is in a tree mounted read-only")
+	case e.TreeRoot:
+		b.WriteString(" is the root of the tree")
+	default:
+		fmt.Fprintf(&b, " is owned by %s; not writable: %s", e.Owner, strings.Join(e.NotWritable, ", "))
+	}
+	if e.Systemd {
+		b.WriteString("; no systemd user manager answers in " + e.RuntimeDir)
+	}
+	if e.Prepared != "" {
+		b.WriteString("; " + e.Prepared + " is prepared but not entered")
+	}
+	return b.String()
+}
+
+func notDelegated(h Host, o Options) error {
+	e := &NotDelegatedError{Self: h.SelfDir(), ReadOnly: h.ReadOnly, RuntimeDir: o.RuntimeDir}
+	e.TreeRoot = isRoot(e.Self)
+	e.NotWritable = notWritable(e.Self)
+	e.Owner, e.OwnerUID = ownerOf(e.Self)
+	_, err := os.Stat(o.Booted)
+	e.Systemd = err == nil
+	if p := h.preparedFor(os.Geteuid()); isOurs(p) {
+		e.Prepared = p
+	}
+	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(e, e.hint(accountName())))
+}
+
+func (e *NotDelegatedError) hint(account string) string {
+	if e.ReadOnly {
+		return "Mount the cgroup2 tree writable, in a container for instance with --privileged or a private cgroup namespace."
+	}
+	setup := "  sudo rootlessnode host setup --user " + account + "\n"
+	enter := "  sudo rootlessnode host enter --user " + account + " -- up"
+	switch {
+	case e.Prepared != "":
+		return "Enter the prepared cgroup:\n" + enter
+	case e.Systemd:
+		return "Let systemd run this account's user manager and delegate to it, once:\n" + setup +
+			"  sudo loginctl enable-linger " + account + "\n" +
+			"then log in anew (ssh or machinectl, not su), so that XDG_RUNTIME_DIR is set. To do it by hand:\n" + delegateByHand()
+	}
+	return "Let root prepare a cgroup for this account, once, and enter it:\n" + setup + enter
+}
+
+// Hint says how to get what is missing; empty when nothing is.
+func (d Delegation) Hint() string {
+	if len(d.Missing) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	if len(d.HeldByV1) > 0 {
+		fmt.Fprintf(&b, "cgroup v1 holds %s; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.\n",
+			strings.Join(d.HeldByV1, ", "))
+	}
+	if rest := without(d.Missing, d.HeldByV1); len(rest) > 0 {
+		fmt.Fprintf(&b, "%s got lost at %s.", rest[0], d.LostAt)
+		if d.Source == SourcePrepared {
+			fmt.Fprintf(&b, " Have root prepare the cgroup again:\n  sudo rootlessnode host setup --user %s\n", accountName())
+		} else {
+			b.WriteString(" Have systemd delegate it:\n" + delegateByHand())
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// DelegateDropIn returns path and text of the drop-in that makes systemd delegate every controller a node can use to
+// user managers (systemd.resource-control(5), Delegate=; cpuset needs systemd 244).
+func DelegateDropIn() (path, text string) {
+	return "/etc/systemd/system/user@.service.d/delegate.conf",
+		"[Service]\nDelegate=cpu cpuset io memory pids\n"
+}
+
+func delegateByHand() string {
+	path, text := DelegateDropIn()
+	dir := path[:strings.LastIndexByte(path, '/')]
+	return fmt.Sprintf("  sudo mkdir -p %s\n  printf %q | sudo tee %s\n  sudo systemctl daemon-reload\nthen log out and in.\n",
+		dir, text, path)
+}
+
+func ownerOf(path string) (string, int) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "nobody that can be seen", -1
+	}
+	uid := int(st.Sys().(*syscall.Stat_t).Uid)
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return fmt.Sprintf("%s (uid %d)", u.Username, uid), uid
+	}
+	return fmt.Sprintf("uid %d", uid), uid
+}
+
+func accountName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Geteuid())
+}

@@ -1,0 +1,254 @@
+package cgroupv2
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+)
+
+// claimHere detects and claims in the sandbox.
+func claimHere(t *testing.T, sb *sandbox, name string) (Delegation, *Subtree) {
+	t.Helper()
+	d, err := Detect(sb.host, sandboxOptions())
+	assert.NilError(t, err)
+	s, err := Claim(t.Context(), d, name, sandboxOptions())
+	assert.NilError(t, err)
+	return d, s
+}
+
+func TestLifecycle(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	origin := cgroupOf(t, os.Getpid())
+	d, err := Detect(sb.host, sandboxOptions())
+	assert.NilError(t, err)
+	assert.Equal(t, d.Root, filepath.Dir(origin))
+	assert.Equal(t, d.Source, SourcePrepared)
+
+	bystander := cat(t)
+	assert.NilError(t, movePid(d.Root, bystander.Process.Pid))
+	_, s := claimHere(t, sb, "a")
+	assert.Equal(t, s.Path(), filepath.Join(d.Root, "rootlessnode-a"))
+	assert.Equal(t, cgroupOf(t, os.Getpid()), s.Path())
+	assert.Equal(t, cgroupOf(t, bystander.Process.Pid), filepath.Join(d.Root, "evac"))
+
+	child, helper := cat(t), cat(t)
+	grandchild := start(t, "", "sh", "-c", "cat & echo $!; wait")
+	r, err := s.Settle(os.Getpid(), child.Process.Pid)
+	assert.NilError(t, err)
+	assert.Equal(t, len(pidsIn(t, s.Path())), 0)
+	assert.Equal(t, cgroupOf(t, child.Process.Pid), filepath.Join(s.Path(), "system/child"))
+	for _, p := range []int{os.Getpid(), helper.Process.Pid, grandchild.Process.Pid} {
+		assert.Equal(t, cgroupOf(t, p), filepath.Join(s.Path(), "system/parent"))
+	}
+	assert.DeepEqual(t, r.Unenforced, without(Wanted(), r.Enabled))
+	assert.Equal(t, len(r.Refused), 0, "%v", r.Refused)
+	assert.DeepEqual(t, r.Enabled, intersect(r.Enabled, d.Available))
+	if slices.Contains(d.Available, "hugetlb") {
+		assert.Assert(t, is.Contains(r.Enabled, "hugetlb"))
+	}
+
+	tree := Tree{Root: s.Path()}
+	pod, err := tree.EnsureLeaf("kubepods/burstable/pod1")
+	assert.NilError(t, err)
+	has, err := readList(filepath.Join(s.Path(), "kubepods"), controllersFile)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, sorted(has), sorted(r.Enabled))
+	inPod := cat(t)
+	assert.NilError(t, tree.Move("kubepods/burstable/pod1", inPod.Process.Pid))
+
+	assert.NilError(t, s.Remove(t.Context()))
+	assert.Assert(t, !exists(s.Path()) && !exists(pod))
+	assert.Equal(t, cgroupOf(t, os.Getpid()), origin)
+	assert.Equal(t, cgroupOf(t, bystander.Process.Pid), d.Root)
+	assert.NilError(t, s.Remove(t.Context()), "a second time")
+	assert.NilError(t, movePid(origin, bystander.Process.Pid))
+}
+
+func sorted(s []string) []string {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return s
+}
+
+// Grandchildren of the child follow the child, not the parent.
+func TestSettleSortsDescendants(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	_, s := claimHere(t, sb, "a")
+	child := start(t, "", "sh", "-c", "cat & echo $!; wait")
+	line := child.line(t)
+	_, err := s.Settle(os.Getpid(), child.Process.Pid)
+	assert.NilError(t, err)
+	b, err := os.ReadFile(filepath.Join(s.Path(), childLeaf, procsFile))
+	assert.NilError(t, err)
+	assert.Assert(t, is.Contains(strings.Fields(string(b)), line))
+	assert.NilError(t, s.Remove(t.Context()))
+}
+
+// C7: two nodes from one login, at the same time, both starting in D itself.
+func TestTwoNodesOfOneLogin(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	d, err := Detect(sb.host, sandboxOptions())
+	assert.NilError(t, err)
+	assert.NilError(t, moveSelf(d.Root))
+	var nodes []*process
+	for _, name := range []string{"a", "b", "c"} {
+		nodes = append(nodes, start(t, envClaim+"="+name, "/proc/self/exe"))
+	}
+	for i, p := range nodes {
+		dir, ok := strings.CutPrefix(p.line(t), "claimed ")
+		assert.Assert(t, ok)
+		assert.Equal(t, cgroupOf(t, p.Process.Pid), dir, "node %d", i)
+	}
+	assert.Equal(t, cgroupOf(t, os.Getpid()), filepath.Join(d.Root, evacLeaf))
+
+	nodes[0].end()
+	assert.Assert(t, nodes[0].ProcessState.Success())
+	assert.Assert(t, exists(filepath.Join(d.Root, "rootlessnode-b")))
+	on, err := readList(d.Root, subtreeFile)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, sorted(on), sorted(intersect(append(Wanted(), Wished()...), d.Available)))
+
+	for _, p := range nodes[1:] {
+		p.end()
+		assert.Assert(t, p.ProcessState.Success())
+	}
+	assert.Equal(t, cgroupOf(t, os.Getpid()), d.Root, "the last one undoes the evacuation")
+}
+
+// C7: from a shell that was evacuated, D is the cgroup above.
+func TestStartFromEvacuatedShell(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	d, err := Detect(sb.host, sandboxOptions())
+	assert.NilError(t, err)
+	evac, err := ensureEvac(d.Root)
+	assert.NilError(t, err)
+	assert.NilError(t, moveSelf(evac))
+	h, err := DetectHost(sandboxOptions())
+	assert.NilError(t, err)
+	again, err := Detect(h, sandboxOptions())
+	assert.NilError(t, err)
+	assert.Equal(t, again.Root, d.Root)
+	_, s := claimHere(t, &sandbox{host: h}, "a")
+	assert.Equal(t, s.Path(), filepath.Join(d.Root, "rootlessnode-a"))
+	assert.NilError(t, s.Remove(t.Context()))
+}
+
+// C6: kill -9 of the parent with a container alive; the guard, a stranger inside the tree, cleans up, or the next start.
+func TestCrash(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	d, err := Detect(sb.host, sandboxOptions())
+	assert.NilError(t, err)
+	crash := func() (path string, container *process) {
+		p := start(t, envClaim+"=a", "/proc/self/exe")
+		path = strings.TrimPrefix(p.line(t), "claimed ")
+		tree := Tree{Root: path}
+		_, err := tree.EnsureLeaf("kubepods/x")
+		assert.NilError(t, err)
+		container = cat(t)
+		assert.NilError(t, tree.Move("kubepods/x", container.Process.Pid))
+		assert.NilError(t, p.Process.Kill())
+		_ = p.Wait()
+		return path, container
+	}
+
+	path, container := crash()
+	_, err = (Tree{Root: path}).EnsureLeaf("system/parent")
+	assert.NilError(t, err)
+	assert.NilError(t, (Tree{Root: path}).Move("system/parent", os.Getpid()))
+	assert.NilError(t, RemoveTree(t.Context(), path))
+	assert.Assert(t, !exists(path))
+	assert.Assert(t, container.Wait() != nil, "the container was killed")
+	assert.Equal(t, cgroupOf(t, os.Getpid()), d.Root)
+	assert.NilError(t, RemoveTree(t.Context(), path), "a second time")
+
+	path, container = crash()
+	_, s := claimHere(t, sb, "a")
+	assert.Equal(t, s.Path(), path)
+	assert.Assert(t, !exists(filepath.Join(path, "kubepods")))
+	assert.Assert(t, container.Wait() != nil)
+	assert.NilError(t, s.Remove(t.Context()))
+}
+
+// A claim of what is not ours leaves no trace.
+func TestClaimFails(t *testing.T) {
+	t.Parallel()
+	f := newFakeTree(t)
+	f.foreign("/b", all)
+	d := Delegation{Root: filepath.Join(f.mount, "b"), Source: SourceCurrent}
+	_, err := Claim(t.Context(), d, "a", f.o)
+	assert.ErrorContains(t, err, "is not delegated: not writable")
+	left, err := subdirs(d.Root)
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 0)
+}
+
+// The wait for the kernel ends with its context, and says who is left.
+func TestRemoveEndsWithContext(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	_, s := claimHere(t, sb, "a")
+	p := cat(t)
+	_, err := s.Settle(os.Getpid(), p.Process.Pid)
+	assert.NilError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = waitEmpty(ctx, filepath.Join(s.Path(), childLeaf))
+	assert.Assert(t, errors.Is(err, context.Canceled))
+	assert.ErrorContains(t, leftIn(s.Path(), unix.EBUSY), "(cat) in "+filepath.Join(s.Path(), childLeaf))
+	assert.NilError(t, s.Remove(t.Context()))
+}
+
+func TestTreeInRealCgroups(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	_, s := claimHere(t, sb, "a")
+	tree := Tree{Root: s.Path()}
+	p := cat(t)
+	_, err := s.Settle(os.Getpid(), p.Process.Pid)
+	assert.NilError(t, err)
+	_, err = tree.EnsureLeaf("system/kubelet")
+	assert.NilError(t, err)
+	_, err = tree.EnsureLeaf("system/kubelet")
+	assert.NilError(t, err, "twice")
+	assert.NilError(t, tree.Move("system/kubelet", p.Process.Pid))
+	u, err := tree.Usage("system/kubelet")
+	assert.NilError(t, err)
+	assert.Assert(t, u.CPUUsec != nil)
+	on, err := tree.Controllers()
+	assert.NilError(t, err)
+	assert.Equal(t, u.MemoryBytes != nil, slices.Contains(on, "memory"))
+	assert.Equal(t, u.Pids != nil, slices.Contains(on, "pids"))
+	assert.NilError(t, tree.Kill("system/kubelet"))
+	assert.Assert(t, p.Wait() != nil)
+	assert.NilError(t, tree.Remove("system/kubelet"))
+	assert.NilError(t, tree.Remove("system/kubelet"), "gone")
+	assert.NilError(t, tree.Kill("system/kubelet"), "gone")
+	assert.NilError(t, s.Remove(t.Context()))
+}

@@ -1,0 +1,111 @@
+package cgroupv2
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
+)
+
+func assertPrepared(t *testing.T, sb *sandbox) {
+	t.Helper()
+	for _, d := range []string{sb.host.preparedFor(sandboxUID), filepath.Join(sb.host.preparedFor(sandboxUID), enterLeaf)} {
+		for _, f := range delegatedFiles() {
+			st, err := os.Stat(filepath.Join(d, f))
+			assert.NilError(t, err)
+			assert.Equal(t, int(st.Sys().(*syscall.Stat_t).Uid), sandboxUID, filepath.Join(d, f))
+		}
+	}
+	available, err := readList(sb.dir, controllersFile)
+	assert.NilError(t, err)
+	got, err := readList(sb.host.preparedFor(sandboxUID), controllersFile)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, sorted(got), sorted(available))
+}
+
+func TestPrepare(t *testing.T) {
+	testutil.Require(t, testutil.Root)
+	sb := newSandbox(t)
+	for range 2 {
+		dir, err := Prepare(sb.host, sandboxUID, sandboxUID)
+		assert.NilError(t, err)
+		assert.Equal(t, dir, sb.host.preparedFor(sandboxUID))
+		assertPrepared(t, sb)
+	}
+	p := cat(t)
+	assert.NilError(t, EnterPrepared(sb.host, sandboxUID, p.Process.Pid))
+	assert.Equal(t, cgroupOf(t, p.Process.Pid), filepath.Join(sb.host.preparedFor(sandboxUID), "enter"))
+
+	_, err := Prepare(sb.host, sandboxUID+1, sandboxUID+1)
+	assert.NilError(t, err)
+	assert.NilError(t, RemovePrepared(sb.host, sandboxUID+1))
+	assertPrepared(t, sb)
+	for range 2 {
+		assert.NilError(t, RemovePrepared(sb.host, sandboxUID))
+	}
+	assert.Assert(t, p.Wait() != nil, "what was left there is killed")
+	left, err := subdirs(sb.dir)
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 0)
+	on, err := readList(sb.dir, subtreeFile)
+	assert.NilError(t, err)
+	assert.Equal(t, len(on), 0)
+}
+
+func TestPrepareCommandsDoTheSame(t *testing.T) {
+	testutil.Require(t, testutil.Root)
+	sb := newSandbox(t)
+	script := strings.Join(PrepareCommands(sb.host, sandboxUID, sandboxUID), "\n")
+	out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+	assert.NilError(t, err, "%s\n%s", script, out)
+	assertPrepared(t, sb)
+}
+
+func TestQuote(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, quote("/sys/fs/cgroup"), "/sys/fs/cgroup")
+	assert.Equal(t, quote("/a b'c"), `'/a b'\''c'`)
+}
+
+// C4, C5: a cgroup of root's, as the account that was put into it sees it.
+func TestForeignCgroup(t *testing.T) {
+	if os.Getenv(envSandbox) == "" {
+		testutil.Require(t, testutil.Root)
+		sb := newSandbox(t)
+		_, err := Prepare(sb.host, sandboxUID, sandboxUID)
+		assert.NilError(t, err)
+		foreign := filepath.Join(sb.dir, "foreign")
+		assert.NilError(t, os.Mkdir(foreign, dirMode))
+		sb.run(t, foreign, sandboxUID)
+		return
+	}
+	h, err := DetectHost(sandboxOptions())
+	assert.NilError(t, err)
+	_, err = Detect(h, sandboxOptions())
+	var nd *NotDelegatedError
+	assert.Assert(t, errors.As(err, &nd))
+	assert.Equal(t, nd.OwnerUID, 0)
+	assert.DeepEqual(t, nd.NotWritable, []string{nd.Self, filepath.Join(nd.Self, procsFile), filepath.Join(nd.Self, subtreeFile)})
+	assert.Equal(t, nd.Prepared, h.preparedFor(sandboxUID))
+	t.Log(err, errdefs.ReportOf(err).Hints)
+}
+
+// C8: a threaded cgroup cannot hold a node.
+func TestThreadedCgroup(t *testing.T) {
+	testutil.Require(t, testutil.Root)
+	sb := newSandbox(t)
+	d := filepath.Join(sb.dir, "d")
+	assert.NilError(t, os.Mkdir(d, dirMode))
+	assert.NilError(t, write(d, typeFile, "threaded"))
+	_, err := Claim(t.Context(), Delegation{Root: d, Source: SourceCurrent}, "a", Options{})
+	assert.ErrorContains(t, err, `is "threaded", not "domain"`)
+	assert.Assert(t, errors.Is(err, errdefs.ErrPreflight))
+}

@@ -1,0 +1,155 @@
+package cgroupv2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/cgroups/v3/cgroup2"
+)
+
+// Tree is the node's subtree as seen from inside, where it is the root of what is mounted. Names are relative:
+// "system/kubelet".
+//
+// Runs in: child (the node role). The zero value is the tree at /sys/fs/cgroup.
+type Tree struct{ Root string }
+
+// Usage is what a cgroup used. A field is nil when the tree does not account for it, for want of the controller.
+type Usage struct {
+	// CPUUsec is CPU time in microseconds. The kernel counts it even without the cpu controller.
+	CPUUsec *uint64 `json:"cpuUsec,omitempty"`
+	// MemoryBytes and MemoryPeakBytes are bytes now and at most; the latter needs kernel 5.19.
+	MemoryBytes     *uint64 `json:"memoryBytes,omitempty"`
+	MemoryPeakBytes *uint64 `json:"memoryPeakBytes,omitempty"`
+	// Pids are tasks: processes and threads.
+	Pids *uint64 `json:"pids,omitempty"`
+}
+
+func (t Tree) root() string {
+	if t.Root == "" {
+		return "/sys/fs/cgroup"
+	}
+	return t.Root
+}
+
+// dir checks a name and returns its directory. The root itself is not a name: nothing here is done to the whole.
+func (t Tree) dir(name string) (string, error) {
+	if !filepath.IsLocal(name) || filepath.Clean(name) == "." {
+		return "", fmt.Errorf("cgroup name %q: a relative path below the node's tree is wanted", name)
+	}
+	return filepath.Join(t.root(), name), nil
+}
+
+// EnsureLeaf makes a cgroup, and those above it, and returns its directory.
+func (t Tree) EnsureLeaf(name string) (dir string, err error) {
+	dir, err = t.dir(name)
+	if err == nil {
+		err = os.MkdirAll(dir, dirMode)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make cgroup: %w", err)
+	}
+	return dir, nil
+}
+
+// Move moves a process, all threads of it, into a cgroup that exists.
+func (t Tree) Move(name string, pid int) error {
+	dir, err := t.dir(name)
+	if err == nil {
+		err = movePid(dir, pid)
+	}
+	if err != nil {
+		return fmt.Errorf("move process %d to cgroup %s: %w", pid, name, err)
+	}
+	return nil
+}
+
+// Kill sends SIGKILL to every process in the cgroup and below, and does not wait. A cgroup that is gone is no error.
+func (t Tree) Kill(name string) error {
+	dir, err := t.dir(name)
+	if err == nil {
+		err = ignoreGone(kill(dir))
+	}
+	if err != nil {
+		return fmt.Errorf("kill cgroup %s: %w", name, err)
+	}
+	return nil
+}
+
+// Remove kills what is in the cgroup and below and removes it, from the leaves up. It waits for the kernel, ten seconds
+// at most. A cgroup that is gone is no error.
+func (t Tree) Remove(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+	defer cancel()
+	dir, err := t.dir(name)
+	if err == nil {
+		err = killAndRemove(ctx, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", name, err)
+	}
+	return nil
+}
+
+// Controllers returns what the tree hands on to its cgroups, pods' among them: what limits can be set on this node.
+func (t Tree) Controllers() ([]string, error) {
+	on, err := readList(t.root(), subtreeFile)
+	if err != nil {
+		return nil, fmt.Errorf("read controllers: %w", err)
+	}
+	slices.Sort(on)
+	return on, nil
+}
+
+// Usage reads what a cgroup used.
+func (t Tree) Usage(name string) (Usage, error) {
+	u, err := t.usage(name)
+	if err != nil {
+		return Usage{}, fmt.Errorf("read use of cgroup %s: %w", name, err)
+	}
+	return u, nil
+}
+
+func (t Tree) usage(name string) (Usage, error) {
+	if _, err := t.dir(name); err != nil {
+		return Usage{}, err
+	}
+	m, err := cgroup2.Load("/"+strings.Trim(filepath.Clean(name), "/"), cgroup2.WithMountpoint(t.root()))
+	if err != nil {
+		return Usage{}, err
+	}
+	has, err := m.Controllers()
+	if err != nil {
+		return Usage{}, err
+	}
+	// The library gives zero for what is not there: ask only for what is.
+	mask := cgroup2.StatCPU
+	if slices.Contains(has, "memory") {
+		mask |= cgroup2.StatMemory
+	}
+	if slices.Contains(has, "pids") {
+		mask |= cgroup2.StatPids
+	}
+	stat, err := m.StatFiltered(mask)
+	if err != nil {
+		return Usage{}, err
+	}
+	var u Usage
+	if _, err := os.Stat(filepath.Join(t.root(), name, "cpu.stat")); !errors.Is(err, os.ErrNotExist) {
+		u.CPUUsec = &stat.CPU.UsageUsec
+	}
+	if stat.Memory != nil {
+		u.MemoryBytes = &stat.Memory.Usage
+		if stat.Memory.MaxUsage > 0 {
+			u.MemoryPeakBytes = &stat.Memory.MaxUsage
+		}
+	}
+	if stat.Pids != nil {
+		u.Pids = &stat.Pids.Current
+	}
+	return u, nil
+}

@@ -1,0 +1,91 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// startServers serves the node's sockets until ctx ends. Both exist when it returns.
+func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
+	nodeSocket, err := status.Listen(n.rt.NodeSocket())
+	if err != nil {
+		return nil, fmt.Errorf("listen for status: %w", err)
+	}
+	execSocket, err := nodeexec.Listen(n.rt.ExecSocket())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for exec: %w", err), nodeSocket.Close())
+	}
+	g := new(errgroup.Group)
+	g.Go(func() error { return status.Serve(ctx, nodeSocket, n.hub, control{n}) })
+	g.Go(func() error {
+		return nodeexec.Serve(ctx, execSocket, nodeexec.Options{Env: n.execEnv(), CgroupFor: n.execCgroup, Log: n.log})
+	})
+	return g, nil
+}
+
+// control is what the status socket may ask for.
+type control struct{ n *nodeRole }
+
+func (c control) Stop(reason string) error {
+	if reason == "" {
+		reason = "asked through the status socket"
+	}
+	c.n.stop(errors.New(reason))
+	return nil
+}
+
+func (c control) Restart(component string) error {
+	if err := c.n.group.Restart(component); err != nil {
+		return errdefs.Class(errdefs.ErrConfig, err)
+	}
+	return nil
+}
+
+// execCgroup makes a leaf of its own for each program that is run inside by hand.
+func (n *nodeRole) execCgroup(id string) (string, func(), error) {
+	name := leaf("exec/" + id)
+	dir, err := n.tree.EnsureLeaf(name)
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, func() {
+		if err := n.tree.Remove(name); err != nil {
+			n.log.WithError(err).Warn("remove the cgroup of an ended program")
+		}
+	}, nil
+}
+
+// baseEnv is what components and programs inside inherit of the account's environment.
+func (n *nodeRole) baseEnv() []string {
+	var env []string
+	for _, k := range []string{
+		"HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	} {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
+}
+
+// execEnv lets kubectl, ctr and crictl find the node's own endpoints.
+func (n *nodeRole) execEnv() []string {
+	return append(n.baseEnv(),
+		"PATH="+n.path(),
+		"KUBECONFIG="+insideAdmin,
+		"CONTAINERD_ADDRESS="+layout.InsideContainerdSock,
+		"CONTAINERD_NAMESPACE=k8s.io",
+		"CONTAINER_RUNTIME_ENDPOINT=unix://"+layout.InsideContainerdSock,
+		"IMAGE_SERVICE_ENDPOINT=unix://"+layout.InsideContainerdSock,
+	)
+}

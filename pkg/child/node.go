@@ -1,0 +1,252 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+)
+
+// nodeRole is one run of the node role.
+type nodeRole struct {
+	log      *logrus.Logger
+	cfg      *config.NodeConfig
+	rt       layout.Runtime
+	data     layout.Data
+	handover layout.HandoverInfo
+	tree     cgroupv2.Tree
+	env      component.Env
+	hub      *status.Hub
+	group    *supervisor.Group
+	stop     context.CancelCauseFunc
+
+	api     *kubeapi.Client
+	apiOnce sync.Once
+	apiErr  error
+	events  sync.WaitGroup // Events on their way to the API server
+}
+
+// RunNode is the node role: it prepares the namespaces, renders and supervises the components, and serves status and
+// exec until a TERM, INT or HUP, or a stop through the status socket. Whatever ends it otherwise is also written to the
+// data dir, where the parent finds it. Called by node.Dispatch alone.
+func RunNode(log *logrus.Logger, version string) error {
+	cfg, rt, err := effective()
+	if err != nil {
+		return err
+	}
+	n := &nodeRole{log: log, cfg: cfg, rt: rt, data: layout.NewData(cfg.DataDir), tree: cgroupv2.Tree{Root: layout.InsideCgroup}}
+	err = n.run(version)
+	if err != nil {
+		err = errors.Join(err, layout.WriteJSON(n.data.LastExit(), errdefs.ReportOf(err)))
+	}
+	return err
+}
+
+func (n *nodeRole) run(version string) error {
+	if err := layout.ReadJSON(n.rt.Handover(), &n.handover); err != nil {
+		return fmt.Errorf("read what the parent handed over: %w", err)
+	}
+	n.hub = status.NewHub(n.picture(version), status.Options{})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer stop()
+	ctx, n.stop = context.WithCancelCause(ctx)
+	defer n.stop(nil)
+	if _, err := n.tree.EnsureLeaf(leaf("node")); err != nil {
+		return err
+	}
+	if err := n.setUp(); err != nil {
+		return err
+	}
+	if err := n.prepare(ctx); err != nil {
+		return err
+	}
+	units, err := n.units()
+	if err != nil {
+		return err
+	}
+	n.group, err = supervisor.New(units, supervisor.Options{Log: n.log, OnTransition: n.transition})
+	if err != nil {
+		return err
+	}
+	return n.serve(ctx)
+}
+
+// serve runs the sockets and the components. The sockets outlive the components, so that a stop can be watched.
+func (n *nodeRole) serve(ctx context.Context) error {
+	sockets, closeSockets := context.WithCancel(context.Background())
+	defer closeSockets()
+	servers, err := n.startServers(sockets)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { n.hub.SetStopping(why(ctx)) })
+	err = n.group.Run(ctx)
+	n.events.Wait()
+	n.leftovers()
+	if err != nil {
+		n.hub.SetFailed(err.Error())
+		err = errdefs.Class(errdefs.ErrComponent, err)
+	} else {
+		n.hub.SetStopped()
+	}
+	n.hub.Close()
+	closeSockets()
+	return errors.Join(err, servers.Wait())
+}
+
+// why tells what ended ctx.
+func why(ctx context.Context) string {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause.Error()
+	}
+	return "signal"
+}
+
+// picture is the node's status before anything has happened.
+func (n *nodeRole) picture(version string) status.Status {
+	h := n.handover
+	s := status.Status{
+		Name: n.cfg.Name, NodeName: n.cfg.NodeName, Version: version, Kubernetes: kubernetesVersion(n.cfg.ComponentsDir),
+		StartedAt: h.StartedAt, ParentPID: h.ParentPID, ChildPID: h.ChildPID,
+		Network: status.Network{
+			Driver: h.Network.Driver, Interface: h.Network.Interface, Address: h.Network.IP, MTU: h.Network.MTU, DNS: h.Network.DNS,
+		},
+		Kubeconfig: n.data.AdminKubeconfig(), DataDir: n.data.Dir, RuntimeDir: n.rt.Dir,
+		Cgroup:     status.Cgroup{Path: h.Cgroup.Path, Controllers: h.Cgroup.Enabled, Unenforced: h.Cgroup.Unenforced},
+		Conditions: []status.Condition{{Type: status.ConditionNodeReady, Reason: "Starting", Message: "the Node object is not Ready yet"}},
+	}
+	return s
+}
+
+// warn logs a warning and keeps it in the status.
+func (n *nodeRole) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	n.log.Warn(text)
+	n.hub.Update(func(s *status.Status) { s.Warnings = append(s.Warnings, text) })
+}
+
+// prepare gathers what rendering needs, makes keys and certificates, and writes the administrator's kubeconfig.
+func (n *nodeRole) prepare(ctx context.Context) error {
+	n.unenforced()
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read the host name: %w", err)
+	}
+	servers := n.cfg.Network.NameServers
+	if len(servers) == 0 {
+		servers = n.handover.Network.DNS
+	}
+	n.env = component.Env{
+		Config: n.cfg, HostName: host, NodeIP: n.handover.Network.IP,
+		APIServerURL: fmt.Sprintf("https://127.0.0.1:%d", n.cfg.Inside.APIServerPort),
+		TapInterface: n.handover.Network.Interface, TapMTU: n.handover.Network.MTU,
+		NameServers: servers, BinDir: n.binary, OCIRuntime: n.binary("runc"),
+		Controllers: n.handover.Cgroup.Enabled, Unenforced: n.handover.Cgroup.Unenforced,
+		LocalStorageCapacityIsolation: statisticsWork(layout.InsideKubelet),
+	}
+	var g errgroup.Group
+	g.Go(func() (err error) { n.env.Snapshotter, err = n.snapshotter(layout.InsideContainerdRoot); return })
+	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
+	g.Go(n.certificates)
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := n.ociShim(); err != nil {
+		return err
+	}
+	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) })
+	return component.Write([]component.File{{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolvConf(servers)}})
+}
+
+// certificates makes or renews the control plane's keys and the administrator's kubeconfig.
+func (n *nodeRole) certificates() error {
+	spec, err := pki.NodeSpec(n.env)
+	if err != nil {
+		return err
+	}
+	changes, err := pki.Ensure(layout.InsidePKI, spec, time.Now())
+	if err != nil {
+		return err
+	}
+	if len(changes.Renewed) > 0 {
+		n.log.WithField("certificates", changes.Renewed).Info("certificates renewed")
+	}
+	admin, err := apiserver.AdminKubeconfig(n.env, layout.InsidePKI)
+	if err != nil {
+		return err
+	}
+	inside, err := pki.FileKubeconfig(pki.Admin, n.env.APIServerURL, apiserver.ClusterName(n.env))
+	if err != nil {
+		return err
+	}
+	return component.Write([]component.File{
+		{Path: n.data.AdminKubeconfig(), Mode: 0o600, Data: admin},
+		{Path: insideAdmin, Mode: 0o600, Data: inside},
+	})
+}
+
+// insideAdmin is the administrator's kubeconfig for programs inside.
+const insideAdmin = layout.InsideKubernetes + "/admin.conf"
+
+// binary is the path of a component's program.
+func (n *nodeRole) binary(name string) string { return filepath.Join(n.cfg.ComponentsDir, name) }
+
+// shimProgram stands in front of runc where limits cannot be set.
+const shimProgram = "rootlessnode-runc"
+
+// unenforced says once, in the log and in the status, which limits do nothing here.
+func (n *nodeRole) unenforced() {
+	if missing := n.handover.Cgroup.Unenforced; len(missing) > 0 {
+		n.warn("cgroup controllers %v are not delegated: pods' limits that need them are accepted and not enforced", missing)
+	}
+}
+
+// ociShim puts our OCI runtime in front of runc where a controller is missing: runc refuses a container whose limits
+// it cannot set.
+func (n *nodeRole) ociShim() error {
+	drop := slices.DeleteFunc(append(cgroupv2.Wanted(), cgroupv2.Wished()...), func(c string) bool {
+		return slices.Contains(n.handover.Cgroup.Enabled, c)
+	})
+	if len(drop) == 0 {
+		return nil
+	}
+	shim := n.binary(shimProgram)
+	if _, err := exec.LookPath(shim); err != nil {
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the OCI runtime shim: %w", err)),
+			"make build")
+	}
+	n.env.OCIRuntime = shim
+	if err := os.MkdirAll(layout.InsideRun, 0o755); err != nil {
+		return err
+	}
+	return layout.WriteJSON(layout.InsideOCIShim, map[string]any{"runc": n.binary("runc"), "drop": drop})
+}
+
+// client is the node role's own connection to the API server, made when it is first wanted.
+func (n *nodeRole) client() (*kubeapi.Client, error) {
+	n.apiOnce.Do(func() {
+		n.api, n.apiErr = kubeapi.New(insideAdmin, kubeapi.Options{UserAgent: "rootlessnode", Log: n.log})
+	})
+	return n.api, n.apiErr
+}

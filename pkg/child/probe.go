@@ -1,0 +1,87 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// snapshotter decides how container images become file systems: the kernel's overlayfs where this kernel mounts it in a
+// user namespace over the data dir's file system (Linux 5.11), else fuse-overlayfs where its containerd plugin is
+// installed, else plain copies.
+func (n *nodeRole) snapshotter(dir string) (string, error) {
+	if s := n.cfg.Containerd.Snapshotter; s != "auto" {
+		return s, nil
+	}
+	err := probeOverlay(dir)
+	if err == nil {
+		return "overlayfs", nil
+	}
+	if _, lerr := exec.LookPath(fuseOverlayProgram); lerr == nil && unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) == nil {
+		n.warn("overlayfs cannot be mounted here (%v), using fuse-overlayfs", err)
+		return "fuse-overlayfs", nil
+	}
+	n.warn("overlayfs cannot be mounted here (%v), every container gets a full copy of its image", err)
+	return "native", nil
+}
+
+// fuseOverlayProgram is containerd's proxy snapshotter for fuse-overlayfs.
+const fuseOverlayProgram = "containerd-fuse-overlayfs-grpc"
+
+func probeOverlay(dir string) (err error) {
+	base, err := os.MkdirTemp(dir, ".probe-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(base)) }()
+	for _, d := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(base, d), 0o700); err != nil {
+			return err
+		}
+	}
+	// userxattr: in a user namespace overlayfs keeps its marks in user.* attributes (overlayfs.rst, "User xattr").
+	opts := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work,userxattr", base)
+	merged := filepath.Join(base, "merged")
+	if err := unix.Mount("overlay", merged, "overlay", 0, opts); err != nil {
+		return fmt.Errorf("mount overlayfs: %w", err)
+	}
+	return unix.Unmount(merged, unix.MNT_DETACH)
+}
+
+// proxyMode decides how kube-proxy programs the kernel, by doing what it will do.
+func (n *nodeRole) proxyMode(ctx context.Context) (string, error) {
+	if m := n.cfg.KubeProxy.Mode; m != "auto" {
+		return m, nil
+	}
+	nft := exec.CommandContext(ctx, "nft", "-f", "-")
+	nft.Stdin = strings.NewReader("add table ip rootlessnode-probe\ndelete table ip rootlessnode-probe\n")
+	nftErr := explain(nft)
+	if nftErr == nil {
+		return "nftables", nil
+	}
+	iptErr := explain(exec.CommandContext(ctx, "iptables", "-w", "-t", "nat", "-S", "POSTROUTING"))
+	if iptErr == nil {
+		n.warn("nftables cannot be used here (%v), kube-proxy uses iptables", nftErr)
+		return "iptables", nil
+	}
+	err := errors.Join(fmt.Errorf("nftables: %w", nftErr), fmt.Errorf("iptables: %w", iptErr))
+	return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("choose kube-proxy's mode: %w", err)),
+		"apt-get install nftables\nmodprobe nf_tables  # or ip_tables and iptable_nat; see rootlessnode host setup")
+}
+
+// explain runs cmd and puts what it printed into the error.
+func explain(cmd *exec.Cmd) error {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", cmd.Path, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

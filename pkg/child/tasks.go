@@ -1,0 +1,207 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
+	"github.com/rootlessnode/rootlessnode/pkg/component/coredns"
+	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+)
+
+// tasks are the steps between the components that are done in this process.
+func (n *nodeRole) tasks() []supervisor.Unit {
+	oneShot := func(name string, f func(context.Context) error, needed ...string) supervisor.Unit {
+		return supervisor.Unit{
+			Name: name, OneShot: true, Needs: needs(needed...), Backoff: n.backoff(), GiveUpAfter: n.cfg.Restart.GiveUpAfter,
+			Essential: true, Task: func(ctx context.Context, _ func()) error { return f(ctx) },
+		}
+	}
+	images := oneShot(unitImages, n.importImages, containerd.Name)
+	images.Essential, images.GiveUpAfter = false, 0
+	ready := supervisor.Unit{
+		Name: unitNodeReady, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
+	}
+	return []supervisor.Unit{
+		oneShot(unitAddons, n.applyAddons, apiserver.Name),
+		images,
+		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
+		oneShot(unitCNI, n.writeCNI, flannel.Name),
+		ready,
+		n.portsUnit(),
+	}
+}
+
+// applyAddons brings the roles of our users and the cluster DNS into the cluster. Applying what is there changes
+// nothing.
+func (n *nodeRole) applyAddons(ctx context.Context) error {
+	c, err := n.client()
+	if err != nil {
+		return err
+	}
+	manifests, err := coredns.Manifests(n.env)
+	if err != nil {
+		return err
+	}
+	return c.Apply(ctx, manifests)
+}
+
+// waitRegistered waits until the kubelet has registered the Node and the controller manager has given it a pod CIDR.
+// flannel needs that, and no more: the Node becomes Ready only after flannel.
+func (n *nodeRole) waitRegistered(ctx context.Context) error {
+	c, err := n.client()
+	if err != nil {
+		return err
+	}
+	_, err = c.WaitNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return node.Spec.PodCIDR != "" })
+	return err
+}
+
+// followNode mirrors the Node object's Ready condition. It is ready when the Node is.
+func (n *nodeRole) followNode(ctx context.Context, ready func()) error {
+	c, err := n.client()
+	if err != nil {
+		return err
+	}
+	return c.WatchNode(ctx, n.cfg.NodeName, func(node *corev1.Node) {
+		ok, reason := kubeapi.NodeReady(node)
+		if node.UID == "" {
+			reason = "the Node object does not exist"
+		}
+		if ok {
+			reason = ""
+		}
+		n.hub.SetCondition(status.Condition{Type: status.ConditionNodeReady, OK: ok, Message: reason})
+		if ok {
+			ready()
+		} else {
+			supervisor.Progress(ctx, "%s", reason)
+		}
+	})
+}
+
+// writeCNI writes the CNI configuration from what flannel leased. The kubelet reports Ready after that.
+func (n *nodeRole) writeCNI(ctx context.Context) error {
+	b, err := waitFile(ctx, layout.InsideFlannelEnv)
+	if err != nil {
+		return err
+	}
+	lease, err := flannel.ParseSubnetEnv(b)
+	if err != nil {
+		return err
+	}
+	file, err := flannel.RenderCNI(n.env, lease)
+	if err != nil {
+		return err
+	}
+	return component.Write([]component.File{file})
+}
+
+// waitFile reads a file as soon as it exists. The writer renames it into place, so it is whole when it is seen.
+func waitFile(ctx context.Context, path string) ([]byte, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch for %s: %w", path, err)
+	}
+	defer w.Close()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	if err := w.Add(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("watch for %s: %w", path, err)
+	}
+	for {
+		b, err := os.ReadFile(path)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return b, err
+		}
+		supervisor.Progress(ctx, "waiting for %s", path)
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for %s: %w", path, ctx.Err())
+		case <-w.Events:
+		case err := <-w.Errors:
+			return nil, fmt.Errorf("watch for %s: %w", path, err)
+		}
+	}
+}
+
+// importImages brings the node's own images (pause, CoreDNS) into containerd, unless it has them.
+func (n *nodeRole) importImages(ctx context.Context) error {
+	m, err := preflight.ReadManifest(n.cfg.ComponentsDir)
+	if err != nil {
+		return err
+	}
+	out, err := n.ctr(ctx, "images", "ls", "-q")
+	if err != nil {
+		return err
+	}
+	have := strings.Fields(out)
+	imported := map[string]string{} // image name -> digest of the archive it came from
+	if err := layout.ReadJSON(n.data.ImportedImages(), &imported); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log.WithError(err).Warn("the record of imported images is not readable, importing again")
+	}
+	for _, image := range m.Images {
+		if slices.Contains(have, image.Name) && imported[image.Name] == image.SHA256 {
+			continue
+		}
+		supervisor.Progress(ctx, "importing %s", image.Name)
+		if _, err := n.ctr(ctx, "images", "import", filepath.Join(n.cfg.ComponentsDir, image.Path)); err != nil {
+			return err
+		}
+		imported[image.Name] = image.SHA256
+	}
+	return layout.WriteJSON(n.data.ImportedImages(), imported)
+}
+
+// ctr runs containerd's own client.
+func (n *nodeRole) ctr(ctx context.Context, args ...string) (string, error) {
+	args = append([]string{"--address", layout.InsideContainerdSock, "--namespace", "k8s.io"}, args...)
+	cmd := exec.CommandContext(ctx, n.binary("ctr"), args...)
+	cmd.Env = n.environ(nil)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("ctr %s: %w: %s", strings.Join(args[4:], " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}
+
+// kubernetesVersion is the version of the kubelet beside us; empty when the manifest does not say.
+func kubernetesVersion(componentsDir string) string {
+	m, err := preflight.ReadManifest(componentsDir)
+	if err != nil {
+		return ""
+	}
+	for _, c := range m.Components {
+		if c.Name == kubelet.Name {
+			return c.Version
+		}
+	}
+	return ""
+}
+
+// statisticsWork tells whether the kubelet can account for local storage below dir. On btrfs and FUSE its statistics
+// come from devices that a user namespace does not see, and the kubelet does not start (facts of KEP-2033).
+func statisticsWork(dir string) bool {
+	return !slices.Contains(opaqueFileSystems(), fileSystemType(dir))
+}

@@ -1,0 +1,156 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
+	"github.com/rootlessnode/rootlessnode/pkg/component/controllermanager"
+	"github.com/rootlessnode/rootlessnode/pkg/component/etcd"
+	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/pkg/component/scheduler"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+)
+
+// Units that are no components of their own but steps of the node role.
+const (
+	unitAddons     = "addons"
+	unitImages     = "images"
+	unitRegistered = "node-registered"
+	unitCNI        = "cni"
+	unitNodeReady  = "node-ready"
+	unitPorts      = "ports"
+)
+
+// readyPoll is the pause between two attempts at a component that is not usable yet, for those that can only be asked.
+const readyPoll = 20 * time.Millisecond
+
+// program is a component as the node role wires it.
+type program struct {
+	render func(component.Env) (component.Rendered, error)
+	ready  func(component.Env) func(context.Context) error
+	needs  []supervisor.Need
+	adapt  func(*supervisor.Unit)
+}
+
+// units are everything that runs in the node, with what each needs. Whatever needs nothing starts at once.
+func (n *nodeRole) units() ([]supervisor.Unit, error) {
+	programs := []program{
+		{etcd.Render, etcd.Ready, nil, nil},
+		{apiserver.Render, apiserver.Ready, needs(etcd.Name), nil},
+		{controllermanager.Render, controllermanager.Ready, needs(apiserver.Name), nil},
+		{scheduler.Render, scheduler.Ready, needs(apiserver.Name), nil},
+		{containerd.Render, containerd.Ready, nil, n.adaptContainerd},
+		{kubelet.Render, kubelet.Ready, needs(containerd.Name, apiserver.Name), nil},
+		{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), nil},
+		{flannel.Render, flannel.Ready, needs(unitRegistered, unitAddons), nil},
+	}
+	var (
+		units []supervisor.Unit
+		errs  []error
+	)
+	for _, p := range programs {
+		u, err := n.unit(p)
+		units, errs = append(units, u), append(errs, err)
+	}
+	units = append(units, n.tasks()...)
+	return units, errors.Join(errs...)
+}
+
+func needs(names ...string) []supervisor.Need {
+	var out []supervisor.Need
+	for _, name := range names {
+		out = append(out, supervisor.Need{Name: name, State: supervisor.Ready})
+	}
+	return out
+}
+
+// unit turns a component into what the supervisor runs.
+func (n *nodeRole) unit(p program) (supervisor.Unit, error) {
+	r, err := p.render(n.env)
+	if err != nil {
+		return supervisor.Unit{}, err
+	}
+	dir, err := n.tree.EnsureLeaf(leaf(r.Name))
+	if err != nil {
+		return supervisor.Unit{}, err
+	}
+	check := p.ready(n.env)
+	t := n.cfg.Timeouts
+	u := supervisor.Unit{
+		Name:  r.Name,
+		Needs: p.needs,
+		Prepare: func(context.Context) error {
+			return errors.Join(component.MakeDirs(r.Dirs), component.Write(r.Files))
+		},
+		Process: func() (supervisor.Process, error) {
+			return supervisor.Process{
+				Path: r.Path, Args: append([]string{r.Path}, r.Args...), Env: n.environ(r.Env),
+				LogPath: n.data.Log(r.Name), CgroupDir: dir,
+			}, nil
+		},
+		Ready:        supervisor.Poll(readyPoll, r.Name, check),
+		Live:         check,
+		LiveTimeout:  t.Health.D(),
+		StartTimeout: t.ComponentStart.D(),
+		StopGrace:    t.ComponentStop.D(),
+		GiveUpAfter:  n.cfg.Restart.GiveUpAfter,
+		Essential:    true,
+		Backoff:      n.backoff(),
+	}
+	if p.adapt != nil {
+		p.adapt(&u)
+	}
+	return u, nil
+}
+
+func (n *nodeRole) backoff() supervisor.Backoff {
+	r := n.cfg.Restart
+	return supervisor.Backoff{Quick: r.Initial.D(), Initial: r.Initial.D(), Max: r.Max.D(), ResetAfter: r.ResetAfter.D()}
+}
+
+// adaptContainerd: its shims carry the pods, so they survive its restart; when the node stops, the pods stop before it.
+func (n *nodeRole) adaptContainerd(u *supervisor.Unit) {
+	u.KeepChildren = true
+	u.BeforeStop = n.stopPods
+	u.BeforeStopTimeout = n.cfg.Timeouts.PodStop.D() + n.cfg.Timeouts.ComponentStop.D()
+}
+
+// environ is the environment of components: ours without the private keys, with the components first on PATH.
+func (n *nodeRole) environ(extra []string) []string {
+	env := publicEnv(n.baseEnv())
+	env = append(env, "PATH="+n.path(), "NODE_NAME="+n.cfg.NodeName)
+	return append(env, extra...)
+}
+
+// path finds our own components before the host's programs of the same names.
+func (n *nodeRole) path() string {
+	return n.cfg.ComponentsDir + string(filepath.ListSeparator) +
+		"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+// transition mirrors the supervisor's units into the status.
+func (n *nodeRole) transition(t supervisor.Transition) {
+	c := status.Component{
+		Name: t.Unit, State: status.ComponentState(t.To), PID: t.PID, Restarts: t.Restarts, Reason: t.Reason, Since: t.Time,
+	}
+	for _, u := range n.group.Status() {
+		if u.Name != t.Unit {
+			continue
+		}
+		c.Log = u.LogPath
+		if u.State == t.To {
+			for _, w := range u.WaitingFor {
+				c.WaitingFor = append(c.WaitingFor, w.String())
+			}
+		}
+	}
+	n.hub.SetComponent(c, t.Tail)
+}

@@ -1,0 +1,51 @@
+package apiserver
+
+import (
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
+)
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	for name, env := range map[string]component.Env{"default": fixture.Env(), "poor": fixture.Poor()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, err := Render(env)
+			assert.NilError(t, err)
+			golden.Assert(t, fixture.Text(r), name+".golden")
+		})
+	}
+}
+
+func TestAuthenticationIsUnderstood(t *testing.T) {
+	t.Parallel()
+	r, err := Render(fixture.Env())
+	assert.NilError(t, err)
+	var c apiserverv1.AuthenticationConfiguration
+	assert.NilError(t, yaml.UnmarshalStrict(fixture.File(r, "authentication.yaml"), &c))
+	assert.Equal(t, c.APIVersion, apiserverv1.SchemeGroupVersion.String())
+	assert.Assert(t, c.Anonymous.Enabled)
+	assert.Equal(t, len(c.Anonymous.Conditions), 3, "an empty list would let anonymous requests in everywhere")
+}
+
+func TestHostURL(t *testing.T) {
+	t.Parallel()
+	for bind, want := range map[string]string{
+		"127.0.0.1":   "https://127.0.0.1:7443",
+		"0.0.0.0":     "https://127.0.0.1:7443",
+		"::":          "https://127.0.0.1:7443",
+		"192.0.2.7":   "https://192.0.2.7:7443",
+		"2001:db8::1": "https://[2001:db8::1]:7443",
+	} {
+		e := fixture.Env()
+		e.Config.API.BindAddress, e.Config.API.Port = bind, 7443
+		assert.Equal(t, HostURL(e), want)
+	}
+}

@@ -1,0 +1,95 @@
+// Package controllermanager renders the embedded kube-controller-manager: one instance without leader election, on
+// loopback, each controller with a service account of its own.
+//
+// Runs in: child side. It renders; Ready's check makes one request.
+package controllermanager
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// Name of the component.
+const Name = "kube-controller-manager"
+
+// Render returns the controller manager's kubeconfig and arguments.
+func Render(e component.Env) (component.Rendered, error) {
+	config, err := pki.FileKubeconfig(pki.ControllerManager, e.APIServerURL, apiserver.ClusterName(e))
+	if err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	kubeconfig := component.RunFile("controller-manager.kubeconfig")
+	var args []string
+	for _, part := range [][]string{access(e, kubeconfig), signing(), network(e), controllers(e)} {
+		args = append(args, part...)
+	}
+	return component.Rendered{
+		Name:  Name,
+		Dirs:  []component.Dir{{Path: layout.InsideVolumePlugins, Mode: 0o755}},
+		Files: []component.File{{Path: kubeconfig, Mode: 0o600, Data: config}},
+		Path:  e.BinDir(Name),
+		Args:  append(args, e.Config.ControlPlane.ControllerManagerExtraArgs...),
+	}, nil
+}
+
+func access(e component.Env, kubeconfig string) []string {
+	return []string{
+		component.Flag("kubeconfig", kubeconfig),
+		component.Flag("authentication-kubeconfig", kubeconfig),
+		component.Flag("authorization-kubeconfig", kubeconfig),
+		component.Flag("client-ca-file", pki.CertFile(pki.ClusterCA)),
+		component.Flag("requestheader-client-ca-file", pki.CertFile(pki.FrontProxyCA)),
+		component.Flag("bind-address", component.Loopback),
+		component.IntFlag("secure-port", e.Config.Inside.ControllerManagerPort),
+		component.Flag("tls-cert-file", pki.CertFile(pki.ControllerManager)),
+		component.Flag("tls-private-key-file", pki.KeyFile(pki.ControllerManager)),
+		component.Flag("leader-elect", "false"),
+		component.Flag("profiling", "false"),
+		component.IntFlag("kube-api-qps", e.Config.ControlPlane.ClientQPS),
+		component.IntFlag("kube-api-burst", e.Config.ControlPlane.ClientBurst),
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+	}
+}
+
+func signing() []string {
+	return []string{
+		component.Flag("cluster-signing-cert-file", pki.CertFile(pki.ClusterCA)),
+		component.Flag("cluster-signing-key-file", pki.KeyFile(pki.ClusterCA)),
+		component.Flag("root-ca-file", pki.CertFile(pki.ClusterCA)),
+		component.Flag("service-account-private-key-file", pki.ServiceAccountKey()),
+	}
+}
+
+func network(e component.Env) []string {
+	c := e.Config.Cluster
+	return []string{
+		component.Flag("allocate-node-cidrs", "true"),
+		component.Flag("cluster-cidr", c.PodCIDR),
+		component.IntFlag("node-cidr-mask-size", c.NodeCIDRMaskSize),
+		component.Flag("service-cluster-ip-range", c.ServiceCIDR),
+	}
+}
+
+func controllers(e component.Env) []string {
+	return []string{
+		component.Flag("cluster-name", apiserver.ClusterName(e)),
+		component.Flag("use-service-account-credentials", "true"),
+		// Bootstrap tokens need the two that are off by default.
+		component.Flag("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"),
+		// It makes this directory, and cannot make the default one below /usr.
+		component.Flag("flex-volume-plugin-dir", layout.InsideVolumePlugins),
+	}
+}
+
+// Ready asks for healthz.
+func Ready(e component.Env) func(context.Context) error {
+	return component.Probe{
+		URL:    "https://" + component.LoopbackAddress(e.Config.Inside.ControllerManagerPort) + "/healthz",
+		CAFile: pki.CertFile(pki.ClusterCA),
+	}.Check
+}

@@ -1,0 +1,86 @@
+// Package coredns renders the cluster DNS: a Deployment of CoreDNS and what belongs to it, as manifests for the API
+// server. It is an add-on and not a component: it runs as a pod.
+//
+// Runs in: either side. It renders, and touches nothing.
+package coredns
+
+import (
+	_ "embed" // the manifests
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
+)
+
+// Namespace and Deployment name what a caller may wait for.
+const (
+	Namespace  = "kube-system"
+	Deployment = "coredns"
+)
+
+//go:embed coredns.yaml
+var base []byte
+
+// Manifests returns the add-on's objects as a YAML stream.
+func Manifests(e component.Env) ([]byte, error) {
+	data, err := render(e)
+	if err != nil {
+		return nil, fmt.Errorf("render CoreDNS: %w", err)
+	}
+	return data, nil
+}
+
+func render(e component.Env) ([]byte, error) {
+	address, err := netip.ParseAddr(e.Config.Cluster.DNSAddress)
+	if err != nil {
+		return nil, fmt.Errorf("cluster.dnsAddress: %w", err)
+	}
+	corefile, err := Corefile(e.Config.Cluster.Domain)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := manifest.Decode(base)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(
+		objects.Set("ConfigMap", Deployment, corefile, "data", "Corefile"),
+		objects.Set("Deployment", Deployment, e.Config.ControlPlane.CoreDNSImage, "spec", "template", "spec", "containers", "0", "image"),
+		objects.Set("Service", "kube-dns", address.String(), "spec", "clusterIP"),
+		objects.Set("Service", "kube-dns", []any{address.String()}, "spec", "clusterIPs"),
+	); err != nil {
+		return nil, err
+	}
+	return objects.Encode()
+}
+
+// Corefile returns CoreDNS's configuration for a cluster domain. Other names go to the servers in the pod's
+// resolv.conf, which is the kubelet's.
+func Corefile(domain string) (string, error) {
+	if domain == "" || strings.ContainsAny(domain, " \t\r\n{}\"#") {
+		return "", fmt.Errorf("cluster.domain: %q is not a domain", domain)
+	}
+	lines := []string{
+		".:53 {",
+		"    errors",
+		"    health",
+		"    ready",
+		"    kubernetes " + domain + " in-addr.arpa ip6.arpa {",
+		"        pods insecure",
+		"        fallthrough in-addr.arpa ip6.arpa",
+		"        ttl 30",
+		"    }",
+		"    prometheus :9153",
+		"    forward . /etc/resolv.conf",
+		"    cache 30",
+		"    loop",
+		"    reload",
+		"    loadbalance",
+		"}",
+		"",
+	}
+	return strings.Join(lines, "\n"), nil
+}

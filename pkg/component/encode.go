@@ -1,0 +1,22 @@
+package component
+
+import (
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+// YAML encodes v through its json tags.
+func YAML(v any) ([]byte, error) {
+	data, err := yaml.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode YAML: %w", err)
+	}
+	return data, nil
+}
+
+// TypeMeta heads every Kubernetes object and configuration file.
+type TypeMeta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}

@@ -1,0 +1,165 @@
+package flannel
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// SubnetEnv is what flanneld tells of the lease in use.
+type SubnetEnv struct {
+	// Network is the pod network of the whole cluster, Subnet this node's part of it. Subnet's address is the one that
+	// the node's bridge takes.
+	Network, Subnet netip.Prefix
+	// MTU of pod interfaces in bytes.
+	MTU int
+	// IPMasq tells whether flanneld masquerades what leaves the pod network. CNI does it otherwise.
+	IPMasq bool
+}
+
+// ParseSubnetEnv parses flannel's subnet.env: lines of KEY=VALUE. Keys that are not needed are ignored, since flannel
+// adds some from time to time; those that are must be there and good, and all faults are told.
+func ParseSubnetEnv(data []byte) (SubnetEnv, error) {
+	values := map[string]string{}
+	var errs []error
+	for n, line := range bytes.Split(data, []byte("\n")) {
+		text := strings.TrimSpace(string(line))
+		if text == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(text, "=")
+		if !ok {
+			errs = append(errs, fmt.Errorf("line %d: %q is not KEY=VALUE", n+1, text))
+			continue
+		}
+		values[key] = value
+	}
+	var env SubnetEnv
+	parse := func(key string, into func(string) error) {
+		value, ok := values[key]
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s is missing", key))
+		} else if err := into(value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+		}
+	}
+	parse("FLANNEL_NETWORK", func(s string) (err error) { env.Network, err = prefix4(s); return err })
+	parse("FLANNEL_SUBNET", func(s string) (err error) { env.Subnet, err = prefix4(s); return err })
+	parse("FLANNEL_MTU", func(s string) (err error) { env.MTU, err = mtu(s); return err })
+	parse("FLANNEL_IPMASQ", func(s string) (err error) { env.IPMasq, err = strconv.ParseBool(s); return err })
+	if err := errors.Join(errs...); err != nil {
+		return SubnetEnv{}, err
+	}
+	if !env.Network.Contains(env.Subnet.Addr()) || env.Subnet.Bits() < env.Network.Bits() {
+		return SubnetEnv{}, fmt.Errorf("subnet %s is not in network %s", env.Subnet, env.Network)
+	}
+	return env, nil
+}
+
+func prefix4(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err == nil && !p.Addr().Is4() {
+		err = fmt.Errorf("%s is not an IPv4 network", s)
+	}
+	return p, err
+}
+
+// minMTU is what every IPv4 host must take (RFC 791).
+const minMTU = 68
+
+func mtu(s string) (int, error) {
+	v, err := strconv.Atoi(s)
+	if err == nil && v < minMTU {
+		err = fmt.Errorf("%d bytes are less than %d, the least for IPv4", v, minMTU)
+	}
+	return v, err
+}
+
+type confList struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Plugins    []any  `json:"plugins"`
+}
+
+type bridge struct {
+	Type             string    `json:"type"`
+	Bridge           string    `json:"bridge"`
+	MTU              int       `json:"mtu"`
+	IsDefaultGateway bool      `json:"isDefaultGateway"`
+	HairpinMode      bool      `json:"hairpinMode"`
+	IPMasq           bool      `json:"ipMasq"`
+	IPMasqBackend    string    `json:"ipMasqBackend,omitempty"`
+	IPAM             hostLocal `json:"ipam"`
+}
+
+type hostLocal struct {
+	Type   string      `json:"type"`
+	Ranges [][]ipRange `json:"ranges"`
+	Routes []route     `json:"routes"`
+}
+
+type ipRange struct {
+	Subnet string `json:"subnet"`
+}
+
+type route struct {
+	Dst string `json:"dst"`
+}
+
+type portMap struct {
+	Type         string          `json:"type"`
+	Backend      string          `json:"backend"`
+	SNAT         bool            `json:"snat"`
+	Capabilities map[string]bool `json:"capabilities"`
+}
+
+const (
+	cniVersion = "1.0.0"
+	bridgeName = "cni0"
+)
+
+// RenderCNI returns the CNI network of the node as a file, to be written once the lease is in use. containerd watches
+// the directory; the Node gets Ready by this file.
+func RenderCNI(e component.Env, env SubnetEnv) (component.File, error) {
+	b := bridge{
+		Type: "bridge", Bridge: bridgeName, MTU: env.MTU, IsDefaultGateway: true,
+		// A pod may reach itself through its Service.
+		HairpinMode: true,
+		IPMasq:      !env.IPMasq,
+		IPAM: hostLocal{
+			Type:   "host-local",
+			Ranges: [][]ipRange{{{Subnet: env.Subnet.Masked().String()}}},
+			Routes: []route{{Dst: env.Network.Masked().String()}},
+		},
+	}
+	if b.IPMasq {
+		b.IPMasqBackend = packetFilter(e)
+	}
+	data, err := json.MarshalIndent(confList{
+		CNIVersion: cniVersion, Name: "rootlessnode",
+		Plugins: []any{
+			b,
+			portMap{Type: "portmap", Backend: packetFilter(e), SNAT: true, Capabilities: map[string]bool{"portMappings": true}},
+		},
+	}, "", "  ")
+	if err != nil {
+		return component.File{}, fmt.Errorf("render CNI configuration: %w", err)
+	}
+	return component.File{Path: layout.InsideCNIConfFile, Mode: 0o644, Data: append(data, '\n')}, nil
+}
+
+// packetFilter is the one that kube-proxy uses, so that no second one is needed.
+func packetFilter(e component.Env) string {
+	if e.KubeProxyMode == kubeproxy.ModeNFTables {
+		return "nftables"
+	}
+	return "iptables"
+}

@@ -1,0 +1,116 @@
+// Package flannel renders flanneld, which gives the node its part of the pod network, and the CNI configuration that
+// follows from the lease it takes.
+//
+// Runs in: child side. It renders; Ready's check makes one request and reads one file.
+package flannel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// Name of the component; Program is its file.
+const (
+	Name    = "flannel"
+	Program = "flanneld"
+)
+
+// netConf is flannel's network configuration.
+type netConf struct {
+	Network        string
+	EnableIPv4     bool
+	EnableNFTables bool
+	Backend        backend
+}
+
+type backend struct {
+	Type string
+	Port int `json:",omitempty"`
+}
+
+// Backends.
+const backendVXLAN = "vxlan"
+
+// Render returns flanneld's files, arguments and environment. It may be started once the API server answers: it waits
+// for its Node to have a pod CIDR by itself.
+func Render(e component.Env) (component.Rendered, error) {
+	kubeconfigFile := component.RunFile("flannel.kubeconfig")
+	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.Flannel, e.APIServerURL, apiserver.ClusterName(e))
+	conf, confErr := json.MarshalIndent(netConfFor(e), "", "  ")
+	if err := errors.Join(kubeconfigErr, confErr); err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	args := []string{
+		"--kube-subnet-mgr",
+		component.Flag("kubeconfig-file", kubeconfigFile),
+		component.Flag("iface", e.TapInterface),
+		"--ip-masq",
+		component.Flag("net-config-path", layout.InsideFlannelConf),
+		component.Flag("subnet-file", layout.InsideFlannelEnv),
+		component.Flag("healthz-ip", component.Loopback),
+		component.IntFlag("healthz-port", e.Config.Inside.FlannelHealthzPort),
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+	}
+	if e.PublicIP != "" {
+		args = append(args, component.Flag("public-ip", e.PublicIP))
+	}
+	return component.Rendered{
+		Name: Name,
+		Files: []component.File{
+			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
+			{Path: layout.InsideFlannelConf, Mode: 0o644, Data: append(conf, '\n')},
+		},
+		Path: e.BinDir(Program),
+		Args: args,
+		Env:  []string{"NODE_NAME=" + e.Config.NodeName},
+	}, nil
+}
+
+func netConfFor(e component.Env) netConf {
+	f := e.Config.Flannel
+	c := netConf{
+		Network: e.Config.Cluster.PodCIDR, EnableIPv4: true,
+		EnableNFTables: e.KubeProxyMode == kubeproxy.ModeNFTables,
+		Backend:        backend{Type: f.Backend},
+	}
+	if f.Backend == backendVXLAN {
+		c.Backend.Port = f.VXLANPort
+	}
+	return c
+}
+
+// Ready asks flanneld whether its lease is in use, and checks that it has written the subnet file.
+func Ready(e component.Env) func(context.Context) error {
+	probe := component.Probe{
+		URL: "http://" + component.LoopbackAddress(e.Config.Inside.FlannelHealthzPort) + "/readyz",
+	}
+	return func(ctx context.Context) error {
+		if err := probe.Check(ctx); err != nil {
+			return err
+		}
+		_, err := ReadSubnetEnv(layout.InsideFlannelEnv)
+		return err
+	}
+}
+
+// ReadSubnetEnv reads and parses the subnet file.
+func ReadSubnetEnv(path string) (SubnetEnv, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return SubnetEnv{}, fmt.Errorf("subnet file: %w", err)
+	}
+	env, err := ParseSubnetEnv(data)
+	if err != nil {
+		return SubnetEnv{}, fmt.Errorf("subnet file %s: %w", path, err)
+	}
+	return env, nil
+}

@@ -1,0 +1,88 @@
+package component
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Kubeconfig is what a kubeconfig for one user of one cluster holds. Certificates are given either as files, which a
+// renewal can replace without touching the kubeconfig, or as PEM data, for a kubeconfig that stands alone.
+type Kubeconfig struct {
+	// Server is the API server's URL.
+	Server string
+	// Cluster and User are the names of the entries. The context is named after the cluster.
+	Cluster, User string
+
+	CAFile, CertFile, KeyFile string
+	CAData, CertData, KeyData []byte
+}
+
+type kubeconfig struct {
+	TypeMeta       `json:",inline"`
+	Clusters       []namedCluster `json:"clusters"`
+	Users          []namedUser    `json:"users"`
+	Contexts       []namedContext `json:"contexts"`
+	CurrentContext string         `json:"current-context"`
+}
+
+type namedCluster struct {
+	Name    string  `json:"name"`
+	Cluster cluster `json:"cluster"`
+}
+
+type cluster struct {
+	Server string `json:"server"`
+	CAFile string `json:"certificate-authority,omitempty"`
+	CAData []byte `json:"certificate-authority-data,omitempty"`
+}
+
+type namedUser struct {
+	Name string `json:"name"`
+	User user   `json:"user"`
+}
+
+type user struct {
+	CertFile string `json:"client-certificate,omitempty"`
+	KeyFile  string `json:"client-key,omitempty"`
+	CertData []byte `json:"client-certificate-data,omitempty"`
+	KeyData  []byte `json:"client-key-data,omitempty"`
+}
+
+type namedContext struct {
+	Name    string     `json:"name"`
+	Context contextRef `json:"context"`
+}
+
+type contextRef struct {
+	Cluster string `json:"cluster"`
+	User    string `json:"user"`
+}
+
+// RenderKubeconfig returns k as a kubeconfig file. With PEM data in it the result is a secret.
+func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
+	if err := k.check(); err != nil {
+		return nil, fmt.Errorf("kubeconfig of %s: %w", k.User, err)
+	}
+	return YAML(kubeconfig{
+		TypeMeta: TypeMeta{APIVersion: "v1", Kind: "Config"},
+		Clusters: []namedCluster{{Name: k.Cluster, Cluster: cluster{Server: k.Server, CAFile: k.CAFile, CAData: k.CAData}}},
+		Users: []namedUser{{Name: k.User, User: user{
+			CertFile: k.CertFile, KeyFile: k.KeyFile, CertData: k.CertData, KeyData: k.KeyData,
+		}}},
+		Contexts:       []namedContext{{Name: k.Cluster, Context: contextRef{Cluster: k.Cluster, User: k.User}}},
+		CurrentContext: k.Cluster,
+	})
+}
+
+func (k Kubeconfig) check() error {
+	var errs []error
+	if k.Server == "" || k.Cluster == "" || k.User == "" {
+		errs = append(errs, errors.New("server, cluster and user must be named"))
+	}
+	files := k.CAFile != "" && k.CertFile != "" && k.KeyFile != ""
+	data := len(k.CAData) > 0 && len(k.CertData) > 0 && len(k.KeyData) > 0
+	if files == data {
+		errs = append(errs, errors.New("authority, certificate and key must be given, all as files or all as data"))
+	}
+	return errors.Join(errs...)
+}

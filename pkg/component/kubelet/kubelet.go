@@ -1,0 +1,116 @@
+// Package kubelet renders the kubelet of a node in a user namespace.
+//
+// Runs in: child side. It renders; Ready's check makes one request.
+package kubelet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// Name of the component.
+const Name = "kubelet"
+
+// LabelUnenforced is the node label that names the cgroup controllers whose limits are not enforced. It is outside of
+// kubernetes.io, where NodeRestriction would not let a kubelet set it.
+const LabelUnenforced = "rootlessnode.dev/unenforced"
+
+// Render returns the kubelet's files and arguments: its configuration, its kubeconfig and the resolv.conf of pods.
+func Render(e component.Env) (component.Rendered, error) {
+	config, configErr := renderConfig(e)
+	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.KubeletClient, e.APIServerURL, apiserver.ClusterName(e))
+	resolv, resolvErr := resolvConf(e.NameServers)
+	if err := errors.Join(configErr, kubeconfigErr, resolvErr); err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	configFile, kubeconfigFile := component.RunFile("kubelet.yaml"), component.RunFile("kubelet.kubeconfig")
+	args := []string{
+		component.Flag("config", configFile),
+		component.Flag("kubeconfig", kubeconfigFile),
+		component.Flag("root-dir", layout.InsideKubelet),
+		component.Flag("cert-dir", layout.InsideKubelet+"/pki"),
+		component.Flag("hostname-override", e.Config.NodeName),
+		component.Flag("node-ip", e.NodeIP),
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+	}
+	if labels := Labels(e); len(labels) > 0 {
+		args = append(args, component.Flag("node-labels", joinLabels(labels)))
+	}
+	return component.Rendered{
+		Name: Name,
+		Dirs: []component.Dir{
+			{Path: layout.InsideKubelet, Mode: 0o755},
+			{Path: layout.InsideVolumePlugins, Mode: 0o755},
+			{Path: layout.InsidePodLogs, Mode: 0o755},
+			{Path: layout.InsideContainerLogs, Mode: 0o755},
+		},
+		Files: []component.File{
+			{Path: configFile, Mode: 0o600, Data: config},
+			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
+			{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolv},
+		},
+		Path: e.BinDir(Name),
+		Args: args,
+	}, nil
+}
+
+// Ready asks for healthz, which the kubelet serves on loopback without TLS.
+func Ready(e component.Env) func(context.Context) error {
+	return component.Probe{
+		URL: "http://" + component.LoopbackAddress(e.Config.Inside.KubeletHealthzPort) + "/healthz",
+	}.Check
+}
+
+// Labels are what the Node object must be labelled with. The kubelet sets them when it registers the Node for the first
+// time, and never again: on a Node that is there already they have to be patched.
+func Labels(e component.Env) map[string]string {
+	labels := maps.Clone(e.Config.NodeLabels)
+	if len(e.Unenforced) > 0 {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[LabelUnenforced] = strings.Join(slices.Sorted(slices.Values(e.Unenforced)), "_")
+	}
+	return labels
+}
+
+func joinLabels(labels map[string]string) string {
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, k+"="+labels[k])
+	}
+	return strings.Join(pairs, ",")
+}
+
+// resolvConf is what pods with dnsPolicy Default get as /etc/resolv.conf. A server on loopback would be another one in
+// each network namespace, so that none is let through.
+func resolvConf(servers []string) ([]byte, error) {
+	if len(servers) == 0 {
+		return nil, errors.New("no name servers for pods")
+	}
+	var b bytes.Buffer
+	var errs []error
+	for _, s := range servers {
+		a, err := netip.ParseAddr(s)
+		if err == nil && a.IsLoopback() {
+			err = fmt.Errorf("%s is a loopback address, which pods cannot reach", s)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("name server: %w", err))
+			continue
+		}
+		fmt.Fprintf(&b, "nameserver %s\n", a)
+	}
+	return b.Bytes(), errors.Join(errs...)
+}

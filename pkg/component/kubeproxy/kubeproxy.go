@@ -1,0 +1,107 @@
+// Package kubeproxy renders kube-proxy for a node in a user namespace, where conntrack's limits cannot be written.
+//
+// Runs in: child side. It renders; Ready's check makes one request.
+package kubeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
+)
+
+// Name of the component.
+const Name = "kube-proxy"
+
+// Modes.
+const (
+	ModeNFTables = "nftables"
+	ModeIPTables = "iptables"
+)
+
+// The part of KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) that is set here. nodePortAddresses is absent:
+// the default serves the node's own address, where the port driver connects to.
+type configuration struct {
+	component.TypeMeta `json:",inline"`
+	ClientConnection   clientConnection `json:"clientConnection"`
+	HostnameOverride   string           `json:"hostnameOverride"`
+	HealthzBindAddress string           `json:"healthzBindAddress"`
+	MetricsBindAddress string           `json:"metricsBindAddress"`
+	Mode               string           `json:"mode"`
+	ClusterCIDR        string           `json:"clusterCIDR"`
+	DetectLocalMode    string           `json:"detectLocalMode"`
+	OOMScoreAdj        int              `json:"oomScoreAdj"`
+	Conntrack          conntrack        `json:"conntrack"`
+}
+
+type clientConnection struct {
+	Kubeconfig string `json:"kubeconfig"`
+	QPS        int    `json:"qps"`
+	Burst      int    `json:"burst"`
+}
+
+type conntrack struct {
+	MaxPerCore            int    `json:"maxPerCore"`
+	Min                   int    `json:"min"`
+	TCPEstablishedTimeout string `json:"tcpEstablishedTimeout"`
+	TCPCloseWaitTimeout   string `json:"tcpCloseWaitTimeout"`
+	TCPBeLiberal          bool   `json:"tcpBeLiberal"`
+	UDPTimeout            string `json:"udpTimeout"`
+	UDPStreamTimeout      string `json:"udpStreamTimeout"`
+}
+
+// leave tells kube-proxy not to touch a timeout of conntrack.
+const leave = "0s"
+
+// Render returns kube-proxy's configuration, kubeconfig and arguments.
+func Render(e component.Env) (component.Rendered, error) {
+	if e.KubeProxyMode != ModeNFTables && e.KubeProxyMode != ModeIPTables {
+		return component.Rendered{}, fmt.Errorf("render %s: mode %q is neither %s nor %s", Name, e.KubeProxyMode, ModeNFTables, ModeIPTables)
+	}
+	kubeconfigFile, configFile := component.RunFile("kube-proxy.kubeconfig"), component.RunFile("kube-proxy.yaml")
+	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.KubeProxy, e.APIServerURL, apiserver.ClusterName(e))
+	config, configErr := component.YAML(configFor(e, kubeconfigFile))
+	if err := errors.Join(kubeconfigErr, configErr); err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	return component.Rendered{
+		Name: Name,
+		Files: []component.File{
+			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
+			{Path: configFile, Mode: 0o600, Data: config},
+		},
+		Path: e.BinDir(Name),
+		Args: []string{
+			component.Flag("config", configFile),
+			component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+		},
+	}, nil
+}
+
+func configFor(e component.Env, kubeconfig string) configuration {
+	in, cp := e.Config.Inside, e.Config.ControlPlane
+	return configuration{
+		TypeMeta:           component.TypeMeta{APIVersion: "kubeproxy.config.k8s.io/v1alpha1", Kind: "KubeProxyConfiguration"},
+		ClientConnection:   clientConnection{Kubeconfig: kubeconfig, QPS: cp.ClientQPS, Burst: cp.ClientBurst},
+		HostnameOverride:   e.Config.NodeName,
+		HealthzBindAddress: component.LoopbackAddress(in.KubeProxyHealthzPort),
+		MetricsBindAddress: component.LoopbackAddress(in.KubeProxyMetricsPort),
+		Mode:               e.KubeProxyMode,
+		ClusterCIDR:        e.Config.Cluster.PodCIDR,
+		DetectLocalMode:    "ClusterCIDR",
+		// nf_conntrack_max is read-only outside of the first network namespace; the timeouts are on older kernels.
+		Conntrack: conntrack{
+			TCPEstablishedTimeout: leave, TCPCloseWaitTimeout: leave, UDPTimeout: leave, UDPStreamTimeout: leave,
+		},
+	}
+}
+
+// Ready asks for healthz.
+func Ready(e component.Env) func(context.Context) error {
+	return component.Probe{
+		URL: "http://" + component.LoopbackAddress(e.Config.Inside.KubeProxyHealthzPort) + "/healthz",
+	}.Check
+}

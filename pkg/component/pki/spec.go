@@ -1,0 +1,155 @@
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+)
+
+// Spec is the set of keys and certificates that there must be.
+type Spec struct {
+	// CALifetime and Lifetime of what is newly made.
+	CALifetime, Lifetime time.Duration
+	Authorities          []Authority
+	Certificates         []Certificate
+}
+
+// Authority signs certificates. Its own certificate is self-signed.
+type Authority struct {
+	// Name is the file name below the PKI directory, without .crt and .key.
+	Name       string
+	CommonName string
+}
+
+// Certificate is signed by an authority, for a server, a client or both.
+type Certificate struct {
+	// Name is the file name below the PKI directory, without .crt and .key.
+	Name string
+	// Authority is the Name of the one that signs.
+	Authority string
+	// CommonName and Organizations are user and groups to Kubernetes.
+	CommonName    string
+	Organizations []string
+	// Server and Client are the uses that it is good for.
+	Server, Client bool
+	// DNSNames and Addresses that a server is reached by. Order and duplicates do not matter.
+	DNSNames  []string
+	Addresses []netip.Addr
+}
+
+// NodeSpec is what a node with the embedded control plane needs.
+func NodeSpec(e component.Env) (Spec, error) {
+	api, err := apiServer(e)
+	if err != nil {
+		return Spec{}, fmt.Errorf("certificate of the API server: %w", err)
+	}
+	nodeIP, err := netip.ParseAddr(e.NodeIP)
+	if err != nil {
+		return Spec{}, fmt.Errorf("certificate of the kubelet: node address: %w", err)
+	}
+	nodeName := e.Config.NodeName
+	loop := loopbackAddresses()
+	client := func(name, ca, user string, groups ...string) Certificate {
+		return Certificate{Name: name, Authority: ca, CommonName: user, Organizations: groups, Client: true}
+	}
+	// Both uses: these programs serve their health under the name that they go to the API server by.
+	local := func(name, ca, user string) Certificate {
+		c := client(name, ca, user)
+		c.Server, c.DNSNames, c.Addresses = true, []string{localhost}, loop
+		return c
+	}
+	return Spec{
+		CALifetime: e.Config.Certificates.CALifetime.D(),
+		Lifetime:   e.Config.Certificates.Lifetime.D(),
+		Authorities: []Authority{
+			{ClusterCA, "rootlessnode-ca"}, {EtcdCA, "rootlessnode-etcd-ca"}, {FrontProxyCA, "rootlessnode-front-proxy-ca"},
+		},
+		Certificates: []Certificate{
+			api,
+			client(APIServerKubeletClient, ClusterCA, UserKubeletClient),
+			client(APIServerEtcdClient, EtcdCA, "kube-apiserver"),
+			client(FrontProxyClient, FrontProxyCA, FrontProxyClient),
+			local(EtcdServer, EtcdCA, "etcd-server"),
+			local(EtcdPeer, EtcdCA, "etcd-peer"),
+			{
+				Name: KubeletServer, Authority: ClusterCA, CommonName: NodeUser(nodeName), Organizations: []string{GroupNodes},
+				Server: true, DNSNames: []string{nodeName, localhost}, Addresses: append([]netip.Addr{nodeIP}, loop...),
+			},
+			client(KubeletClient, ClusterCA, NodeUser(nodeName), GroupNodes),
+			client(Admin, ClusterCA, UserAdmin, GroupMasters),
+			local(ControllerManager, ClusterCA, UserControllerManager),
+			local(Scheduler, ClusterCA, UserScheduler),
+			client(KubeProxy, ClusterCA, UserKubeProxy),
+			client(Flannel, ClusterCA, UserFlannel),
+		},
+	}, nil
+}
+
+const localhost = "localhost"
+
+func loopbackAddresses() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+}
+
+// apiServer collects every name by which the API server can be asked for: from the host, by pods and inside.
+func apiServer(e component.Env) (Certificate, error) {
+	cfg := e.Config
+	c := Certificate{
+		Name: APIServer, Authority: ClusterCA, CommonName: "kube-apiserver", Server: true,
+		DNSNames: []string{
+			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + cfg.Cluster.Domain,
+			localhost, cfg.NodeName,
+		},
+		Addresses: loopbackAddresses(),
+	}
+	if e.HostName != "" {
+		c.DNSNames = append(c.DNSNames, strings.ToLower(e.HostName))
+	}
+	var errs []error
+	address := func(what, s string) netip.Addr {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		}
+		return a.Unmap()
+	}
+	c.Addresses = append(c.Addresses, address("node address", e.NodeIP))
+	if bind := address("api.bindAddress", cfg.API.BindAddress); !bind.IsUnspecified() {
+		c.Addresses = append(c.Addresses, bind)
+	}
+	for _, cidr := range strings.Split(cfg.Cluster.ServiceCIDR, ",") {
+		p, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cluster.serviceCIDR: %w", err))
+			continue
+		}
+		c.Addresses = append(c.Addresses, p.Masked().Addr().Next())
+	}
+	for _, san := range cfg.API.ExtraSANs {
+		if a, err := netip.ParseAddr(san); err == nil {
+			c.Addresses = append(c.Addresses, a.Unmap())
+		} else {
+			c.DNSNames = append(c.DNSNames, san)
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+// normal sorts names and addresses and drops duplicates, so that order does not count as a change.
+func (c Certificate) normal() Certificate {
+	c.Organizations = uniq(c.Organizations, strings.Compare)
+	c.DNSNames = uniq(c.DNSNames, strings.Compare)
+	c.Addresses = uniq(c.Addresses, netip.Addr.Compare)
+	return c
+}
+
+func uniq[T comparable](in []T, cmp func(a, b T) int) []T {
+	out := slices.Clone(in)
+	slices.SortFunc(out, cmp)
+	return slices.Compact(out)
+}

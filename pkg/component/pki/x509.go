@@ -1,0 +1,146 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	pemKey    = "PRIVATE KEY"
+	pemCert   = "CERTIFICATE"
+	pemPublic = "PUBLIC KEY"
+)
+
+// backdate lets a certificate be valid for a clock that is set back a little after it was made.
+const backdate = 5 * time.Minute
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	return key, nil
+}
+
+func selfSign(a Authority, key *ecdsa.PrivateKey, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	template := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: a.CommonName},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		// No authority below these, so that a stolen certificate can sign nothing.
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+	}
+	return create(template, template, key, key)
+}
+
+func sign(c Certificate, key *ecdsa.PrivateKey, ca pair, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	template := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: c.CommonName, Organization: c.Organizations},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: c.usages(),
+		DNSNames:    c.DNSNames, BasicConstraintsValid: true,
+	}
+	for _, a := range c.Addresses {
+		template.IPAddresses = append(template.IPAddresses, net.IP(a.AsSlice()))
+	}
+	// A chain is only as good as its shortest link: do not promise more.
+	if template.NotAfter.After(ca.cert.NotAfter) {
+		template.NotAfter = ca.cert.NotAfter
+	}
+	return create(template, ca.cert, key, ca.key)
+}
+
+func create(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		return nil, fmt.Errorf("sign certificate: %w", err)
+	}
+	return x509.ParseCertificate(der)
+}
+
+func (c Certificate) usages() []x509.ExtKeyUsage {
+	var u []x509.ExtKeyUsage
+	if c.Server {
+		u = append(u, x509.ExtKeyUsageServerAuth)
+	}
+	if c.Client {
+		u = append(u, x509.ExtKeyUsageClientAuth)
+	}
+	return u
+}
+
+// matches tells whether cert is what want describes. want is normal.
+func matches(want Certificate, cert *x509.Certificate) bool {
+	have := Certificate{Organizations: cert.Subject.Organization, DNSNames: cert.DNSNames}
+	for _, ip := range cert.IPAddresses {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			have.Addresses = append(have.Addresses, a.Unmap())
+		}
+	}
+	have = have.normal()
+	return cert.Subject.CommonName == want.CommonName &&
+		slices.Equal(have.Organizations, want.Organizations) &&
+		slices.EqualFunc(have.DNSNames, want.DNSNames, strings.EqualFold) &&
+		slices.Equal(have.Addresses, want.Addresses) &&
+		slices.Equal(cert.ExtKeyUsage, want.usages())
+}
+
+func signedBy(ca, cert *x509.Certificate) bool {
+	return cert.CheckSignatureFrom(ca) == nil
+}
+
+func encodeCert(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: c.Raw})
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
+}
+
+func encodePublic(key *ecdsa.PublicKey) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode public key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), nil
+}
+
+func parseCert(data []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != pemCert {
+		return nil, errors.New("it holds no certificate in PEM form")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != pemKey {
+		return nil, errors.New("it holds no private key in PEM form (PKCS #8)")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	ec, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("it holds a key of type %T, not an ECDSA key", key)
+	}
+	return ec, nil
+}

@@ -1,0 +1,48 @@
+// Package resources collects the Kubernetes objects that the embedded control plane starts with: rights for the users
+// that only rootlessnode has, and the cluster DNS.
+//
+// Runs in: either side. It renders, and touches nothing.
+package resources
+
+import (
+	_ "embed" // the manifests
+	"errors"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/coredns"
+	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
+)
+
+//go:embed rbac.yaml
+var rbac []byte
+
+// Manifests returns all objects as a YAML stream, to be applied in its order as soon as the API server answers. The
+// namespace kube-system is the first of them: the API server makes it by itself, but some time after it is ready.
+func Manifests(e component.Env) ([]byte, error) {
+	objects, err := manifest.Decode(rbac)
+	if err != nil {
+		return nil, err
+	}
+	user := func(name string) []any {
+		return []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}}
+	}
+	if err := errors.Join(
+		objects.Set("ClusterRoleBinding", pki.UserKubeletClient, user(pki.UserKubeletClient), "subjects"),
+		objects.Set("ClusterRoleBinding", pki.UserFlannel, user(pki.UserFlannel), "subjects"),
+	); err != nil {
+		return nil, err
+	}
+	if e.Config.ControlPlane.CoreDNS {
+		stream, err := coredns.Manifests(e)
+		if err != nil {
+			return nil, err
+		}
+		dns, err := manifest.Decode(stream)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, dns...)
+	}
+	return objects.Encode()
+}

@@ -1,0 +1,168 @@
+package copyup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// applier carries out steps. It reaches every path from the descriptor of its copied-up directory, element by element
+// and following no link, so that a step can never land in the host's tree.
+type applier struct {
+	sources []*os.File // one for each bind, opened before copy-up
+	roots   map[string]*tree
+}
+
+// tree is a copied-up directory.
+type tree struct {
+	dir *os.File
+	dev uint64
+}
+
+func newApplier(sources []*os.File) *applier {
+	return &applier{sources: sources, roots: map[string]*tree{}}
+}
+
+func (a *applier) close() {
+	for _, t := range a.roots {
+		_ = t.dir.Close()
+	}
+}
+
+func (a *applier) apply(s Step) error {
+	t, err := a.tree(s.Root)
+	if err != nil {
+		return err
+	}
+	if s.Op == OpChmod && s.Path == s.Root {
+		return unix.Chmod(fdPath(t.dir), modeBits(s.Mode))
+	}
+	parent, err := t.walk(path.Dir(s.Path), s.Root, s.Bound)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	fd, name := int(parent.Fd()), path.Base(s.Path)
+	switch s.Op {
+	case OpRemove:
+		return unix.Unlinkat(fd, name, 0)
+	case OpLink:
+		return unix.Symlinkat(s.Link, fd, name)
+	case OpMakeDir:
+		return makeDir(fd, name, s)
+	case OpChmod, OpBind:
+		dir, err := t.step(parent, name, s.Bound)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		if s.Op == OpChmod {
+			return unix.Chmod(fdPath(dir), modeBits(s.Mode))
+		}
+		return a.bind(dir, s)
+	}
+	return errors.New("unknown operation")
+}
+
+func makeDir(parent int, name string, s Step) error {
+	err := unix.Mkdirat(parent, name, 0o700)
+	if s.Bound && errors.Is(err, unix.EEXIST) {
+		return nil // the step that goes through it would refuse anything but a directory
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Fchmodat(parent, name, modeBits(s.Mode), 0) // the umask is the caller's, the mode is not
+}
+
+func (a *applier) bind(target *os.File, s Step) error {
+	source := a.sources[s.Bind]
+	if s.Mode != 0 {
+		if err := unix.Chmod(fdPath(source), modeBits(s.Mode)); err != nil {
+			return fmt.Errorf("set mode of %s: %w", source.Name(), err)
+		}
+	}
+	if err := BindKeepingFlags(fdPath(source), fdPath(target), 0); err != nil {
+		return fmt.Errorf("%w (source %s)", err, source.Name())
+	}
+	return nil
+}
+
+// tree opens a copied-up directory, and refuses one that is no tmpfs: there, every step would write to the host.
+func (a *applier) tree(root string) (*tree, error) {
+	if t := a.roots[root]; t != nil {
+		return t, nil
+	}
+	dir, err := openPath(unix.AT_FDCWD, root, 0)
+	if err != nil {
+		return nil, err
+	}
+	var fsStat unix.Statfs_t
+	var st unix.Stat_t
+	err = errors.Join(unix.Fstatfs(int(dir.Fd()), &fsStat), unix.Fstat(int(dir.Fd()), &st))
+	if err == nil && int64(fsStat.Type) != unix.TMPFS_MAGIC {
+		err = fmt.Errorf("%s is no tmpfs", root)
+	}
+	if err != nil {
+		_ = dir.Close()
+		return nil, err
+	}
+	t := &tree{dir: dir, dev: uint64(st.Dev)}
+	a.roots[root] = t
+	return t, nil
+}
+
+// walk opens the directory name, which is root or lies below it. The caller closes it.
+func (t *tree) walk(name, root string, bound bool) (*os.File, error) {
+	at, err := openPath(int(t.dir.Fd()), ".", unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	rest := strings.TrimPrefix(name, root)
+	for element := range strings.SplitSeq(strings.Trim(rest, "/"), "/") {
+		if element == "" {
+			continue
+		}
+		next, err := t.step(at, element, bound)
+		_ = at.Close()
+		if err != nil {
+			return nil, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// step opens the directory name in at, without following a link and, unless bound, without leaving the tmpfs.
+func (t *tree) step(at *os.File, name string, bound bool) (*os.File, error) {
+	dir, err := openPath(int(at.Fd()), name, unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(dir.Fd()), &st)
+	if err == nil && !bound && uint64(st.Dev) != t.dev {
+		err = fmt.Errorf("%s is not on the copied-up tmpfs", name)
+	}
+	if err != nil {
+		_ = dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+func openPath(at int, name string, flags int) (*os.File, error) {
+	fd, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// fdPath names an open directory for calls that take a path only. It leads to the very directory that was opened, even
+// below a mount that covers its name since (proc_pid_fd(5)).
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

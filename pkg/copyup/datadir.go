@@ -1,0 +1,140 @@
+package copyup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+)
+
+// Mount is what there is to know of the mount on which a directory lies.
+type Mount struct {
+	// Path is the directory that was asked about or, when it does not exist, the nearest one above it.
+	Path string
+	// Mountpoint is where the mount begins; Source and FSType are as mountinfo gives them.
+	Mountpoint, Source, FSType string
+	// ReadOnly, NoSuid, NoDev and NoExec are flags of the mount. Inside the node they can be repeated, not removed.
+	ReadOnly, NoSuid, NoDev, NoExec bool
+	// IDMapped is true when the mount shows other owners than the file system holds (Linux 5.12 or later).
+	IDMapped bool
+}
+
+// MountFlags reads the mount on which path lies, or will lie. It changes nothing.
+//
+// Runs in: parent, child or either.
+func MountFlags(path string) (Mount, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return Mount{}, err
+	}
+	for {
+		m, err := mountOf(path)
+		if errors.Is(err, fs.ErrNotExist) && path != "/" {
+			path = filepath.Dir(path)
+			continue
+		}
+		if err != nil {
+			return Mount{}, err
+		}
+		return mountFrom(path, m.Mountpoint, m.Source, m.FSType, m.Options, m.VFSOptions), nil
+	}
+}
+
+func mountFrom(path, mountpoint, source, fsType, options, superOptions string) Mount {
+	m := Mount{Path: path, Mountpoint: mountpoint, Source: source, FSType: fsType}
+	for option := range strings.SplitSeq(options, ",") {
+		switch option {
+		case "ro":
+			m.ReadOnly = true
+		case "nosuid":
+			m.NoSuid = true
+		case "nodev":
+			m.NoDev = true
+		case "noexec":
+			m.NoExec = true
+		case "idmapped":
+			m.IDMapped = true
+		}
+	}
+	for option := range strings.SplitSeq(superOptions, ",") {
+		m.ReadOnly = m.ReadOnly || option == "ro"
+	}
+	return m
+}
+
+// Flags names the flags that restrict what lies on the mount: nosuid, nodev, noexec.
+func (m Mount) Flags() []string {
+	var flags []string
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{{m.NoSuid, "nosuid"}, {m.NoDev, "nodev"}, {m.NoExec, "noexec"}} {
+		if f.set {
+			flags = append(flags, f.name)
+		}
+	}
+	return flags
+}
+
+// Remote tells whether the file system is served by another machine, which knows nothing of our user namespace and
+// refuses to store the owners that images and volumes have.
+func (m Mount) Remote() bool {
+	switch m.FSType {
+	case "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "9p",
+		"orangefs", "pvfs2", "coda", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph-fuse", "fuse.s3fs":
+		return true
+	}
+	return false
+}
+
+// Fuse tells whether a program in user space serves the file system. Whether owners can be stored is up to it.
+func (m Mount) Fuse() bool {
+	return m.FSType == "fuse" || m.FSType == "fuseblk" || strings.HasPrefix(m.FSType, "fuse.")
+}
+
+// DataDirFinding is something about the mount of a data dir that a user should know before the node starts.
+type DataDirFinding struct {
+	// Refuse is true when the node cannot work there, false for a warning.
+	Refuse bool
+	// Message says what was found, Hint what to do.
+	Message, Hint string
+}
+
+// DataDirFindings judges the mount of a data dir. No finding means that it is as it should be. It is pure.
+//
+// Runs in: parent, child or either.
+func DataDirFindings(m Mount) []DataDirFinding {
+	const elsewhere = "choose a data dir on a local disk"
+	var found []DataDirFinding
+	add := func(refuse bool, hint, format string, args ...any) {
+		found = append(found, DataDirFinding{Refuse: refuse, Hint: hint, Message: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case m.Remote():
+		add(true, elsewhere+": the server cannot store the owners of container files",
+			"%s is on %s (mounted at %s), a file system of another machine", m.Path, m.FSType, m.Mountpoint)
+	case m.Fuse():
+		add(false, elsewhere+" if starting a container fails with \"lchown: operation not permitted\"",
+			"%s is on %s (mounted at %s), which may not store the owners of container files",
+			m.Path, m.FSType, m.Mountpoint)
+	}
+	if m.ReadOnly {
+		add(true, "choose a data dir that can be written", "%s is on a read-only mount (%s)", m.Path, m.Mountpoint)
+	}
+	if flags := m.Flags(); len(flags) > 0 {
+		wanted := make([]string, len(flags))
+		for i, flag := range flags {
+			wanted[i] = strings.TrimPrefix(flag, "no")
+		}
+		add(false, fmt.Sprintf("choose a data dir on a mount without these flags, or as root: mount -o remount,%s %s",
+			strings.Join(wanted, ","), m.Mountpoint),
+			"%s is on a mount with the flags %s (%s): they are locked in a user namespace, and volumes or images may fail",
+			m.Path, strings.Join(flags, ","), m.Mountpoint)
+	}
+	if m.IDMapped {
+		add(false, elsewhere+" that is mounted without id mapping",
+			"%s is on an id-mapped mount (%s): owners that the mapping leaves out cannot be stored", m.Path, m.Mountpoint)
+	}
+	return found
+}

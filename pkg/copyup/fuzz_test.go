@@ -1,0 +1,156 @@
+package copyup
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"testing"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// choices turns bytes into a host and a Spec.
+type choices struct{ data []byte }
+
+func (c *choices) next(n int) int {
+	if len(c.data) == 0 {
+		return 0
+	}
+	b := int(c.data[0])
+	c.data = c.data[1:]
+	return b % n
+}
+
+func (c *choices) path() string {
+	names := []string{"a", "b", "c", "run", "lib"}
+	name := []string{"/run", "/var", "/srv"}[c.next(3)]
+	for range 1 + c.next(4) {
+		name = path.Join(name, names[c.next(len(names))])
+	}
+	return name
+}
+
+// host has links of all kinds but one: relative links that climb out of a copied-up directory from two or more levels
+// below it, which RootlessKit's copy-up cannot carry (package comment).
+func (c *choices) host() *model {
+	m := hostModel("/run/", "/var/tmp/", "/srv/", "/home/u/one/", "/home/u/two/")
+	for range c.next(24) {
+		name := c.path()
+		node := &inode{host: true, mode: 0o644}
+		switch c.next(4) {
+		case 0:
+			node.mode, node.link = fs.ModeSymlink|0o777, c.path()
+		case 1:
+			node.mode, node.link = fs.ModeSymlink|0o777, path.Base(c.path())
+			if path.Dir(path.Dir(name)) == "/" {
+				node.link = ".." + c.path()
+			}
+		case 2:
+			node = newDir(true, 0o755)
+		}
+		m.put(name, node)
+	}
+	return m
+}
+
+func (c *choices) spec() Spec {
+	s := Spec{CopyUp: []string{"/run", "/var"}}
+	for range c.next(6) {
+		s.Real = append(s.Real, Dir{Path: c.path()})
+	}
+	for _, source := range []string{"/home/u/one", "/home/u/two"}[:c.next(3)] {
+		s.Binds = append(s.Binds, Bind{Source: source, Target: c.path()})
+	}
+	for range c.next(3) {
+		s.Keep = append(s.Keep, c.path())
+	}
+	return s
+}
+
+func allPaths(n *inode, at string, visit func(string)) {
+	for name, child := range n.children {
+		visit(path.Join(at, name))
+		allPaths(child, path.Join(at, name), visit)
+	}
+}
+
+// FuzzPlan checks on arbitrary hosts and specs that no step touches the host, that every target is a real directory on
+// real parents, that a second plan is empty, and that everything which does not lead through a directory of ours is
+// found where it was.
+func FuzzPlan(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte("a host of many names, and of some links between them"))
+	f.Add([]byte{9, 1, 2, 4, 1, 0, 1, 1, 0, 0, 1, 3, 4, 0, 1, 2, 3, 4, 3, 1, 1, 4, 0, 1, 2, 0, 1, 3, 2, 1, 1, 4, 2})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := &choices{data}
+		m := c.host()
+		before := map[string]*inode{}
+		through := map[string][]string{}
+		allPaths(m.root, "/", func(name string) {
+			if n, visited, err := m.resolve(name, true); err == nil {
+				before[name], through[name] = n, visited
+			}
+		})
+		spec := c.spec()
+		var listing []string
+		allPaths(m.root, "/", func(name string) {
+			listing = append(listing, name+" "+m.lookupPlain(name).mode.String()[:1]+" "+m.lookupPlain(name).link)
+		})
+		if err := carryOut(m, spec); err != nil {
+			if errors.Is(err, errdefs.ErrConfig) {
+				return
+			}
+			t.Fatalf("%v\nhost: %q\nspec: %+v", err, listing, spec)
+		}
+		ours := targets(t, m, spec)
+		for name, want := range before {
+			if !touches(through[name], ours, want.mode.IsDir()) && !found(m, name, want) {
+				t.Fatalf("%s is not found any more\nhost: %q\nspec: %+v", name, listing, spec)
+			}
+		}
+	})
+}
+
+// targets checks that the wanted paths are real and returns their true names.
+func targets(t *testing.T, m *model, spec Spec) []string {
+	ours := []string{"/run/xtables.lock"}
+	for _, d := range spec.Real {
+		ours = append(ours, d.Path)
+	}
+	for _, b := range spec.Binds {
+		ours = append(ours, b.Target)
+	}
+	p := &planner{view: m, roots: map[string]string{"/run": ".ro1", "/var": ".ro1"}}
+	for i := 1; i < len(ours); i++ {
+		name, err := p.canonical(ours[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours[i] = name
+		if n := m.lookupPlain(name); p.rootOf(name) != "" && (n == nil || !n.mode.IsDir()) {
+			t.Fatalf("%s is not real\nspec: %+v", name, spec)
+		}
+	}
+	return ours
+}
+
+// touches tells whether a path goes through what became ours, or is a file where one of our directories must be.
+func touches(visited, ours []string, isDir bool) bool {
+	for _, name := range visited {
+		for _, dir := range ours {
+			if within(name, dir) || !isDir && within(dir, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// found tells whether name leads to what it led to, or to a directory that was made real in its place.
+func found(m *model, name string, want *inode) bool {
+	n, _, err := m.resolve(name, true)
+	if err != nil {
+		return false
+	}
+	return n == want || want.mode.IsDir() && n.mode.IsDir() && !n.host
+}

@@ -1,0 +1,92 @@
+package copyup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// flagPairs are the flags of a mount as statfs(2) reports them and as mount(2) takes them. Those that the host set are
+// locked in a user namespace, the times included: a remount that leaves one out is refused with EPERM
+// (mount_namespaces(7), "Restrictions on mount namespaces").
+func flagPairs() [][2]uintptr {
+	return [][2]uintptr{
+		{unix.ST_RDONLY, unix.MS_RDONLY},
+		{unix.ST_NOSUID, unix.MS_NOSUID},
+		{unix.ST_NODEV, unix.MS_NODEV},
+		{unix.ST_NOEXEC, unix.MS_NOEXEC},
+		{stNoSymFollow, unix.MS_NOSYMFOLLOW},
+		{unix.ST_NOATIME, unix.MS_NOATIME},
+		{unix.ST_NODIRATIME, unix.MS_NODIRATIME},
+		{unix.ST_RELATIME, unix.MS_RELATIME},
+	}
+}
+
+// stNoSymFollow is ST_NOSYMFOLLOW of linux/statfs.h.
+const stNoSymFollow = 0x2000
+
+// remountFlags turns the flags that statfs reports into those that a remount has to repeat.
+func remountFlags(statfs int64) uintptr {
+	var flags uintptr
+	for _, pair := range flagPairs() {
+		if uintptr(statfs)&pair[0] != 0 {
+			flags |= pair[1]
+		}
+	}
+	// Naming only nodiratime would make the kernel turn strict times into relative ones.
+	if flags&(unix.MS_NOATIME|unix.MS_RELATIME) == 0 && flags&unix.MS_NODIRATIME != 0 {
+		flags |= unix.MS_STRICTATIME
+	}
+	return flags
+}
+
+// BindKeepingFlags binds source, with all that is mounted below it, over target. Extra are MS_… flags to add to the
+// bind's own mount, such as MS_RDONLY; the flags that source's mount has are kept with them, so that the remount is
+// allowed. With no extra there is no remount. A target that could not get its extra flags is unbound again.
+//
+// Runs in: child.
+func BindKeepingFlags(source, target string, extra uintptr) error {
+	// Recursive, since mounts that the host has below source are locked to it: binding without them is refused.
+	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s over %s: %w", source, target, err)
+	}
+	if extra == 0 {
+		return nil
+	}
+	err := remount(source, target, extra)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("set mount flags of %s: %w", target, err), unix.Unmount(target, unix.MNT_DETACH))
+	}
+	return err
+}
+
+func remount(source, target string, extra uintptr) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(source, &st); err != nil {
+		return err
+	}
+	flags := remountFlags(int64(st.Flags)) | extra
+	return unix.Mount("none", target, "", unix.MS_BIND|unix.MS_REMOUNT|flags, "")
+}
+
+// MaskKmsg binds /dev/null over /dev/kmsg when this process may not read it, as with kernel.dmesg_restrict=1: the
+// kubelet takes an empty log for a quiet kernel, but ends on one that it cannot open. A host with no /dev/kmsg is left
+// as it is. Calling it again changes nothing.
+//
+// Runs in: child.
+func MaskKmsg() error { return maskUnreadable("/dev/kmsg", "/dev/null") }
+
+func maskUnreadable(node, null string) error {
+	fd, err := unix.Open(node, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case err == nil:
+		return unix.Close(fd)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
+		return BindKeepingFlags(null, node, 0)
+	}
+	return fmt.Errorf("open %s: %w", node, err)
+}

@@ -1,0 +1,117 @@
+package copyup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// maxLinks is how many links are followed in one path, as many as the kernel follows (path_resolution(7)).
+const maxLinks = 40
+
+// canonical follows the host's own links among the parents of name while they lead into a copied-up directory
+// (/var/run to /run). A link that leads elsewhere is left: a real directory will stand in its place.
+func (p *planner) canonical(name string) (string, error) {
+	for range maxLinks {
+		next := p.followOnce(name)
+		if next == name {
+			return name, nil
+		}
+		name = next
+	}
+	return "", syscall.ELOOP
+}
+
+func (p *planner) followOnce(name string) string {
+	for i := 1; i < len(name); i++ {
+		if name[i] != '/' {
+			continue
+		}
+		dir := name[:i]
+		e, err := p.view.Lstat(dir)
+		if err != nil {
+			return name
+		}
+		as, settled := p.settled[dir]
+		if settled && as != kindParent {
+			return name
+		}
+		if settled || !e.isLink() || p.inPlace(dir, e.Link) {
+			continue
+		}
+		if dest := resolve(path.Dir(dir), e.Link); p.rootOf(dest) != "" {
+			return path.Join(dest, name[i:])
+		}
+	}
+	return name
+}
+
+// inPlace tells whether a link with that text, standing at name, leads to the original of name.
+func (p *planner) inPlace(name, link string) bool {
+	root := p.rootOf(name)
+	return root != "" && resolve(path.Dir(name), link) == path.Join(root, p.roots[root], name[len(root):])
+}
+
+func (p *planner) addKeeps() error {
+	names := slices.Clone(p.spec.Keep)
+	for _, b := range p.spec.Binds {
+		names = append(names, b.Source)
+	}
+	var errs []error
+	for _, name := range names {
+		if err := p.addKeep(name); err != nil {
+			errs = append(errs, fmt.Errorf("keep %q: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *planner) addKeep(name string) error {
+	if err := checkPath(name); err != nil {
+		return err
+	}
+	name, err := p.canonical(path.Clean(name))
+	if err != nil || p.rootOf(name) == "" {
+		return err
+	}
+	for _, w := range p.wants {
+		if w.kind == kindBind && within(name, w.path) {
+			return fmt.Errorf("would be hidden by the bind over %s", w.path)
+		}
+	}
+	if w := p.wants[name]; w != nil && w.kind == kindEmpty {
+		w.kind = kindParent // real and writable, with all that the host has in it
+	}
+	p.keep = append(p.keep, name)
+	return nil
+}
+
+// within tells whether name is dir or lies below it.
+func within(name, dir string) bool {
+	return name == dir || strings.HasPrefix(name, dir+"/")
+}
+
+// resolve returns the path to which a link with that text leads from dir.
+func resolve(dir, link string) string {
+	if path.IsAbs(link) {
+		return path.Clean(link)
+	}
+	return path.Join(dir, link)
+}
+
+// deeper returns the text that a link must have one directory further down to lead where link leads.
+func deeper(link string) string {
+	if path.IsAbs(link) {
+		return link
+	}
+	return "../" + link // not cleaned: a ".." after a link must stay where it is
+}
+
+// isMissing tells whether a path leads to nothing, or to no directory.
+func isMissing(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP)
+}

@@ -1,0 +1,124 @@
+// Package hostsetup does root's part, once for each account that runs nodes: what an ordinary user cannot do for itself
+// and a node cannot do without. It also takes back what it did, and on hosts without systemd lets root become the user
+// inside the user's delegated cgroup.
+//
+// A Plan is an ordered list of steps. Each knows whether it is needed, the shell lines that do it, and how to undo it;
+// so a plan that is run twice changes nothing the second time, and --dry-run prints a script that does the same.
+// What was done is recorded below /var/lib/rootlessnode-host, and only that is taken back.
+//
+// It installs no packages: it names them. Who may call: root. Runs in: parent.
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+// DefaultUser is the account that `make up` makes for root.
+const DefaultUser = "rootlessnode"
+
+// Options says for whom and how the host is set up. Only User is required.
+type Options struct {
+	// User is the account's name.
+	User string
+	// CreateUser makes the account if there is none.
+	CreateUser bool
+	// SubidCount is how many subordinate ids of each kind the account is to have. 0: 65536. Pods with user namespaces of
+	// their own (hostUsers: false) need a further 65536 each.
+	SubidCount int64
+	// PortStart lowers net.ipv4.ip_unprivileged_port_start to it, for all users of the host. 0: left alone.
+	PortStart int
+	// Exe is the absolute path of our executable, without links, for AppArmor's profile.
+	Exe string
+
+	// Root is put before every path of the host, for tests. Empty: the real host.
+	Root string
+	// Systemd says whether systemd is PID 1. nil: /run/systemd/system tells.
+	Systemd *bool
+	// LookPath finds a program. nil: on PATH and in the sbin directories.
+	LookPath func(program string) string
+	// Run runs a program as root and returns an error with what it complained of. nil: it does.
+	Run func(ctx context.Context, program string, args ...string) error
+	// Cgroups says where the cgroup tree is, for tests.
+	Cgroups cgroupv2.Options
+	// EUID is the caller's effective uid. nil: asked.
+	EUID func() int
+}
+
+// env is Options with everything filled in.
+type env struct {
+	Options
+	systemd bool
+}
+
+func newEnv(o Options) *env {
+	e := &env{Options: o}
+	if e.SubidCount == 0 {
+		e.SubidCount = hostinfo.MinSubids
+	}
+	if e.LookPath == nil {
+		e.LookPath = lookPath
+	}
+	if e.Run == nil {
+		e.Run = run
+	}
+	if e.EUID == nil {
+		e.EUID = os.Geteuid
+	}
+	if o.Systemd != nil {
+		e.systemd = *o.Systemd
+	} else {
+		e.systemd = e.exists(hostinfo.SystemdBooted)
+	}
+	return e
+}
+
+func (e *env) path(p string) string { return filepath.Join(e.Root, p) }
+
+func (e *env) exists(p string) bool {
+	_, err := os.Stat(e.path(p))
+	return err == nil
+}
+
+func (e *env) account(ctx context.Context) (hostinfo.Account, bool, error) {
+	return hostinfo.Lookup(ctx, e.Root, e.User, e.LookPath("getent"))
+}
+
+func lookPath(program string) string {
+	if p, err := exec.LookPath(program); err == nil && filepath.IsAbs(p) {
+		return p
+	}
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
+		p := filepath.Join(dir, program)
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 {
+			return p
+		}
+	}
+	return ""
+}
+
+func run(ctx context.Context, program string, args ...string) error {
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if text := strings.TrimSpace(string(out)); err != nil && text != "" {
+		return errors.New(strings.ReplaceAll(text, "\n", "; "))
+	}
+	return err
+}
+
+// quote makes one word for a shell of s.
+func quote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=@,+", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

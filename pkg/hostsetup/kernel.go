@@ -1,0 +1,271 @@
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+// Files of ours that the host reads at boot.
+const (
+	ModulesFile = "/etc/modules-load.d/rootlessnode.conf"
+	SysctlFile  = "/etc/sysctl.d/99-rootlessnode.conf"
+)
+
+// modules are what a node uses and a user namespace cannot load. A kernel may lack some of them (the ip_tables family,
+// where all is nftables) or have them built in.
+func modules() []string {
+	return []string{
+		"fuse", "tun", "overlay", "bridge", "br_netfilter", "veth", "vxlan",
+		"nf_tables", "nft_compat", "nft_chain_nat", "ip_tables", "iptable_nat", "iptable_filter", "ip6_tables", "ip6table_nat", "ip6table_filter",
+		"xt_MASQUERADE", "xt_addrtype", "xt_comment", "xt_conntrack", "xt_mark", "xt_multiport", "xt_nat", "xt_tcpudp",
+	}
+}
+
+// moduleStep loads the modules that this kernel has as files, now and at each boot. A host without modprobe, or without
+// modules, has them built in or not at all; checks by use tell.
+func moduleStep(p *Plan) (Step, error) {
+	e := p.env
+	const step = "modules"
+	wanted := e.loadable()
+	text := marker + strings.Join(wanted, "\n") + "\n"
+	s := Step{
+		Name: step, Title: "load kernel modules", Why: "a user namespace cannot load them",
+		Needed: func() (bool, error) {
+			return len(wanted) > 0 && (!e.fileIs(ModulesFile, text) || len(e.unloaded(wanted)) > 0), nil
+		},
+		Do: func(ctx context.Context) error {
+			for _, m := range e.unloaded(wanted) {
+				if err := e.Run(ctx, e.LookPath("modprobe"), m); err != nil {
+					return fmt.Errorf("modprobe %s: %w", m, err)
+				}
+			}
+			if err := e.putFile(ModulesFile, text); err != nil {
+				return err
+			}
+			p.record.add(step, entry{Files: map[string]string{ModulesFile: text}})
+			return nil
+		},
+		// Loaded modules stay: others may use them by now, and they go with the next boot.
+		Undo: func(context.Context) error { _, err := p.removeFiles(step); return err },
+	}
+	if len(wanted) > 0 {
+		s.Commands = append([]string{"modprobe -a " + strings.Join(wanted, " ")}, putCommands(ModulesFile, text)...)
+	}
+	return s, nil
+}
+
+// loadable are the modules that the running kernel has a file for (modules.dep(5)); built-in ones need no loading.
+func (e *env) loadable() []string {
+	if e.LookPath("modprobe") == "" {
+		return nil
+	}
+	release, err := os.ReadFile(e.path("/proc/sys/kernel/osrelease"))
+	if err != nil {
+		return nil
+	}
+	dep, err := os.ReadFile(e.path(filepath.Join("/lib/modules", strings.TrimSpace(string(release)), "modules.dep")))
+	if err != nil {
+		return nil
+	}
+	have := map[string]bool{}
+	for line := range strings.Lines(string(dep)) {
+		file, _, _ := strings.Cut(line, ":")
+		name, _, _ := strings.Cut(filepath.Base(file), ".")
+		have[strings.ReplaceAll(name, "-", "_")] = true
+	}
+	var out []string
+	for _, m := range modules() {
+		if have[m] {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (e *env) unloaded(names []string) []string {
+	b, _ := os.ReadFile(e.path("/proc/modules"))
+	var out []string
+	for _, m := range names {
+		loaded := slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool { return strings.HasPrefix(line, m+" ") })
+		if !loaded {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// sysctl is a value that must not be too low, or, with most set, not too high.
+type sysctl struct {
+	key  string
+	want int64
+	most bool
+	// onlyZero leaves any value but 0 alone.
+	onlyZero bool
+}
+
+func (s sysctl) file() string { return "/proc/sys/" + strings.ReplaceAll(s.key, ".", "/") }
+
+func (s sysctl) satisfied(have int64) bool {
+	switch {
+	case s.onlyZero:
+		return have != 0
+	case s.most:
+		return have <= s.want
+	}
+	return have >= s.want
+}
+
+func (e *env) sysctls() []sysctl {
+	list := []sysctl{
+		{key: "fs.inotify.max_user_instances", want: hostinfo.InotifyInstances},
+		{key: "fs.inotify.max_user_watches", want: hostinfo.InotifyWatches},
+		{key: "user.max_user_namespaces", want: hostinfo.UserNamespaces, onlyZero: true},
+		{key: "kernel.unprivileged_userns_clone", want: 1, onlyZero: true},
+	}
+	if e.PortStart > 0 {
+		list = append(list, sysctl{key: "net.ipv4.ip_unprivileged_port_start", want: int64(e.PortStart), most: true})
+	}
+	return list
+}
+
+// unsatisfied are the sysctls to set, each with its present value. One that this kernel does not have is left out.
+func (e *env) unsatisfied() (set []sysctl, have map[string]string, err error) {
+	have = map[string]string{}
+	for _, s := range e.sysctls() {
+		b, err := os.ReadFile(e.path(s.file()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", s.key, err)
+		}
+		if !s.satisfied(n) {
+			set, have[s.key] = append(set, s), strconv.FormatInt(n, 10)
+		}
+	}
+	return set, have, nil
+}
+
+// sysctlText is our file with further settings in it.
+func (e *env) sysctlText(add []sysctl) string {
+	values := map[string]string{}
+	b, _ := os.ReadFile(e.path(SysctlFile))
+	for line := range strings.Lines(string(b)) {
+		if key, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
+			values[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	for _, s := range add {
+		values[s.key] = strconv.FormatInt(s.want, 10)
+	}
+	text := marker
+	for _, key := range sortedKeys(values) {
+		text += key + " = " + values[key] + "\n"
+	}
+	return text
+}
+
+func sysctlStep(p *Plan) (Step, error) {
+	e := p.env
+	const step = "sysctl"
+	set, _, err := e.unsatisfied()
+	if err != nil {
+		return Step{}, err
+	}
+	s := Step{
+		Name: step, Title: "raise limits of the kernel", Why: "inotify instances are few for a node and its pods; user namespaces must be allowed",
+		Needed: func() (bool, error) {
+			set, _, err := e.unsatisfied()
+			return len(set) > 0, err
+		},
+		Do: func(context.Context) error {
+			set, before, err := e.unsatisfied()
+			if err != nil {
+				return err
+			}
+			text, after := e.sysctlText(set), map[string]string{}
+			for _, s := range set {
+				value := strconv.FormatInt(s.want, 10)
+				if err := os.WriteFile(e.path(s.file()), []byte(value), 0o644); err != nil {
+					return err
+				}
+				after[s.key] = value
+			}
+			if err := e.putFile(SysctlFile, text); err != nil {
+				return err
+			}
+			p.record.add(step, entry{Files: map[string]string{SysctlFile: text}, Before: before, After: after})
+			return nil
+		},
+		Undo: func(context.Context) error { return p.undoSysctls(step) },
+	}
+	if len(set) > 0 {
+		s.Commands = append(putCommands(SysctlFile, e.sysctlText(set)), "sysctl -q -p "+SysctlFile)
+	}
+	return s, nil
+}
+
+func (p *Plan) undoSysctls(step string) error {
+	e, did := p.env, p.record.Steps[step]
+	shared := p.record.usedByOthers(step, SysctlFile)
+	_, err := p.removeFiles(step)
+	faults := []error{err}
+	for key, after := range did.After {
+		if shared || p.record.usedByOthers(step, key) {
+			continue
+		}
+		file := e.path(sysctl{key: key}.file())
+		now, err := os.ReadFile(file)
+		if err != nil || strings.TrimSpace(string(now)) != after {
+			continue // gone, or set by somebody else since
+		}
+		faults = append(faults, os.WriteFile(file, []byte(did.Before[key]), 0o644))
+	}
+	return errors.Join(faults...)
+}
+
+// appArmorStep writes a profile where AppArmor keeps programs without one from making user namespaces (Ubuntu).
+func appArmorStep(p *Plan) (Step, error) {
+	e := p.env
+	const step = "apparmor"
+	b, err := os.ReadFile(e.path(hostinfo.AppArmorSysctl))
+	if err != nil || strings.TrimSpace(string(b)) != "1" || e.Exe == "" {
+		return Step{}, nil
+	}
+	path, text := hostinfo.AppArmorProfile(e.Exe)
+	text = marker + text
+	reload := func(ctx context.Context, option string) error {
+		return e.Run(ctx, e.LookPath("apparmor_parser"), option, e.path(path))
+	}
+	return Step{
+		Name: step, Title: "let " + e.Exe + " make user namespaces", Why: "kernel.apparmor_restrict_unprivileged_userns is 1 on this host",
+		Commands: append(putCommands(path, text), "apparmor_parser --replace "+quote(path)),
+		Needed:   func() (bool, error) { return !e.fileIs(path, text), nil },
+		Do: func(ctx context.Context) error {
+			if err := e.putFile(path, text); err != nil {
+				return err
+			}
+			p.record.add(step, entry{Files: map[string]string{path: text}})
+			return reload(ctx, "--replace")
+		},
+		Undo: func(ctx context.Context) error {
+			if !p.record.usedByOthers(step, path) && e.exists(path) {
+				_ = reload(ctx, "--remove") // not loaded is as good
+			}
+			_, err := p.removeFiles(step)
+			return err
+		},
+	}, nil
+}

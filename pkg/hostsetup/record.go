@@ -1,0 +1,201 @@
+package hostsetup
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// RecordDir keeps one record for each account that the host was set up for.
+const RecordDir = "/var/lib/rootlessnode-host"
+
+// entry is what one step changed.
+type entry struct {
+	// Files are whole files that we wrote, with their text, so that one changed since is left alone.
+	Files map[string]string `json:"files,omitempty"`
+	// Rows are lines that we added to files, by file.
+	Rows map[string][]string `json:"rows,omitempty"`
+	// Before and After are values that we replaced and what we put there: sysctls, and the mode of a device.
+	Before map[string]string `json:"before,omitempty"`
+	After  map[string]string `json:"after,omitempty"`
+}
+
+// record is what was done for one account.
+type record struct {
+	User  string           `json:"user"`
+	UID   int              `json:"uid,omitempty"`
+	Steps map[string]entry `json:"steps"`
+
+	env *env
+}
+
+func recordPath(e *env, user string) string { return e.path(filepath.Join(RecordDir, user+".json")) }
+
+func readRecord(e *env) (*record, error) {
+	r := &record{User: e.User, Steps: map[string]entry{}, env: e}
+	b, err := os.ReadFile(recordPath(e, e.User))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, r)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the record of host setup: %w", err)
+	}
+	if r.Steps == nil {
+		r.Steps = map[string]entry{}
+	}
+	return r, nil
+}
+
+func (r *record) has(step string) bool { _, ok := r.Steps[step]; return ok }
+
+// forget drops a step's entry.
+func (r *record) forget(step string) { delete(r.Steps, step) }
+
+// add merges what a step did into the entry of earlier runs. What stood there before the first run stays so.
+func (r *record) add(step string, did entry) {
+	e := r.Steps[step]
+	merge := func(into *map[string]string, from map[string]string, keep bool) {
+		for k, v := range from {
+			if *into == nil {
+				*into = map[string]string{}
+			}
+			if _, ok := (*into)[k]; !ok || !keep {
+				(*into)[k] = v
+			}
+		}
+	}
+	merge(&e.Files, did.Files, false)
+	merge(&e.Before, did.Before, true)
+	merge(&e.After, did.After, false)
+	for file, rows := range did.Rows {
+		if e.Rows == nil {
+			e.Rows = map[string][]string{}
+		}
+		e.Rows[file] = append(e.Rows[file], rows...)
+	}
+	r.Steps[step] = e
+}
+
+// save writes the record, or removes it when nothing is left in it.
+func (r *record) save() error {
+	path := recordPath(r.env, r.User)
+	if len(r.Steps) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		_ = os.Remove(filepath.Dir(path)) // when it was the last
+		return nil
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return writeFile(path, append(b, '\n'), 0o644)
+}
+
+// usedByOthers tells whether another account's record of the same step names file.
+func (r *record) usedByOthers(step, file string) bool {
+	others, _ := filepath.Glob(r.env.path(filepath.Join(RecordDir, "*.json")))
+	for _, path := range others {
+		var o record
+		b, err := os.ReadFile(path)
+		if path == recordPath(r.env, r.User) || err != nil || json.Unmarshal(b, &o) != nil {
+			continue
+		}
+		if _, ok := o.Steps[step].Files[file]; ok {
+			return true
+		}
+		if _, ok := o.Steps[step].After[file]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// writeFile replaces path as a whole or not at all.
+func writeFile(path string, b []byte, mode os.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }()
+	_, err = tmp.Write(b)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// putFile writes a file of ours, making its directory, and returns what to record.
+func (e *env) putFile(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(e.path(path)), 0o755); err != nil {
+		return err
+	}
+	return writeFile(e.path(path), []byte(text), 0o644)
+}
+
+// fileIs tells whether path holds exactly text.
+func (e *env) fileIs(path, text string) bool {
+	b, err := os.ReadFile(e.path(path))
+	return err == nil && string(b) == text
+}
+
+// putCommands are the lines that putFile stands for.
+func putCommands(path, text string) []string {
+	lines := []string{"mkdir -p " + quote(filepath.Dir(path)), "cat > " + quote(path) + " <<'EOF'"}
+	lines = append(lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+	return append(lines, "EOF")
+}
+
+// removeFiles takes files of a step back: those that are as we left them and that no other account needs.
+func (p *Plan) removeFiles(step string) (removed bool, err error) {
+	var faults []error
+	for path, text := range p.record.Steps[step].Files {
+		switch {
+		case p.record.usedByOthers(step, path), !p.env.exists(path):
+			continue
+		case !p.env.fileIs(path, text):
+			faults = append(faults, fmt.Errorf("%s was changed since: left alone", path))
+			continue
+		}
+		if err := os.Remove(p.env.path(path)); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		removed = true
+	}
+	return removed, errors.Join(faults...)
+}
+
+// removeRows takes lines back that we added to a file; lines that are gone already are no fault.
+func (e *env) removeRows(path string, rows []string) error {
+	b, err := os.ReadFile(e.path(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, err := os.Stat(e.path(path))
+	if err != nil {
+		return err
+	}
+	var keep strings.Builder
+	for line := range strings.Lines(string(b)) {
+		if !slices.Contains(rows, strings.TrimRight(line, "\n")) {
+			keep.WriteString(line)
+		}
+	}
+	return writeFile(e.path(path), []byte(keep.String()), st.Mode().Perm())
+}

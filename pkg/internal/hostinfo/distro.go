@@ -1,0 +1,110 @@
+package hostinfo
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Distro knows how the host's distribution installs packages.
+type Distro struct {
+	family string
+}
+
+// The families of distributions that share a package manager and package names.
+const (
+	debian = "debian"
+	fedora = "fedora"
+	suse   = "suse"
+	arch   = "arch"
+	alpine = "alpine"
+)
+
+// DetectDistro reads os-release(5). Of an unknown distribution it knows no command.
+func DetectDistro(root string) Distro {
+	for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+		b, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			continue
+		}
+		return Distro{family: familyOf(b)}
+	}
+	return Distro{}
+}
+
+func familyOf(osRelease []byte) string {
+	var ids []string
+	for _, key := range []string{"ID=", "ID_LIKE="} {
+		for line := range bytes.Lines(osRelease) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(string(line)), key); ok {
+				ids = append(ids, strings.Fields(strings.Trim(v, `"'`))...)
+			}
+		}
+	}
+	for _, id := range ids {
+		switch id {
+		case "debian", "ubuntu":
+			return debian
+		case "fedora", "rhel", "centos":
+			return fedora
+		case "suse", "opensuse", "sles":
+			return suse
+		case "arch":
+			return arch
+		case "alpine":
+			return alpine
+		}
+	}
+	return ""
+}
+
+// packages names the package of a program, where it is not the program's own name.
+func packages(family, program string) string {
+	byFamily := map[string]map[string]string{
+		debian: {"newuidmap": "uidmap", "newgidmap": "uidmap", "ip": "iproute2", "nft": "nftables", "pasta": "passt",
+			"lxc-user-nic": "lxc", "mount": "mount", "umount": "mount", "modprobe": "kmod", "useradd": "passwd"},
+		fedora: {"newuidmap": "shadow-utils", "newgidmap": "shadow-utils", "ip": "iproute", "nft": "nftables",
+			"iptables": "iptables-nft", "conntrack": "conntrack-tools", "pasta": "passt", "lxc-user-nic": "lxc",
+			"mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow-utils"},
+		suse: {"newuidmap": "shadow", "newgidmap": "shadow", "ip": "iproute2", "nft": "nftables", "conntrack": "conntrack-tools",
+			"pasta": "passt", "lxc-user-nic": "lxc", "mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow"},
+		arch: {"newuidmap": "shadow", "newgidmap": "shadow", "ip": "iproute2", "nft": "nftables", "conntrack": "conntrack-tools",
+			"pasta": "passt", "lxc-user-nic": "lxc", "mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow"},
+		alpine: {"newuidmap": "shadow-uidmap", "newgidmap": "shadow-uidmap", "ip": "iproute2", "nft": "nftables",
+			"conntrack": "conntrack-tools", "pasta": "passt", "lxc-user-nic": "lxc", "modprobe": "kmod", "useradd": "shadow"},
+	}
+	if p, ok := byFamily[family][program]; ok {
+		return p
+	}
+	return program
+}
+
+// Packages returns the packages of programs, sorted, each once.
+func (d Distro) Packages(programs []string) []string {
+	var out []string
+	for _, p := range programs {
+		out = append(out, packages(d.family, p))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// InstallCommand is the line by which root installs programs. On an unknown distribution it is a comment.
+func (d Distro) InstallCommand(programs []string) string {
+	names := strings.Join(d.Packages(programs), " ")
+	switch d.family {
+	case debian:
+		return "apt-get install -y " + names
+	case fedora:
+		return "dnf install -y " + names
+	case suse:
+		return "zypper install -y " + names
+	case arch:
+		return "pacman -S --needed " + names
+	case alpine:
+		return "apk add " + names
+	}
+	return "# install, by your distribution's means, the programs: " + strings.Join(programs, " ")
+}

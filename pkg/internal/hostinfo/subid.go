@@ -1,0 +1,131 @@
+package hostinfo
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// MinSubids is how many subordinate ids of each kind a node needs: what one image's users may be numbered with.
+const MinSubids = 65536
+
+// The files of subuid(5) and subgid(5).
+const (
+	SubuidFile = "/etc/subuid"
+	SubgidFile = "/etc/subgid"
+)
+
+// SubidRow is one row of subuid(5) or subgid(5), or of getsubids(1).
+type SubidRow struct {
+	// Owner is a name or a uid in digits.
+	Owner        string
+	Start, Count int64
+	// Where names the row for messages: "/etc/subuid line 3".
+	Where string
+}
+
+// End is the first id after the row's.
+func (r SubidRow) End() int64 { return r.Start + r.Count }
+
+// Overlaps tells whether two rows share an id.
+func (r SubidRow) Overlaps(o SubidRow) bool { return r.Start < o.End() && o.Start < r.End() }
+
+// BelongsTo tells whether the row is a's.
+func (r SubidRow) BelongsTo(a Account) bool {
+	return r.Owner == a.Name || r.Owner == strconv.Itoa(a.UID)
+}
+
+// String is the row as it stands in the file.
+func (r SubidRow) String() string { return fmt.Sprintf("%s:%d:%d", r.Owner, r.Start, r.Count) }
+
+// ReadSubids reads the rows of file, SubuidFile or SubgidFile. A file that is not there has no rows; a row that cannot
+// be read is in bad, by its place: RootlessKit stops at one, whosever it is.
+func ReadSubids(root, file string) (rows []SubidRow, bad []string, err error) {
+	b, err := os.ReadFile(filepath.Join(root, file))
+	if os.IsNotExist(err) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, bad = ParseSubids(b, file)
+	return rows, bad, nil
+}
+
+// ParseSubids is ReadSubids for text. Pure.
+func ParseSubids(b []byte, file string) (rows []SubidRow, bad []string) {
+	n := 0
+	for line := range bytes.Lines(b) {
+		n++
+		text, where := strings.TrimSpace(string(line)), fmt.Sprintf("%s line %d", file, n)
+		if text == "" || text[0] == '#' {
+			continue
+		}
+		f := strings.Split(text, ":")
+		if len(f) != 3 {
+			bad = append(bad, where)
+			continue
+		}
+		row, ok := newRow(f[0], f[1], f[2], where)
+		if !ok {
+			bad = append(bad, where)
+			continue
+		}
+		rows = append(rows, row)
+	}
+	return rows, bad
+}
+
+// ParseGetsubids reads what getsubids(1) prints: "0: name 100000 65536" a line. Pure.
+func ParseGetsubids(b []byte, where string) []SubidRow {
+	var rows []SubidRow
+	for line := range bytes.Lines(b) {
+		f := strings.Fields(string(line))
+		if len(f) != 4 || !strings.HasSuffix(f[0], ":") {
+			continue
+		}
+		if row, ok := newRow(f[1], f[2], f[3], where+" row "+strings.TrimSuffix(f[0], ":")); ok {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// maxID is the last id that a kernel uid_t holds besides (uid_t)-1.
+const maxID = 1<<32 - 2
+
+func newRow(owner, start, count, where string) (SubidRow, bool) {
+	s, err1 := strconv.ParseUint(start, 10, 32)
+	c, err2 := strconv.ParseUint(count, 10, 32)
+	if owner == "" || err1 != nil || err2 != nil || s+c > maxID+1 {
+		return SubidRow{}, false
+	}
+	return SubidRow{Owner: owner, Start: int64(s), Count: int64(c), Where: where}, true
+}
+
+// The range from which useradd(8) takes subordinate ids unless login.defs(5) says otherwise.
+const (
+	subidsFrom = 100000
+	subidsTo   = 600100000
+)
+
+// FreeSubids returns the first start from which count ids overlap none of rows, counting as useradd does: from 100000,
+// in steps of whole rows. It returns -1 when there is no room. Pure.
+func FreeSubids(rows []SubidRow, count int64) int64 {
+	candidate := SubidRow{Start: subidsFrom, Count: count}
+	for moved := true; moved; {
+		moved = false
+		for _, r := range rows {
+			if candidate.Overlaps(r) {
+				candidate.Start, moved = r.End(), true
+			}
+		}
+	}
+	if candidate.End() > subidsTo {
+		return -1
+	}
+	return candidate.Start
+}

@@ -1,0 +1,40 @@
+package hostinfo
+
+import (
+	"fmt"
+	"strings"
+)
+
+// What the kernel should allow. The inotify numbers are those which kind and others advise; all processes of a uid share
+// them.
+const (
+	InotifyInstances = 512
+	InotifyWatches   = 524288
+	// UserNamespaces is the usual advice where user.max_user_namespaces is 0.
+	UserNamespaces = 28633
+	// OpenFiles is the hard limit under which forwarded ports run out: the parent keeps a descriptor for each.
+	OpenFiles = 65536
+)
+
+// Files of host setup and of the hints to do the same by hand.
+const (
+	AppArmorDir     = "/etc/apparmor.d"
+	AppArmorSysctl  = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+	LingerDir       = "/var/lib/systemd/linger"
+	SystemdBooted   = "/run/systemd/system"
+	TunDevice       = "/dev/net/tun"
+	UserRuntimeDirs = "/run/user"
+)
+
+// AppArmorProfile returns path and text of a profile that lets exe, an absolute path without links, make user
+// namespaces where kernel.apparmor_restrict_unprivileged_userns is 1, and confines it in nothing.
+func AppArmorProfile(exe string) (path, text string) {
+	name := strings.ReplaceAll(strings.TrimPrefix(exe, "/"), "/", ".")
+	return AppArmorDir + "/" + name, fmt.Sprintf(`abi <abi/4.0>,
+include <tunables/global>
+
+profile %s "%s" flags=(unconfined) {
+  userns,
+}
+`, name, exe)
+}

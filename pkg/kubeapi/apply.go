@@ -1,0 +1,237 @@
+package kubeapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// FieldManager owns the fields that Apply sets.
+	FieldManager = "rootlessnode"
+	// applyPatience is how long Apply asks again for one document when the server is not quite up: connection refused,
+	// 5xx, too many requests, or a namespace that the control plane makes by itself shortly.
+	applyPatience = 15 * time.Second
+)
+
+// Apply applies every document of a YAML stream by server-side apply, as FieldManager and with force: fields that
+// someone else set to another value become ours, fields we do not name stay. Unknown fields are errors. Documents are
+// applied in the order given; a List stands for its items. All are tried, and the faults are joined.
+func (c *Client) Apply(ctx context.Context, manifest []byte) error {
+	docs, err := parseManifest(manifest)
+	errs := []error{err}
+	m := mapper{c: c, seen: map[string][]wireResource{}}
+	for _, d := range docs {
+		if err := c.applyOne(ctx, &m, d); err != nil {
+			errs = append(errs, fmt.Errorf("apply %s: %w", d, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
+	ctx, cancel := context.WithTimeout(ctx, applyPatience)
+	defer cancel()
+	w := waiter{pace: c.applyPace}
+	for {
+		path, err := m.path(ctx, d)
+		if err == nil {
+			err = c.do(ctx, request{
+				method: http.MethodPatch, path: path, contentType: mimeApplyPatch, body: d.json,
+				query: url.Values{
+					"fieldManager":    {FieldManager},
+					"force":           {"true"},
+					"fieldValidation": {"Strict"},
+				},
+			}, nil)
+		}
+		if err == nil || !passing(err) || !w.wait(ctx, err) {
+			return err
+		}
+	}
+}
+
+// passing tells whether err may be gone a moment later.
+func passing(err error) bool {
+	var se *apierrors.StatusError
+	if !errors.As(err, &se) {
+		return !errors.Is(err, errUnknownKind) && !errors.Is(err, context.Canceled) &&
+			!errors.Is(err, context.DeadlineExceeded)
+	}
+	switch c := int(se.ErrStatus.Code); {
+	case c == http.StatusTooManyRequests || c >= http.StatusInternalServerError:
+		return true
+	case c == http.StatusNotFound:
+		return se.ErrStatus.Details != nil && se.ErrStatus.Details.Kind == "namespaces"
+	}
+	return false
+}
+
+// document is one object of a manifest.
+type document struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+	Items []json.RawMessage `json:"items"`
+	json  []byte
+}
+
+func (d document) String() string {
+	name := d.Metadata.Name
+	if d.Metadata.Namespace != "" {
+		name = d.Metadata.Namespace + "/" + name
+	}
+	return d.Kind + " " + name
+}
+
+// parseManifest splits a YAML stream. What can be read is returned beside the joined faults of the rest.
+func parseManifest(manifest []byte) ([]document, error) {
+	var (
+		docs []document
+		errs []error
+	)
+	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for n := 1; ; n++ {
+		raw, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return docs, errors.Join(errs...)
+		}
+		if err != nil {
+			return docs, errors.Join(append(errs, fmt.Errorf("parse manifest document %d: %w", n, err))...)
+		}
+		js, err := yaml.YAMLToJSONStrict(raw)
+		if err == nil && string(js) == "null" {
+			continue // nothing but comments
+		}
+		if err == nil {
+			docs, err = addDocument(docs, js)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("parse manifest document %d: %w", n, err))
+		}
+	}
+}
+
+func addDocument(docs []document, js []byte) ([]document, error) {
+	d := document{json: js}
+	if err := json.Unmarshal(js, &d); err != nil {
+		return docs, err
+	}
+	if d.Kind == "List" {
+		var errs []error
+		for i, item := range d.Items {
+			var err error
+			if docs, err = addDocument(docs, item); err != nil {
+				errs = append(errs, fmt.Errorf("item %d: %w", i+1, err))
+			}
+		}
+		return docs, errors.Join(errs...)
+	}
+	if d.APIVersion == "" || d.Kind == "" || d.Metadata.Name == "" {
+		return docs, errors.New("apiVersion, kind and metadata.name are required")
+	}
+	d.Items = nil
+	return append(docs, d), nil
+}
+
+var errUnknownKind = errors.New("the API server does not know this kind")
+
+// wireResource is one entry of a discovery document.
+type wireResource struct {
+	Name       string `json:"name"`
+	Kind       string `json:"kind"`
+	Namespaced bool   `json:"namespaced"`
+}
+
+// mapper finds the path of an object. The kinds that a node's own manifests use are known; others are looked up in the
+// server's discovery, once for each group and version.
+type mapper struct {
+	c    *Client
+	seen map[string][]wireResource
+}
+
+func (m *mapper) path(ctx context.Context, d document) (string, error) {
+	prefix := "/apis/" + d.APIVersion
+	if !strings.Contains(d.APIVersion, "/") {
+		prefix = "/api/" + d.APIVersion
+	}
+	res, ok := knownKind(d.APIVersion, d.Kind)
+	if !ok {
+		var err error
+		if res, err = m.discover(ctx, prefix, d.Kind); err != nil {
+			return "", err
+		}
+	}
+	if res.Namespaced {
+		ns := d.Metadata.Namespace
+		if ns == "" {
+			ns = "default"
+		}
+		prefix += "/namespaces/" + url.PathEscape(ns)
+	}
+	return prefix + "/" + res.Name + "/" + url.PathEscape(d.Metadata.Name), nil
+}
+
+func (m *mapper) discover(ctx context.Context, prefix, kind string) (wireResource, error) {
+	if _, ok := m.seen[prefix]; !ok {
+		var list struct {
+			Resources []wireResource `json:"resources"`
+		}
+		if err := m.c.do(ctx, request{method: http.MethodGet, path: prefix}, &list); err != nil {
+			return wireResource{}, err
+		}
+		m.seen[prefix] = list.Resources
+	}
+	for _, r := range m.seen[prefix] {
+		if r.Kind == kind && !strings.Contains(r.Name, "/") { // a slash is a subresource
+			return r, nil
+		}
+	}
+	return wireResource{}, errUnknownKind
+}
+
+func knownKind(apiVersion, kind string) (wireResource, bool) {
+	name, namespaced := "", true
+	switch apiVersion + " " + kind {
+	case "v1 Namespace":
+		name, namespaced = "namespaces", false
+	case "v1 Node":
+		name, namespaced = "nodes", false
+	case "v1 ServiceAccount":
+		name = "serviceaccounts"
+	case "v1 ConfigMap":
+		name = "configmaps"
+	case "v1 Secret":
+		name = "secrets"
+	case "v1 Service":
+		name = "services"
+	case "apps/v1 Deployment":
+		name = "deployments"
+	case "apps/v1 DaemonSet":
+		name = "daemonsets"
+	case "rbac.authorization.k8s.io/v1 ClusterRole":
+		name, namespaced = "clusterroles", false
+	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":
+		name, namespaced = "clusterrolebindings", false
+	case "rbac.authorization.k8s.io/v1 Role":
+		name = "roles"
+	case "rbac.authorization.k8s.io/v1 RoleBinding":
+		name = "rolebindings"
+	}
+	return wireResource{Name: name, Kind: kind, Namespaced: namespaced}, name != ""
+}

@@ -1,0 +1,121 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const nodesPath = "/api/v1/nodes"
+
+// WatchNode calls fn with the Node object name at once and after every change, until ctx ends; it returns ctx's error.
+// While there is no such object fn gets one that has a name and nothing else: no UID, no conditions. fn is called from
+// one goroutine, owns what it is given, and holds up the watch while it runs. managedFields are left out.
+func (c *Client) WatchNode(ctx context.Context, name string, fn func(*corev1.Node)) error {
+	return c.followNode(ctx, name, fn, nil)
+}
+
+// WaitNode returns the Node object name as soon as cond holds for it; cond is asked only while the object exists. The
+// error at the end of ctx tells what was seen last (class errdefs.ErrTimeout if by its deadline).
+func (c *Client) WaitNode(ctx context.Context, name string, cond func(*corev1.Node) bool) (*corev1.Node, error) {
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		found *corev1.Node
+		last  error
+	)
+	err := c.followNode(stop, name, func(n *corev1.Node) {
+		switch {
+		case found != nil:
+		case n.UID == "":
+			last = errors.New("not registered yet")
+		case cond(n):
+			found = n
+			cancel()
+		default:
+			_, reason := NodeReady(n)
+			last = errors.New(reason)
+		}
+	}, func(err error) { last = err })
+	if found != nil {
+		return found, nil
+	}
+	if ctx.Err() == nil {
+		return nil, fmt.Errorf("wait for node %s: %w", name, err)
+	}
+	return nil, timedOut(ctx, "wait for node "+name, last)
+}
+
+func (c *Client) followNode(ctx context.Context, name string, fn func(*corev1.Node), fault func(error)) error {
+	give := func(n *corev1.Node) {
+		n.ManagedFields = nil
+		fn(n)
+	}
+	absent := func() { fn(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}) }
+	f := follower[corev1.Node]{
+		c: c, path: nodesPath, selector: "metadata.name=" + name,
+		version: func(n *corev1.Node) string { return n.ResourceVersion },
+		replace: func(all []corev1.Node) {
+			if len(all) == 0 {
+				absent()
+			}
+			for i := range all {
+				give(&all[i])
+			}
+		},
+		changed: give,
+		deleted: func(*corev1.Node) { absent() },
+		fault:   fault,
+	}
+	return f.run(ctx)
+}
+
+// NodeReady tells whether the Node's Ready condition is true, and otherwise why not in one line.
+func NodeReady(n *corev1.Node) (bool, string) {
+	for _, cond := range n.Status.Conditions {
+		if cond.Type != corev1.NodeReady {
+			continue
+		}
+		text := fmt.Sprintf("Ready is %s", cond.Status)
+		if cond.Reason != "" {
+			text += " (" + cond.Reason + ")"
+		}
+		if cond.Message != "" {
+			text += ": " + cond.Message
+		}
+		return cond.Status == corev1.ConditionTrue, text
+	}
+	return false, "no Ready condition yet"
+}
+
+// PatchNodeLabels sets and removes labels of the Node object name in one request; other labels are left alone. A label
+// in both set and remove is set. With nothing to do it asks nothing.
+func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[string]string, remove []string) error {
+	if len(set)+len(remove) == 0 {
+		return nil
+	}
+	labels := make(map[string]any, len(set)+len(remove))
+	for _, k := range remove {
+		labels[k] = nil
+	}
+	for k, v := range set {
+		labels[k] = v
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err != nil {
+		return fmt.Errorf("label node %s: %w", name, err)
+	}
+	err = c.do(ctx, request{
+		method: http.MethodPatch, path: nodesPath + "/" + url.PathEscape(name), contentType: mimeMergePatch, body: body,
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("label node %s: %w", name, err)
+	}
+	return nil
+}

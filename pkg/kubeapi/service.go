@@ -1,0 +1,150 @@
+package kubeapi
+
+import (
+	"context"
+	"reflect"
+	"strings"
+)
+
+const (
+	servicesPath = "/api/v1/services"
+	// AnnotationPrefix marks the annotations that are kept in a Service; all others are dropped on arrival.
+	AnnotationPrefix = "rootlessnode.dev/"
+)
+
+// Service is the part of a Service object that decides about ports on the host. Slices and maps are shared with the
+// watch's own copy: read them, do not change them.
+type Service struct {
+	Namespace, Name, UID string
+	// Type is ClusterIP, NodePort, LoadBalancer or ExternalName.
+	Type  string
+	Ports []ServicePort
+	// IPFamilies holds IPv4, IPv6 or both.
+	IPFamilies []string
+	// ExternalTrafficPolicy is Cluster, Local or empty.
+	ExternalTrafficPolicy string
+	// HealthCheckNodePort is 0 if there is none.
+	HealthCheckNodePort int
+	LoadBalancerClass   string
+	ExternalIPs         []string
+	// Annotations holds those that begin with AnnotationPrefix; nil if there are none.
+	Annotations map[string]string
+}
+
+// ServicePort is one port of a Service. Protocol is TCP, UDP or SCTP; NodePort is 0 if there is none.
+type ServicePort struct {
+	Name, Protocol string
+	Port, NodePort int
+}
+
+// ServiceChange says what a ServiceEvent is about.
+type ServiceChange int
+
+const (
+	// ServicesListed: Services holds all there are; whatever was known before and is not in it is gone.
+	ServicesListed ServiceChange = iota
+	// ServiceSet: Service is new or has changed.
+	ServiceSet
+	// ServiceGone: the Service with Service's namespace and name exists no longer.
+	ServiceGone
+)
+
+// ServiceEvent is one step of WatchServices.
+type ServiceEvent struct {
+	Change   ServiceChange
+	Service  Service
+	Services []Service
+}
+
+// WatchServices tells fn of all Services of the cluster and then of every change that touches a field of Service, until
+// ctx ends; it returns ctx's error. The first event is ServicesListed, and another one follows whenever the watch could
+// not be taken up where it broke off. An event that changes nothing is not passed on. fn is called from one goroutine
+// and holds up the watch while it runs.
+func (c *Client) WatchServices(ctx context.Context, fn func(ServiceEvent)) error {
+	type key struct{ namespace, name string }
+	known := map[key]Service{}
+	f := follower[wireService]{
+		c: c, path: servicesPath,
+		version: func(w *wireService) string { return w.Metadata.ResourceVersion },
+		replace: func(all []wireService) {
+			clear(known)
+			list := make([]Service, len(all))
+			for i := range all {
+				list[i] = all[i].service()
+				known[key{list[i].Namespace, list[i].Name}] = list[i]
+			}
+			fn(ServiceEvent{Change: ServicesListed, Services: list})
+		},
+		changed: func(w *wireService) {
+			s := w.service()
+			k := key{s.Namespace, s.Name}
+			if old, ok := known[k]; ok && reflect.DeepEqual(old, s) {
+				return
+			}
+			known[k] = s
+			fn(ServiceEvent{Change: ServiceSet, Service: s})
+		},
+		deleted: func(w *wireService) {
+			s := w.service()
+			k := key{s.Namespace, s.Name}
+			if old, ok := known[k]; !ok || old.UID != s.UID {
+				return // told already, or a successor of the same name is there
+			}
+			delete(known, k)
+			fn(ServiceEvent{Change: ServiceGone, Service: s})
+		},
+	}
+	return f.run(ctx)
+}
+
+// wireService is what is decoded of a Service object; encoding/json skips the rest without keeping it.
+type wireService struct {
+	Metadata struct {
+		Namespace       string            `json:"namespace"`
+		Name            string            `json:"name"`
+		UID             string            `json:"uid"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Type  string `json:"type"`
+		Ports []struct {
+			Name     string `json:"name"`
+			Protocol string `json:"protocol"`
+			Port     int    `json:"port"`
+			NodePort int    `json:"nodePort"`
+		} `json:"ports"`
+		IPFamilies            []string `json:"ipFamilies"`
+		ExternalTrafficPolicy string   `json:"externalTrafficPolicy"`
+		HealthCheckNodePort   int      `json:"healthCheckNodePort"`
+		LoadBalancerClass     string   `json:"loadBalancerClass"`
+		ExternalIPs           []string `json:"externalIPs"`
+	} `json:"spec"`
+}
+
+func (w *wireService) service() Service {
+	s := Service{
+		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
+		Type:                  w.Spec.Type,
+		IPFamilies:            w.Spec.IPFamilies,
+		ExternalTrafficPolicy: w.Spec.ExternalTrafficPolicy,
+		HealthCheckNodePort:   w.Spec.HealthCheckNodePort,
+		LoadBalancerClass:     w.Spec.LoadBalancerClass,
+		ExternalIPs:           w.Spec.ExternalIPs,
+	}
+	if len(w.Spec.Ports) > 0 {
+		s.Ports = make([]ServicePort, len(w.Spec.Ports))
+		for i, p := range w.Spec.Ports {
+			s.Ports[i] = ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort}
+		}
+	}
+	for k, v := range w.Metadata.Annotations {
+		if strings.HasPrefix(k, AnnotationPrefix) {
+			if s.Annotations == nil {
+				s.Annotations = map[string]string{}
+			}
+			s.Annotations[k] = v
+		}
+	}
+	return s
+}

@@ -1,0 +1,79 @@
+package layout
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// HandoverInfo is what the parent learned on the host side and the roles inside need: it is written to Runtime.Handover
+// before RootlessKit lets the child go on.
+type HandoverInfo struct {
+	// ParentPID and ChildPID are pids of the host's pid namespace.
+	ParentPID int `json:"parentPID"`
+	ChildPID  int `json:"childPID"`
+	// StartedAt is when the parent began.
+	StartedAt time.Time `json:"startedAt"`
+	// Network as RootlessKit's driver made it.
+	Network NetworkInfo `json:"network"`
+	// Cgroup is the node's subtree.
+	Cgroup CgroupInfo `json:"cgroup"`
+}
+
+// NetworkInfo is the node's uplink. IP is its address on Interface, PrefixLen that network's length in bits, MTU in bytes.
+type NetworkInfo struct {
+	Driver    string   `json:"driver"`
+	Interface string   `json:"interface"`
+	IP        string   `json:"ip"`
+	PrefixLen int      `json:"prefixLen"`
+	Gateway   string   `json:"gateway"`
+	DNS       []string `json:"dns"`
+	MTU       int      `json:"mtu"`
+}
+
+// CgroupInfo is the node's cgroup subtree as a host path, the controllers in force in it, and those wanted ones that
+// are not.
+type CgroupInfo struct {
+	Path       string   `json:"path"`
+	Source     string   `json:"source"`
+	Enabled    []string `json:"enabled"`
+	Unenforced []string `json:"unenforced"`
+}
+
+// WriteJSON writes v to path atomically with mode 0600. Its directory must exist.
+func WriteJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", path, err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = tmp.Write(append(b, '\n'))
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name()) // best effort: the write's own error is the one to tell
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// ReadJSON reads what WriteJSON wrote.
+func ReadJSON(path string, v any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("decode %s: %w", path, err)
+	}
+	return nil
+}

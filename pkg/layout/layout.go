@@ -1,0 +1,183 @@
+// Package layout names every directory, file, socket and environment key that rootlessnode makes. docs/layout.md says
+// the same for users.
+//
+// It is pure: it computes names and touches nothing. Runs in: parent, child or either; each name says on which side it
+// is valid ("host" paths are valid inside too, through the links that copy-up leaves, unless said otherwise).
+package layout
+
+import (
+	"path/filepath"
+	"strings"
+)
+
+// Environment keys. Those with a leading underscore are private between the roles of one `up`.
+const (
+	// EnvName names the node like --name.
+	EnvName = "ROOTLESSNODE_NAME"
+	// EnvRole decides the role of an execution before anything else happens: one of the Role constants.
+	EnvRole = "_ROOTLESSNODE_ROLE"
+	// EnvPipeFD is RootlessKit's pipe to the child. Its presence makes an execution the child role.
+	EnvPipeFD = "_ROOTLESSNODE_PIPE_FD"
+	// EnvStateDir is RootlessKit's state dir.
+	EnvStateDir = "_ROOTLESSNODE_STATE_DIR"
+	// EnvChildActivation and EnvActivationHelper are RootlessKit's keys for socket activation.
+	EnvChildActivation  = "_ROOTLESSNODE_CHILD_USE_ACTIVATION"
+	EnvActivationHelper = "_ROOTLESSNODE_RUN_ACTIVATION_HELPER"
+	// EnvConfig is the path of the effective config, for the child and node roles.
+	EnvConfig = "_ROOTLESSNODE_CONFIG"
+	// EnvLifeline is the descriptor whose end of file tells the parent to stop. Unset: nobody holds one.
+	EnvLifeline = "_ROOTLESSNODE_LIFELINE_FD"
+	// EnvReport is the descriptor on which the parent reports how it ended, as one JSON errdefs.Report.
+	EnvReport = "_ROOTLESSNODE_REPORT_FD"
+	// EnvConfigFD is the descriptor from which a starting parent reads its config.
+	EnvConfigFD = "_ROOTLESSNODE_CONFIG_FD"
+	// EnvGuard is the runtime dir that the guard cleans up.
+	EnvGuard = "_ROOTLESSNODE_GUARD"
+	// EnvRemove is the data dir that is to be removed from inside a user namespace.
+	EnvRemove = "_ROOTLESSNODE_REMOVE"
+)
+
+// Roles that EnvRole can name. The child's role is told by EnvPipeFD.
+const (
+	RoleParent       = "parent"
+	RoleNode         = "node"
+	RoleGuard        = "guard"
+	RoleRemove       = "remove"
+	RoleRemoveInside = "remove-inside"
+)
+
+// Runtime names the host files of one run, below XDG_RUNTIME_DIR. All are gone after the node has stopped.
+type Runtime struct{ Dir string }
+
+// NewRuntime returns the runtime files of the node name for an account whose XDG_RUNTIME_DIR is xdgRuntimeDir.
+func NewRuntime(xdgRuntimeDir, name string) Runtime {
+	return Runtime{Dir: filepath.Join(xdgRuntimeDir, "rootlessnode", name)}
+}
+
+// Lock is held with flock by the parent for as long as it lives. See parent.Holder.
+func (r Runtime) Lock() string { return r.Dir + ".lock" }
+
+// Config is the effective config of the run, mode 0600.
+func (r Runtime) Config() string { return filepath.Join(r.Dir, "config.json") }
+
+// StateDir is RootlessKit's own; RootlessKit empties and removes it.
+func (r Runtime) StateDir() string { return filepath.Join(r.Dir, "rk") }
+
+// APISocket is RootlessKit's API, served by the parent.
+func (r Runtime) APISocket() string { return filepath.Join(r.StateDir(), "api.sock") }
+
+// NodeSocket serves status, events and control over HTTP. The node role listens on it.
+func (r Runtime) NodeSocket() string { return filepath.Join(r.Dir, "node.sock") }
+
+// ExecSocket starts programs inside. The node role listens on it.
+func (r Runtime) ExecSocket() string { return filepath.Join(r.Dir, "exec.sock") }
+
+// CgroupFile holds the path of the node's cgroup subtree on the host.
+func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
+
+// LongestSocket is the longest socket path that a run makes, for the check against the kernel's limit of 107 bytes.
+func (r Runtime) LongestSocket() string {
+	return filepath.Join(r.StateDir(), "vpnkit-ethernet.sock")
+}
+
+// Data names the host files that survive a stop.
+type Data struct{ Dir string }
+
+// NewData returns the data files below dir.
+func NewData(dir string) Data { return Data{Dir: dir} }
+
+// DefaultDataDir is where a node keeps its data when its config does not say.
+func DefaultDataDir(xdgDataHome, name string) string {
+	return filepath.Join(xdgDataHome, "rootlessnode", "nodes", name)
+}
+
+// UserComponentsDir is the third place in which components are looked for.
+func UserComponentsDir(xdgDataHome string) string {
+	return filepath.Join(xdgDataHome, "rootlessnode", "bin")
+}
+
+// LogDir holds one log file a component.
+func (d Data) LogDir() string { return filepath.Join(d.Dir, "log") }
+
+// Log is the log file of one component; "node" is the parent's, the child's and the node role's.
+func (d Data) Log(component string) string { return filepath.Join(d.LogDir(), component+".log") }
+
+// AdminKubeconfig is the administrator's kubeconfig for the host, mode 0600.
+func (d Data) AdminKubeconfig() string { return filepath.Join(d.Dir, "kubeconfig") }
+
+// LastExit is the errdefs.Report of the last run that ended by a fault.
+func (d Data) LastExit() string { return filepath.Join(d.Dir, "last-exit.json") }
+
+// Verified caches which component files were already hashed.
+func (d Data) Verified() string { return filepath.Join(d.Dir, "verified.json") }
+
+// Ports is the record of which forwards are ours.
+func (d Data) Ports() string { return filepath.Join(d.Dir, "ports.json") }
+
+// ImportedImages records which image archives the container store holds already.
+func (d Data) ImportedImages() string { return filepath.Join(d.Dir, "images.json") }
+
+// PKI holds keys and certificates. It is bound over InsidePKI.
+func (d Data) PKI() string { return filepath.Join(d.Dir, "kubernetes", "pki") }
+
+// Binds pairs the persistent directories with the places where components expect them, in the order of mounting.
+func (d Data) Binds() []Bind {
+	return []Bind{
+		{d.sub("kubernetes"), InsideKubernetes, 0o755},
+		{d.sub("etcd"), InsideEtcd, 0o700},
+		{d.sub("containerd"), InsideContainerdRoot, 0o711},
+		{d.sub("kubelet"), InsideKubelet, 0o755},
+		{d.sub("cni"), InsideCNIState, 0o755},
+		{d.sub("cni-net.d"), InsideCNIConf, 0o755},
+		{d.sub("pod-logs"), InsidePodLogs, 0o755},
+		{d.sub("container-logs"), InsideContainerLogs, 0o755},
+	}
+}
+
+func (d Data) sub(name string) string { return filepath.Join(d.Dir, name) }
+
+// Bind is a directory of the data dir and its place inside.
+type Bind struct {
+	Host, Inside string
+	Mode         uint32
+}
+
+// Paths inside the node, on its own tmpfs or bound from the data dir. None is visible from the host under this name.
+const (
+	InsideKubernetes     = "/etc/kubernetes"
+	InsidePKI            = "/etc/kubernetes/pki"
+	InsideEtcd           = "/var/lib/etcd"
+	InsideContainerdRoot = "/var/lib/containerd"
+	InsideContainerdRun  = "/run/containerd"
+	InsideContainerdSock = "/run/containerd/containerd.sock"
+	InsideShimSockets    = "/run/containerd/s"
+	InsideKubelet        = "/var/lib/kubelet"
+	InsideCNIState       = "/var/lib/cni"
+	InsideCNIConf        = "/etc/cni/net.d"
+	InsidePodLogs        = "/var/log/pods"
+	InsideContainerLogs  = "/var/log/containers"
+	InsideVolumePlugins  = "/var/lib/kubelet/volumeplugins"
+	// InsideRun holds what our own node role renders for components on each start.
+	InsideRun          = "/run/rootlessnode"
+	InsideOCIShim      = "/run/rootlessnode/oci-shim.json"
+	InsideResolvConf   = "/run/rootlessnode/resolv.conf"
+	InsideFlannelEnv   = "/run/flannel/subnet.env"
+	InsideFlannelConf  = "/run/rootlessnode/flannel-net-conf.json"
+	InsideCgroup       = "/sys/fs/cgroup"
+	InsideCNIConfFile  = "/etc/cni/net.d/10-rootlessnode.conflist"
+	InsideRegistryConf = "/etc/containerd/certs.d"
+)
+
+// SocketPathMax is the longest path that bind(2) takes for a unix socket: sun_path is 108 bytes with its NUL (unix(7)).
+const SocketPathMax = 107
+
+// Cgroup returns the name of the node's subtree in the delegated cgroup.
+func Cgroup(name string) string { return "rootlessnode-" + name }
+
+// IsPrivateEnv tells whether a variable (KEY=VALUE) is one of the private keys, which no component may inherit.
+func IsPrivateEnv(kv string) bool {
+	return strings.HasPrefix(kv, "_ROOTLESSNODE_") || strings.HasPrefix(kv, "_ROOTLESSKIT_")
+}
+
+// Handover is what the parent learned before the child went on: network, cgroup, pids. Mode 0600.
+func (r Runtime) Handover() string { return filepath.Join(r.Dir, "handover.json") }

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/child"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/parent"
+)
+
+// Dispatch must be the first thing that main does in every program that uses this package, before it reads flags, opens
+// files or starts goroutines. A node consists of several executions of the program that starts it; Dispatch tells from
+// the environment whether this is one of them. If so it plays that role and ends the process. If not it returns at once
+// and has changed nothing.
+//
+// Runs in: parent, child or either.
+func Dispatch() {
+	role := role()
+	if role == nil {
+		return
+	}
+	log := logrus.New()
+	log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true, DisableColors: true})
+	err := role(log)
+	if err != nil {
+		log.Error(err)
+	}
+	os.Exit(errdefs.ExitCode(err))
+}
+
+// role returns what this execution is to do; nil if it is the host program itself.
+func role() func(*logrus.Logger) error {
+	env := os.Getenv
+	removing := env(layout.EnvRemove) != ""
+	switch {
+	case env(layout.EnvPipeFD) != "" && removing:
+		return func(*logrus.Logger) error { return child.RunRemove() }
+	case env(layout.EnvPipeFD) != "":
+		return func(log *logrus.Logger) error { return child.Run(log) }
+	case env(layout.EnvActivationHelper) != "":
+		return func(*logrus.Logger) error { return child.RunActivationHelper() }
+	}
+	switch env(layout.EnvRole) {
+	case layout.RoleParent:
+		return runParent
+	case layout.RoleNode:
+		return func(log *logrus.Logger) error { return child.RunNode(log, Version) }
+	case layout.RoleGuard:
+		return func(log *logrus.Logger) error { return parent.RunGuard(log) }
+	case layout.RoleRemove:
+		return runRemove
+	case layout.RoleRemoveInside:
+		return func(*logrus.Logger) error { return child.RemoveInside() }
+	}
+	return nil
+}
+
+// helperInput is what a helper process reads from its config descriptor.
+type helperInput struct {
+	Config     *config.NodeConfig `json:"config"`
+	RuntimeDir string             `json:"runtimeDir"`
+}
+
+// runParent is the parent role in a process of its own.
+func runParent(log *logrus.Logger) error {
+	report := inherited(layout.EnvReport)
+	in, err := readInput()
+	if err == nil {
+		setLevel(log, in.Config)
+		err = parent.Run(context.Background(), parent.Options{
+			Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log, Lifeline: inherited(layout.EnvLifeline),
+		})
+	}
+	return tell(report, err)
+}
+
+// runRemove removes the data of a node in a process of its own.
+func runRemove(log *logrus.Logger) error {
+	report := inherited(layout.EnvReport)
+	in, err := readInput()
+	if err == nil {
+		err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir})
+	}
+	return tell(report, err)
+}
+
+func setLevel(log *logrus.Logger, cfg *config.NodeConfig) {
+	if level, err := logrus.ParseLevel(cfg.LogLevel); err == nil {
+		log.SetLevel(level)
+	}
+}
+
+func readInput() (helperInput, error) {
+	var in helperInput
+	f := inherited(layout.EnvConfigFD)
+	if f == nil {
+		return in, errors.New("read the config: this role is not for starting by hand")
+	}
+	b, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return in, fmt.Errorf("read the config: %w", err)
+	}
+	if err := json.Unmarshal(b, &in); err != nil {
+		return in, fmt.Errorf("decode the config: %w", err)
+	}
+	return in, nil
+}
+
+// inherited returns the descriptor that an environment key names, and keeps it from our own children.
+func inherited(key string) *os.File {
+	fd, err := strconv.Atoi(os.Getenv(key))
+	if err != nil {
+		return nil
+	}
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), key)
+}
+
+// tell writes the way a helper ended for whoever started it, and passes it on. Nobody may be listening any more.
+func tell(report *os.File, err error) error {
+	if report == nil {
+		return err
+	}
+	_ = json.NewEncoder(report).Encode(errdefs.ReportOf(err)) // a closed pipe: the starter has gone its way
+	_ = report.Close()
+	return err
+}

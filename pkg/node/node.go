@@ -1,0 +1,280 @@
+// Package node is the door for programs that embed a rootless Kubernetes node, and what the command line is made of.
+//
+//	func main() {
+//		node.Dispatch() // first of all
+//		n, err := node.New(config.Default(), node.Options{})
+//		...
+//		err = n.Start(ctx)
+//		err = n.WaitReady(ctx, nil)
+//		...
+//		err = n.Stop(ctx)
+//	}
+//
+// Start runs the node's parent as a helper process of the same executable, so the host program keeps its signals,
+// environment, standard streams and arguments. Should the host program end, however it does, the node ends with it,
+// unless Options.Detach was set. A program may hold several nodes of different names.
+//
+// Runs in: parent.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/parent"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// Options for New and Attach. The zero value is usable.
+type Options struct {
+	// Log takes what the host side has to say. Default: nothing is logged.
+	Log logrus.FieldLogger
+	// Detach lets the node live on when the process that started it ends.
+	Detach bool
+}
+
+// Node is a handle on one node, running or not. Its methods may be called from any goroutine.
+type Node struct {
+	cfg    *config.NodeConfig
+	rt     layout.Runtime
+	data   layout.Data
+	log    logrus.FieldLogger
+	detach bool
+	warned []preflight.Finding
+
+	mu     sync.Mutex
+	helper *helper
+}
+
+// New completes and validates cfg, finds the runtime dir and the components, and returns a handle. It starts nothing
+// and makes nothing. cfg is the caller's to keep; the node has a copy.
+//
+// Errors: of class ErrConfig with every fault of cfg; of class ErrPreflight when there is no runtime dir.
+func New(cfg *config.NodeConfig, o Options) (*Node, error) {
+	own := *cfg
+	n := &Node{cfg: &own, log: o.Log, detach: o.Detach}
+	if n.log == nil {
+		quiet := logrus.New()
+		quiet.SetOutput(io.Discard)
+		n.log = quiet
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("read the host name: %w", err)
+	}
+	xdgData, err := xdgDataHome()
+	if err != nil {
+		return nil, err
+	}
+	own.Complete(config.HostFacts{Hostname: host, XDGDataHome: xdgData})
+	if err := own.Validate(); err != nil {
+		return nil, err
+	}
+	base, warning, err := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
+	if err != nil {
+		return nil, err
+	}
+	if warning.Level == preflight.LevelWarn {
+		n.warned = append(n.warned, warning)
+	}
+	own.Network.Driver = parent.ResolveDriver(own.Network.Driver)
+	n.rt = layout.NewRuntime(base, own.Name)
+	n.data = layout.NewData(own.DataDir)
+	if own.ComponentsDir == "" {
+		own.ComponentsDir = findComponents(xdgData)
+	}
+	return n, nil
+}
+
+// Attach returns a handle on the node of that name, running or not, with the config it runs with, else the default one.
+func Attach(name string, o Options) (*Node, error) {
+	cfg := config.Default()
+	cfg.Name = name
+	n, err := New(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	var running config.NodeConfig
+	switch err := layout.ReadJSON(n.rt.Config(), &running); {
+	case err == nil:
+		n.cfg, n.data = &running, layout.NewData(running.DataDir)
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("read the running node's config: %w", err)
+	}
+	return n, nil
+}
+
+// findComponents returns the components directory, or "" when there is none: the preflight says so, with the places
+// that were searched.
+func findComponents(xdgData string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	dir, _, err := preflight.FindComponents("", exe, xdgData, filepath.SplitList(os.Getenv("PATH")))
+	if err != nil {
+		return ""
+	}
+	return dir
+}
+
+func xdgDataHome() (string, error) {
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return dir, nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the data dir: %w", err)),
+			"set HOME or XDG_DATA_HOME")
+	}
+	return filepath.Join(home, ".local", "share"), nil
+}
+
+// Config is the node's configuration, complete. The caller must not change it.
+func (n *Node) Config() *config.NodeConfig { return n.cfg }
+
+// Runtime names the files of a run.
+func (n *Node) Runtime() layout.Runtime { return n.rt }
+
+// Data names the files that survive a stop.
+func (n *Node) Data() layout.Data { return n.data }
+
+// Kubeconfig is the path of the administrator's kubeconfig for the host, mode 0600. It exists once the node was started.
+func (n *Node) Kubeconfig() string { return n.data.AdminKubeconfig() }
+
+// ComponentPath is the path of a program of the components, for example kubectl.
+func (n *Node) ComponentPath(name string) (string, error) {
+	p := filepath.Join(n.cfg.ComponentsDir, name)
+	if n.cfg.ComponentsDir == "" {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("find the components: there are none")), "make components")
+	}
+	if _, err := exec.LookPath(p); err != nil {
+		return "", errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find %s among the components: %w", name, err))
+	}
+	return p, nil
+}
+
+// Check looks at the host without changing anything and returns what it finds, good and bad.
+func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
+	findings := preflight.Run(ctx, preflight.Input{
+		Config: n.cfg, Runtime: n.rt, Data: n.data, ComponentsDir: n.cfg.ComponentsDir, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return append(findings, n.warned...), nil
+}
+
+// preflight refuses a host on which the node cannot run, and logs what is merely not as it should be.
+func (n *Node) preflight(ctx context.Context) error {
+	h, err := parent.Holder(n.rt)
+	if err != nil {
+		return err
+	}
+	if h.ParentPID > 0 {
+		return errdefs.WithHintf(errdefs.Class(errdefs.ErrAlreadyRunning,
+			fmt.Errorf("start the node %q: it is already running (parent pid %d)", n.cfg.Name, h.ParentPID)),
+			"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", n.cfg.Name)
+	}
+	findings, err := n.Check(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if f.Level == preflight.LevelWarn {
+			n.log.WithField("check", f.Check).Warn(f.Message)
+		}
+	}
+	return preflight.Err(findings)
+}
+
+// Exec runs a program inside the node, in its namespaces and its cgroup, and returns its exit code. See nodeexec.Run.
+func (n *Node) Exec(ctx context.Context, req nodeexec.Request) (int, error) {
+	return nodeexec.Run(ctx, n.rt.ExecSocket(), req)
+}
+
+// Status is the picture now. For a node that does not run it has State stopped, or failed with the reason of the last
+// run's end.
+func (n *Node) Status(ctx context.Context) (*status.Status, error) {
+	c := status.NewClient(n.rt.NodeSocket())
+	defer c.Close()
+	s, err := c.Status(ctx)
+	if err == nil || !errors.Is(err, errdefs.ErrNotRunning) {
+		return s, err
+	}
+	return n.statusWithout()
+}
+
+// statusWithout is the status of a node whose socket does not answer.
+func (n *Node) statusWithout() (*status.Status, error) {
+	h, err := parent.Holder(n.rt)
+	if err != nil {
+		return nil, err
+	}
+	s := &status.Status{
+		Name: n.cfg.Name, NodeName: n.cfg.NodeName, Version: Version, State: status.NodeStopped,
+		DataDir: n.data.Dir, RuntimeDir: n.rt.Dir, ParentPID: h.ParentPID,
+	}
+	switch {
+	case h.ParentPID > 0:
+		s.State, s.Reason = status.NodeStarting, "the namespaces are being made"
+	case h.Locked:
+		s.State, s.Reason = status.NodeStopping, "the last run is being cleaned up"
+	default:
+		if r := n.lastExit(); r != nil {
+			s.State, s.Reason = status.NodeFailed, r.Message
+		}
+	}
+	return s, nil
+}
+
+// lastExit is why the last run ended, if by a fault.
+func (n *Node) lastExit() *errdefs.Report {
+	var r errdefs.Report
+	if layout.ReadJSON(n.data.LastExit(), &r) != nil {
+		return nil
+	}
+	return &r
+}
+
+// Events calls fn for each event since the node was started, and with follow for those to come, until the node or ctx
+// ends or fn returns an error.
+func (n *Node) Events(ctx context.Context, follow bool, fn func(status.Event) error) error {
+	c := status.NewClient(n.rt.NodeSocket())
+	defer c.Close()
+	return c.Events(ctx, follow, fn)
+}
+
+// lockPoll is how often a lock is looked at until it is free. Its end cannot be watched without taking it.
+const lockPoll = 5 * time.Millisecond
+
+// executable is our own path without links; empty when the kernel does not tell.
+func executable() string {
+	exe, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	if real, err := filepath.EvalSymlinks(exe); err == nil {
+		return real
+	}
+	return exe
+}
+
+func (n *Node) running() bool {
+	h, err := parent.Holder(n.rt)
+	return err == nil && h.ParentPID > 0
+}

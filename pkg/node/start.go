@@ -1,0 +1,183 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/parent"
+)
+
+// helper is a process of our own executable in one of the host-side roles.
+type helper struct {
+	cmd *exec.Cmd
+	// lifeline is our end of the pipe whose closing stops a parent; nil for a detached one.
+	lifeline *os.File
+	// ended is closed when the process is gone; err is how then.
+	ended chan struct{}
+	err   error
+}
+
+// Start checks the host, then starts the node, and returns as soon as its parent process runs. Use WaitReady to learn
+// when it is usable. ctx bounds the start alone, not the life of the node.
+//
+// Errors: of class ErrPreflight with every finding; ErrAlreadyRunning.
+func (n *Node) Start(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.helper != nil {
+		select {
+		case <-n.helper.ended:
+		default:
+			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start the node %q: it was started by this program", n.cfg.Name))
+		}
+	}
+	if err := n.preflight(ctx); err != nil {
+		return err
+	}
+	h, err := n.startHelper(layout.RoleParent)
+	if err != nil {
+		return err
+	}
+	n.helper = h
+	return nil
+}
+
+// RunForeground checks the host and is the node's parent itself: it blocks until the node has ended. It takes the
+// process's signals and environment, so it is for command lines and units, not for embedders.
+func (n *Node) RunForeground(ctx context.Context) error {
+	if err := n.preflight(ctx); err != nil {
+		return err
+	}
+	return parent.Run(ctx, parent.Options{Config: n.cfg, Runtime: n.rt, Log: n.log})
+}
+
+// startHelper starts a role and gives it its input. What it prints goes to the node's own log.
+func (n *Node) startHelper(role string) (*helper, error) {
+	input, err := json.Marshal(helperInput{Config: n.cfg, RuntimeDir: n.rt.Dir})
+	if err != nil {
+		return nil, fmt.Errorf("encode the config: %w", err)
+	}
+	var opened []*os.File
+	defer func() { closeFiles(opened) }()
+	pipe := func() (r, w *os.File) {
+		if err != nil {
+			return nil, nil
+		}
+		if r, w, err = os.Pipe(); err == nil {
+			opened = append(opened, r, w)
+		}
+		return r, w
+	}
+	configR, configW := pipe()
+	reportR, reportW := pipe()
+	lifelineR, lifelineW := pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make the helper's pipes: %w", err)
+	}
+	log, err := n.openLog(role)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+
+	const first = 3 // exec.Cmd numbers ExtraFiles from here
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{"rootlessnode", "--name", n.cfg.Name, role}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{configR, reportW}
+	cmd.Env = append(os.Environ(), layout.EnvRole+"="+role,
+		fmt.Sprintf("%s=%d", layout.EnvConfigFD, first), fmt.Sprintf("%s=%d", layout.EnvReport, first+1))
+	// A session of its own: signals of the host program's terminal are not for the node.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	h := &helper{cmd: cmd, ended: make(chan struct{})}
+	if !n.detach && role == layout.RoleParent {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, lifelineR)
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", layout.EnvLifeline, first+2))
+		if h.lifeline, err = dup(lifelineW); err != nil {
+			return nil, err
+		}
+	}
+	report, err := dup(reportR)
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the %s: %w", role, err), report.Close())
+	}
+	feed, err := dup(configW)
+	if err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	go func() { // may be larger than a pipe holds
+		_, _ = feed.Write(input) // the helper tells when it did not get it
+		_ = feed.Close()
+	}()
+	go h.wait(role, report)
+	return h, nil
+}
+
+// wait reaps the helper and learns from its report how it ended.
+func (h *helper) wait(role string, report *os.File) {
+	var r *errdefs.Report
+	derr := json.NewDecoder(report).Decode(&r) // blocks until the helper reports or ends
+	werr := h.cmd.Wait()
+	_ = report.Close()
+	switch {
+	case derr == nil:
+		h.err = r.Err()
+	case werr != nil:
+		h.err = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the %s process: %w", role, werr))
+	}
+	if h.lifeline != nil {
+		_ = h.lifeline.Close()
+	}
+	close(h.ended)
+}
+
+// openLog opens the node's own log for appending, after it was put aside if it has grown.
+func (n *Node) openLog(role string) (*os.File, error) {
+	if role != layout.RoleParent {
+		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
+	if err := os.MkdirAll(n.data.LogDir(), 0o700); err != nil {
+		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("make the log dir: %w", err))
+	}
+	path := n.data.Log("node")
+	if st, err := os.Stat(path); err == nil && st.Size() > logRotateSize {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, fmt.Errorf("rotate the log: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log: %w", err)
+	}
+	return f, nil
+}
+
+// logRotateSize is the size in bytes above which the node's own log is put aside at the next start.
+const logRotateSize = 16 << 20
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// dup keeps one end of a pipe beyond the function that made it.
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate a descriptor: %w", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}

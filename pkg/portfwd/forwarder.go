@@ -1,0 +1,281 @@
+package portfwd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// DefaultConcurrency is how many requests to the port manager are under way at once.
+	DefaultConcurrency = 8
+	// DefaultResyncEvery is how often the port manager's list is compared with ours although nothing has changed.
+	DefaultResyncEvery = 30 * time.Second
+	// DefaultCallTimeout bounds one request to the port manager. RootlessKit itself gives up a removal after 5 s.
+	DefaultCallTimeout = 10 * time.Second
+)
+
+// Options for New. Manager is required; the rest has useful zero values.
+type Options struct {
+	Manager Manager
+	// Source tells of Services; without one there are static forwards only.
+	Source Source
+	Config Config
+	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives as long as
+	// RootlessKit does. If it is empty, forwards made before a restart are taken for somebody else's.
+	Ledger string
+	// KeepOnStop leaves the forwards open when Run ends; they are adopted by the next Run with the same Ledger.
+	KeepOnStop bool
+	// OnEvent is called from one goroutine and must return quickly; may be nil.
+	OnEvent func(Event)
+	// OnChange is called from the same goroutine after Status may have changed, the first time before anything is
+	// forwarded; it must return quickly. May be nil.
+	OnChange func()
+	// Log may be nil.
+	Log logrus.FieldLogger
+	// Concurrency, ResyncEvery and CallTimeout: the Default constants if 0.
+	Concurrency int
+	ResyncEvery time.Duration
+	CallTimeout time.Duration
+}
+
+// Forwarder makes the host's forwarded ports agree with what is wanted. Use New, then Run once.
+type Forwarder struct {
+	o      Options
+	ledger *ledger
+	static expansion
+
+	kick    chan struct{} // Services have changed
+	results chan result
+
+	mu       sync.Mutex // guards what follows
+	services map[serviceKey]expansion
+	synced   bool // the source has told all Services once
+	stale    bool // services changed since wanted was computed
+	running  bool
+	entries  map[Bind]*entry
+
+	// Used by Run's goroutine alone.
+	dirty    map[*entry]struct{} // to be looked at
+	later    map[*entry]struct{} // to be looked at when their nextTry comes
+	inFlight int
+	listNow  bool
+	listed   bool
+	info     *api.Info
+	foreign  []port.Status
+	warned   map[Warning]struct{}
+	outbox   []Event
+}
+
+type serviceKey struct{ namespace, name string }
+
+// entry is one Bind: what is wanted there, what is there, and what stands between the two. Guarded by Forwarder.mu;
+// written by Run's goroutine alone.
+type entry struct {
+	bind  Bind
+	want  *Forward
+	owner Owner     // of want, or of the last one
+	spec  port.Spec // what want comes to; ParentPort 0 while the node's address is not known
+	have  *held
+	busy  bool
+
+	state  State
+	since  time.Time
+	reason string
+	err    error
+	hint   string
+	told   string // reason of the last Event
+
+	delay   time.Duration
+	nextTry time.Time
+}
+
+// held is a forward that the port manager has.
+type held struct {
+	id   int
+	spec port.Spec
+	ours bool
+}
+
+// New checks the options and opens the ledger. It calls nobody.
+func New(o Options) (*Forwarder, error) {
+	if o.Manager == nil {
+		return nil, errors.New("forward ports: no port manager given")
+	}
+	if o.Concurrency <= 0 {
+		o.Concurrency = DefaultConcurrency
+	}
+	if o.ResyncEvery <= 0 {
+		o.ResyncEvery = DefaultResyncEvery
+	}
+	if o.CallTimeout <= 0 {
+		o.CallTimeout = DefaultCallTimeout
+	}
+	if o.Log == nil {
+		silent := logrus.New()
+		silent.SetOutput(io.Discard)
+		o.Log = silent
+	}
+	o.Config = o.Config.normal()
+	l, err := openLedger(o.Ledger)
+	if err != nil {
+		return nil, err
+	}
+	return &Forwarder{
+		o: o, ledger: l, static: expandStatic(o.Config),
+		kick:     make(chan struct{}, 1),
+		results:  make(chan result, o.Concurrency),
+		services: map[serviceKey]expansion{},
+		synced:   o.Source == nil,
+		stale:    true,
+		entries:  map[Bind]*entry{},
+		dirty:    map[*entry]struct{}{},
+		later:    map[*entry]struct{}{},
+		listNow:  true,
+		warned:   map[Warning]struct{}{},
+	}, nil
+}
+
+// Run forwards until ctx ends, then removes what is ours unless KeepOnStop. A port that is refused is no error of Run:
+// see Status. It returns nil, or what could not be removed at the end. Call it once.
+func (f *Forwarder) Run(ctx context.Context) error {
+	f.mu.Lock()
+	if f.running {
+		f.mu.Unlock()
+		return errors.New("forward ports: running already")
+	}
+	f.running = true
+	f.mu.Unlock()
+
+	var wg sync.WaitGroup
+	if f.o.Source != nil {
+		wg.Go(func() { f.runSource(ctx) })
+	}
+	f.loop(ctx)
+	wg.Wait()
+	for f.inFlight > 0 {
+		f.take(<-f.results)
+	}
+	var err error
+	if !f.o.KeepOnStop {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
+		err = f.removeOurs(stop)
+		cancel()
+		f.mu.Lock()
+		clear(f.entries)
+		f.mu.Unlock()
+	}
+	f.ledger.close()
+	return err
+}
+
+func (f *Forwarder) loop(ctx context.Context) {
+	var (
+		listDelay time.Duration
+		listDue   time.Time
+	)
+	listable := func() bool { return f.listNow && f.inFlight == 0 && !time.Now().Before(listDue) }
+	resync := time.NewTimer(f.o.ResyncEvery)
+	defer resync.Stop()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		if listable() {
+			if err := f.list(ctx); err == nil {
+				listDelay = 0
+				resync.Reset(f.o.ResyncEvery)
+			} else if ctx.Err() == nil {
+				p := paceOf(ReasonUnreachable)
+				listDelay = min(max(2*listDelay, p.first), p.limit)
+				listDue = time.Now().Add(listDelay)
+				f.unreachable(err)
+			}
+		}
+		f.plan()
+		var wake time.Time
+		if !f.listNow {
+			wake = f.dispatch(ctx)
+		} else if f.inFlight == 0 {
+			wake = listDue
+		}
+		f.deliver()
+		if listable() && ctx.Err() == nil {
+			continue // dispatch found that the list is out of date
+		}
+		var due <-chan time.Time
+		if !wake.IsZero() {
+			retry.Reset(time.Until(wake))
+			due = retry.C
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.kick:
+		case <-due:
+		case <-resync.C:
+			f.listNow = true
+			resync.Reset(f.o.ResyncEvery)
+		case r := <-f.results:
+			f.take(r)
+			for more := true; more; {
+				select {
+				case r := <-f.results:
+					f.take(r)
+				default:
+					more = false
+				}
+			}
+		}
+	}
+}
+
+// RemoveAll removes every forward that the ledger calls ours, without a Run: for tidying up after one that was killed.
+func (f *Forwarder) RemoveAll(ctx context.Context) error {
+	f.mu.Lock()
+	running := f.running
+	f.mu.Unlock()
+	if running {
+		return errors.New("remove forwarded ports: still running")
+	}
+	return f.removeOurs(ctx)
+}
+
+func (f *Forwarder) removeOurs(ctx context.Context) error {
+	all, err := f.o.Manager.ListPorts(ctx)
+	if err != nil {
+		return fmt.Errorf("list forwarded ports: %w", err)
+	}
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+		slot = make(chan struct{}, f.o.Concurrency)
+	)
+	for _, st := range all {
+		if !f.ledger.has(st.Spec) {
+			continue
+		}
+		slot <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slot }()
+			err := f.o.Manager.RemovePort(ctx, st.ID)
+			if err == nil || isUnknownID(err) {
+				err = f.ledger.remove(st.Spec)
+			}
+			if err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("remove forwarded port %s: %w", specKey(st.Spec), err))
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,86 @@
+package portfwd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	"gotest.tools/v3/assert"
+)
+
+func specOf(p int) port.Spec {
+	return port.Spec{Proto: "tcp4", ParentIP: "127.0.0.1", ParentPort: p, ChildIP: "10.0.2.100", ChildPort: p}
+}
+
+func TestLedgerSurvivesAKill(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ports")
+	l, err := openLedger(path)
+	assert.NilError(t, err)
+	t.Cleanup(l.close)
+	for p := range 5 {
+		assert.NilError(t, l.add(specOf(p)))
+	}
+	assert.NilError(t, l.remove(specOf(2)))
+	info, err := os.Stat(path)
+	assert.NilError(t, err)
+	assert.Equal(t, info.Mode().Perm(), os.FileMode(0o600))
+
+	raw, err := os.ReadFile(path)
+	assert.NilError(t, err)
+	assert.NilError(t, os.WriteFile(path, append(raw, "-tcp4 127.0.0.1 1 10.0.2"...), 0o600)) // cut short
+	again, err := openLedger(path)
+	assert.NilError(t, err)
+	t.Cleanup(again.close)
+	for p := range 5 {
+		assert.Equal(t, again.has(specOf(p)), p != 2)
+	}
+	assert.NilError(t, again.keep(map[string]struct{}{specKey(specOf(1)): {}}))
+	raw, err = os.ReadFile(path)
+	assert.NilError(t, err)
+	assert.Equal(t, string(raw), "+tcp4 127.0.0.1 1 10.0.2.100 1\n")
+	assert.NilError(t, again.add(specOf(9)))
+	last, err := openLedger(path)
+	assert.NilError(t, err)
+	t.Cleanup(last.close)
+	assert.Assert(t, last.has(specOf(9)) && last.has(specOf(1)))
+}
+
+func TestLedgerStaysSmall(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ports")
+	l, err := openLedger(path)
+	assert.NilError(t, err)
+	t.Cleanup(l.close)
+	for range 10 * ledgerSlack {
+		assert.NilError(t, l.add(specOf(1)))
+		assert.NilError(t, l.remove(specOf(1)))
+	}
+	raw, err := os.ReadFile(path)
+	assert.NilError(t, err)
+	assert.Assert(t, strings.Count(string(raw), "\n") <= ledgerSlack+2)
+}
+
+func TestLedgerFaults(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := openLedger(dir)
+	assert.ErrorContains(t, err, "read port ledger")
+	_, err = openLedger(filepath.Join(dir, "none", "ports"))
+	assert.ErrorContains(t, err, "write port ledger")
+	_, err = New(Options{Manager: newFakeManager(), Ledger: dir})
+	assert.ErrorContains(t, err, "read port ledger")
+	_, err = New(Options{})
+	assert.ErrorContains(t, err, "no port manager")
+}
+
+func FuzzParseLedger(f *testing.F) {
+	f.Add([]byte("+tcp4 127.0.0.1 1 10.0.2.100 1\n-tcp4 127.0.0.1 1 10.0.2.100 1\n+x"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		for k := range parseLedger(raw) {
+			assert.Assert(t, k != "" && !strings.Contains(k, "\n"))
+		}
+	})
+}

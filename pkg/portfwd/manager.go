@@ -1,0 +1,47 @@
+package portfwd
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/api/client"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+)
+
+// Manager is what is needed of RootlessKit's port manager. It is called from several goroutines at once.
+type Manager interface {
+	AddPort(ctx context.Context, spec port.Spec) (*port.Status, error)
+	ListPorts(ctx context.Context) ([]port.Status, error)
+	RemovePort(ctx context.Context, id int) error
+	Info(ctx context.Context) (*api.Info, error)
+}
+
+const (
+	dialTimeout = 5 * time.Second
+	idleTimeout = 90 * time.Second
+)
+
+type remote struct {
+	port.Manager
+	c client.Client
+}
+
+func (r remote) Info(ctx context.Context) (*api.Info, error) { return r.c.Info(ctx) }
+
+// Dial gives the Manager behind RootlessKit's API socket and a function that drops its idle connections. Nothing is
+// connected yet, and the socket need not exist: each call then fails until it does.
+func Dial(apiSock string) (m Manager, closeIdle func()) {
+	d := net.Dialer{Timeout: dialTimeout}
+	// RootlessKit's own constructor keeps two connections and wants the socket to exist.
+	c := client.NewWithHTTPClient(&http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", apiSock)
+		},
+		MaxIdleConnsPerHost: DefaultConcurrency,
+		IdleConnTimeout:     idleTimeout,
+	}})
+	return remote{Manager: c.PortManager(), c: c}, func() { _ = c.Close() }
+}

@@ -1,0 +1,285 @@
+package portfwd
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+)
+
+type result struct {
+	e    *entry
+	spec port.Spec
+	id   int
+	add  bool
+	err  error
+}
+
+// list asks the port manager what there is and takes it as the truth. It runs with no request under way.
+func (f *Forwarder) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.o.CallTimeout)
+	defer cancel()
+	info, err := f.o.Manager.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the port manager: %w", err)
+	}
+	all, err := f.o.Manager.ListPorts(ctx)
+	if err != nil {
+		return fmt.Errorf("list forwarded ports: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listNow, f.listed, f.info, f.foreign = false, true, info, nil
+	for _, e := range f.entries {
+		e.have = nil
+		f.dirty[e] = struct{}{}
+	}
+	ours := map[string]struct{}{}
+	for _, st := range all {
+		h := &held{id: st.ID, spec: st.Spec, ours: f.ledger.has(st.Spec)}
+		if h.ours {
+			ours[specKey(st.Spec)] = struct{}{}
+		} else {
+			f.foreign = append(f.foreign, st)
+		}
+		b, ok := bindOf(st.Spec)
+		if !ok {
+			continue
+		}
+		e := f.entry(b)
+		e.have = h
+		if e.want == nil && h.ours {
+			e.spec = h.spec
+		}
+		if e.spec == h.spec || e.state != StateFailed {
+			e.nextTry = time.Time{}
+		}
+	}
+	// What is in the ledger and not there was lost with an earlier RootlessKit, or never came to be.
+	if err := f.ledger.keep(ours); err != nil {
+		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
+	}
+	f.stale = true // the node's address may have changed
+	return nil
+}
+
+func (f *Forwarder) entry(b Bind) *entry {
+	e, ok := f.entries[b]
+	if !ok {
+		e = &entry{bind: b, state: StatePending, since: time.Now()}
+		f.entries[b] = e
+		f.dirty[e] = struct{}{}
+	}
+	return e
+}
+
+// plan brings the entries up to date with what is wanted.
+func (f *Forwarder) plan() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stale {
+		return
+	}
+	f.stale = false
+	all := make([]expansion, 0, len(f.services)+1)
+	all = append(all, f.static)
+	for _, e := range f.services {
+		all = append(all, e)
+	}
+	wanted, warnings := merge(all)
+	for b, w := range wanted {
+		e := f.entry(b)
+		spec, err := f.resolve(w)
+		if e.want != nil && *e.want == w && e.spec == spec && err == nil {
+			continue
+		}
+		renamed := e.want != nil && e.want.Owner != w.Owner
+		e.want, e.owner, e.spec = &w, w.Owner, spec
+		if err != nil {
+			f.fail(e, err)
+			continue
+		}
+		f.fresh(e)
+		if renamed {
+			e.told = ""
+		}
+	}
+	for b, e := range f.entries {
+		if _, ok := wanted[b]; ok {
+			continue
+		}
+		if e.want != nil {
+			e.want = nil
+			f.fresh(e)
+		}
+		f.dirty[e] = struct{}{} // also what an earlier run left, once the Services are known
+	}
+	f.warn(warnings)
+}
+
+// fresh makes e be looked at now, with its back-off forgotten.
+func (f *Forwarder) fresh(e *entry) {
+	e.delay, e.nextTry = 0, time.Time{}
+	delete(f.later, e)
+	f.dirty[e] = struct{}{}
+	if e.state != StatePending {
+		e.state, e.since = StatePending, time.Now()
+	}
+	e.reason, e.err, e.hint = "", nil, ""
+}
+
+// dispatch starts what can be started and says when to look again at the latest.
+func (f *Forwarder) dispatch(ctx context.Context) (wake time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	for e := range f.later {
+		if !e.nextTry.After(now) {
+			delete(f.later, e)
+			f.dirty[e] = struct{}{}
+		}
+	}
+	for e := range f.dirty {
+		if f.inFlight >= f.o.Concurrency || f.listNow {
+			break
+		}
+		delete(f.dirty, e)
+		if e.busy {
+			continue // looked at again when its result comes
+		}
+		if e.nextTry.After(now) {
+			f.later[e] = struct{}{}
+			continue
+		}
+		f.step(ctx, e)
+	}
+	for e := range f.later {
+		if wake.IsZero() || e.nextTry.Before(wake) {
+			wake = e.nextTry
+		}
+	}
+	return wake
+}
+
+// step does the next thing for e.
+func (f *Forwarder) step(ctx context.Context, e *entry) {
+	known := e.spec.ParentPort != 0
+	switch {
+	case e.have == nil && e.want == nil, e.have != nil && !e.have.ours && e.want == nil:
+		delete(f.entries, e.bind)
+		delete(f.later, e)
+	case e.want != nil && !known:
+		// refused before it was asked for; plan looks again after each list
+	case e.have == nil:
+		if err := f.ledger.add(e.spec); err != nil {
+			f.fail(e, &fault{ReasonFailed, err})
+			return
+		}
+		if e.state == StateOpen { // it was, and has gone without our doing
+			e.state, e.since = StatePending, time.Now()
+		}
+		f.start(ctx, e, true)
+	case e.want != nil && e.have.spec == e.spec:
+		f.open(e)
+	case !e.have.ours:
+		f.fail(e, &fault{ReasonClash, fmt.Errorf("held by %s, which is not ours", describe(e.have.id, e.have.spec))})
+		e.recheck(f)
+	case e.want == nil && !f.synced:
+		// not known yet whether it is still wanted
+		delete(f.later, e)
+	default:
+		f.start(ctx, e, false)
+	}
+}
+
+// recheck: only a new list can tell whether somebody else's forward is gone. The first refusal comes from a list.
+func (e *entry) recheck(f *Forwarder) {
+	if e.delay > paceOf(ReasonClash).first {
+		f.listNow = true
+	}
+}
+
+func (f *Forwarder) start(ctx context.Context, e *entry, add bool) {
+	e.busy = true
+	f.inFlight++
+	r := result{e: e, add: add, spec: e.spec}
+	if !add {
+		r.id, r.spec = e.have.id, e.have.spec
+	}
+	// A request that was begun is seen through, so that its outcome is known.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
+	go func() {
+		defer cancel()
+		if add {
+			var st *port.Status
+			if st, r.err = f.o.Manager.AddPort(ctx, r.spec); r.err == nil {
+				r.id = st.ID
+			}
+		} else if r.err = f.o.Manager.RemovePort(ctx, r.id); isUnknownID(r.err) {
+			r.err = nil
+		}
+		f.results <- r
+	}()
+}
+
+// take records the outcome of a request.
+func (f *Forwarder) take(r result) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := r.e
+	f.inFlight--
+	e.busy = false
+	f.dirty[e] = struct{}{}
+	switch {
+	case r.err == nil && r.add:
+		e.have = &held{id: r.id, spec: r.spec, ours: true}
+	case r.err == nil:
+		e.have = nil
+		f.forget(r.spec)
+		f.freed(e.bind)
+	default:
+		f.refused(e, r)
+	}
+}
+
+func (f *Forwarder) refused(e *entry, r result) {
+	reason := reasonOf(r.err)
+	if reason == ReasonUnreachable || reason == ReasonClash {
+		f.listNow = true // what there is now, only a list can tell
+	}
+	if r.add && reason != ReasonUnreachable {
+		f.forget(r.spec)
+	}
+	if r.add && (e.want == nil || e.spec != r.spec) {
+		return // not wanted any more: no reason to complain
+	}
+	if r.add && reason == ReasonClash {
+		// The list tells whose it is; until then there is nothing to complain of.
+		e.reason, e.err = reason, r.err
+		e.nextTry = time.Now().Add(paceOf(reason).first)
+		return
+	}
+	err := r.err
+	if !r.add {
+		err = fmt.Errorf("remove: %w", err)
+	} else if by := f.holder(e.bind); reason == ReasonInUse && by != "" {
+		err = fmt.Errorf("%w (held by %s)", err, by)
+	}
+	f.fail(e, &fault{reason, err})
+}
+
+func (f *Forwarder) forget(s port.Spec) {
+	if err := f.ledger.remove(s); err != nil {
+		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
+	}
+}
+
+// freed lets those try again at once that e's port, or its descriptor, may have been in the way of.
+func (f *Forwarder) freed(b Bind) {
+	for e := range f.later {
+		if e.bind.Port == b.Port || e.reason == ReasonFiles {
+			e.nextTry = time.Time{}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package portfwd
+
+import (
+	"fmt"
+	"time"
+)
+
+// open marks e as serving.
+func (f *Forwarder) open(e *entry) {
+	if e.state == StateOpen {
+		return
+	}
+	e.state, e.since, e.reason, e.err, e.hint = StateOpen, time.Now(), "", nil, ""
+	e.delay, e.nextTry = 0, time.Time{}
+	delete(f.later, e)
+	f.o.Log.WithField("owner", e.owner.String()).Debugf("forwarding %s", e.bind)
+	if e.told != "" {
+		e.told = ""
+		f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s is forwarded now", e.bind)})
+	}
+}
+
+// fail marks e as refused and sets its next try. The owner hears of it once a reason.
+func (f *Forwarder) fail(e *entry, err error) {
+	reason := reasonOf(err)
+	p := paceOf(reason)
+	if e.reason != reason || e.state != StateFailed {
+		e.delay = 0
+	}
+	e.delay = min(max(2*e.delay, p.first), p.limit)
+	e.nextTry = time.Now().Add(e.delay)
+	f.later[e] = struct{}{}
+	delete(f.dirty, e)
+	if e.state != StateFailed {
+		e.state, e.since = StateFailed, time.Now()
+	}
+	e.reason, e.err = reason, err
+	e.hint = hintOf(reason, e.bind, f.o.Config, err.Error())
+	log := f.o.Log.WithField("owner", e.owner.String())
+	if reason == ReasonUnreachable || e.told == reason {
+		log.Debugf("forward %s: %v", e.bind, err)
+		return
+	}
+	e.told = reason
+	log.Warnf("forward %s: %v", e.bind, err)
+	f.outbox = append(f.outbox, Event{
+		Warning: true, Owner: e.owner, Reason: reason, Message: fmt.Sprintf("forward %s: %v", e.bind, err), Hint: e.hint,
+	})
+}
+
+// unreachable marks all that is wanted and not known to be open as waiting for the port manager.
+func (f *Forwarder) unreachable(err error) {
+	f.o.Log.WithError(err).Debug("port manager")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries {
+		if e.want != nil && e.state == StatePending {
+			e.reason, e.err = ReasonUnreachable, err
+		}
+	}
+}
+
+// warn tells of what cannot be forwarded at all, each once for as long as it lasts.
+func (f *Forwarder) warn(warnings []Warning) {
+	now := make(map[Warning]struct{}, len(warnings))
+	for _, w := range warnings {
+		now[w] = struct{}{}
+		if _, old := f.warned[w]; old {
+			continue
+		}
+		f.o.Log.WithField("owner", w.Owner.String()).Warn(w.Message)
+		f.outbox = append(f.outbox, Event{Warning: true, Owner: w.Owner, Reason: w.Reason, Message: w.Message})
+	}
+	f.warned = now
+}
+
+// deliver calls OnEvent and OnChange with no lock held.
+func (f *Forwarder) deliver() {
+	for _, ev := range f.outbox {
+		if f.o.OnEvent != nil {
+			f.o.OnEvent(ev)
+		}
+	}
+	f.outbox = nil
+	if f.o.OnChange != nil {
+		f.o.OnChange()
+	}
+}

@@ -1,0 +1,81 @@
+package portfwd
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+)
+
+// resolve gives the spec of w, with the node's address where w names none.
+func (f *Forwarder) resolve(w Forward) (port.Spec, error) {
+	if !f.listed {
+		return port.Spec{}, nil
+	}
+	if f.info.PortDriver == nil {
+		return port.Spec{}, &fault{ReasonNoDriver, fmt.Errorf("RootlessKit has no port driver")}
+	}
+	if p := f.info.PortDriver.Protos; len(p) > 0 && !slices.Contains(p, w.Proto) {
+		return port.Spec{}, &fault{ReasonProtocol,
+			fmt.Errorf("port driver %s cannot forward %s, only %s", f.info.PortDriver.Driver, w.Proto, strings.Join(p, ", "))}
+	}
+	child := w.ChildIP
+	if child.IsLoopback() && f.info.PortDriver.DisallowLoopbackChildIP {
+		child = netip.Addr{}
+	}
+	if !child.IsValid() {
+		if child = f.nodeAddress(w.IP); !child.IsValid() && !w.IP.Is4() {
+			return port.Spec{}, &fault{ReasonFamily, fmt.Errorf("the node has no IPv6 address")}
+		}
+	}
+	s := port.Spec{Proto: w.Proto, ParentIP: w.IP.String(), ParentPort: w.Port, ChildPort: w.ChildPort}
+	if child.IsValid() {
+		s.ChildIP = child.String()
+	}
+	return s, nil
+}
+
+// nodeAddress is the node's address of the family of host, or none. Without one, RootlessKit's driver chooses.
+func (f *Forwarder) nodeAddress(host netip.Addr) netip.Addr {
+	if !host.Is4() {
+		return f.o.Config.ChildIPv6
+	}
+	if f.o.Config.ChildIPv4.IsValid() || f.info.NetworkDriver == nil {
+		return f.o.Config.ChildIPv4
+	}
+	a, _ := netip.AddrFromSlice(f.info.NetworkDriver.ChildIP)
+	return a.Unmap()
+}
+
+// bindOf reads a spec as one of ours could be; ok is false for any other.
+func bindOf(s port.Spec) (Bind, bool) {
+	ip, err := netip.ParseAddr(s.ParentIP)
+	b := Bind{Proto: s.Proto, IP: ip, Port: s.ParentPort}
+	ours := err == nil && ip.String() == s.ParentIP && len(s.Proto) == 4 && s.Proto == family(s.Proto[:3], ip)
+	return b, ours
+}
+
+// holder names a forward of RootlessKit that covers b, if one does.
+func (f *Forwarder) holder(b Bind) string {
+	covers := func(proto, ip string, p int) bool {
+		a, _ := netip.ParseAddr(ip)
+		return p == b.Port && strings.HasPrefix(proto, b.Proto[:3]) && (!a.IsValid() || a.IsUnspecified() || b.IP.IsUnspecified() || a == b.IP)
+	}
+	for _, e := range f.entries {
+		if e.bind != b && e.have != nil && e.have.ours && covers(e.bind.Proto, e.have.spec.ParentIP, e.bind.Port) {
+			return fmt.Sprintf("our own forward %s for %s", e.bind, e.owner)
+		}
+	}
+	for _, st := range f.foreign {
+		if covers(st.Spec.Proto, st.Spec.ParentIP, st.Spec.ParentPort) {
+			return describe(st.ID, st.Spec)
+		}
+	}
+	return ""
+}
+
+func describe(id int, s port.Spec) string {
+	return fmt.Sprintf("RootlessKit's forward %d (%s %s:%d to %s:%d)", id, s.Proto, s.ParentIP, s.ParentPort, s.ChildIP, s.ChildPort)
+}

@@ -1,0 +1,86 @@
+package portfwd
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// State of one forward.
+type State string
+
+const (
+	// StateOpen: the host port accepts.
+	StateOpen State = "open"
+	// StatePending: asked for, or about to be.
+	StatePending State = "pending"
+	// StateFailed: refused; it is tried again by itself.
+	StateFailed State = "failed"
+)
+
+// PortStatus is one forward as observed.
+type PortStatus struct {
+	HostIP   string `json:"hostIP"`
+	HostPort int    `json:"hostPort"`
+	// Proto is one of TCP4, TCP6, UDP4, UDP6.
+	Proto string `json:"proto"`
+	// ChildIP is empty while the node's address is not known.
+	ChildIP   string `json:"childIP,omitempty"`
+	ChildPort int    `json:"childPort"`
+	// Owner is NAMESPACE/NAME/PORT of a Service, or static/NAME.
+	Owner string `json:"owner"`
+	State State  `json:"state"`
+	// Since is when State began.
+	Since time.Time `json:"since"`
+	// Foreign: somebody else made this very forward; it serves, and it will not be removed by us.
+	Foreign bool `json:"foreign,omitempty"`
+	// Reason, Error and Hint tell why a forward is not open: one of the Reason constants, the text, the way out.
+	Reason string `json:"reason,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+// Event is a change that is worth telling the owner of a forward: it is refused, or it is open after having been refused.
+type Event struct {
+	// Warning is false for good news.
+	Warning bool
+	Owner   Owner
+	// Reason is one of the Reason constants.
+	Reason, Message, Hint string
+}
+
+// Status returns all wanted forwards, and those that could not be removed, sorted by port, address and protocol. It may
+// be called at any time from any goroutine.
+func (f *Forwarder) Status() []PortStatus {
+	f.mu.Lock()
+	shown := make([]*entry, 0, len(f.entries))
+	for _, e := range f.entries {
+		if e.want != nil || e.state == StateFailed {
+			shown = append(shown, e)
+		}
+	}
+	slices.SortFunc(shown, func(a, b *entry) int { return compareBinds(a.bind, b.bind) })
+	list := make([]PortStatus, len(shown))
+	for i, e := range shown {
+		list[i] = e.status()
+	}
+	f.mu.Unlock()
+	return list
+}
+
+func (e *entry) status() PortStatus {
+	s := PortStatus{
+		HostIP: e.bind.IP.String(), HostPort: e.bind.Port, Proto: e.bind.Proto,
+		ChildIP: e.spec.ChildIP, ChildPort: e.spec.ChildPort,
+		Owner: e.owner.String(), State: e.state, Since: e.since,
+		Foreign: e.state == StateOpen && e.have != nil && !e.have.ours,
+		Reason:  e.reason, Hint: e.hint,
+	}
+	if e.want != nil {
+		s.ChildPort = e.want.ChildPort
+	}
+	if e.err != nil {
+		s.Error = strings.TrimSpace(e.err.Error())
+	}
+	return s
+}

@@ -1,0 +1,247 @@
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+func checkAccount(_ context.Context, h *host) []Finding {
+	a, ok, err := h.account()
+	switch {
+	case err != nil:
+		return unreadable(err)
+	case !ok:
+		return []Finding{fail("uid %d has no entry in passwd", h.in.UID).hint(
+			"# newuidmap needs the account's name: run as an account that `getent passwd` knows,",
+			"# or make one:",
+			asRoot("useradd --create-home --uid "+strconv.Itoa(h.in.UID)+" rootlessnode"))}
+	}
+	return []Finding{pass("account %s, uid %d", a.Name, a.UID).with(map[string]string{"user": a.Name, "uid": strconv.Itoa(a.UID)})}
+}
+
+// subidKind is one of the two kinds of subordinate ids.
+type subidKind struct {
+	word, file, usermod string
+	getsubids           []string
+}
+
+func subidKinds() []subidKind {
+	return []subidKind{
+		{"subuid", hostinfo.SubuidFile, "--add-subuids", nil},
+		{"subgid", hostinfo.SubgidFile, "--add-subgids", []string{"-g"}},
+	}
+}
+
+func checkSubids(ctx context.Context, h *host) []Finding {
+	a, ok, err := h.account()
+	if err != nil || !ok {
+		return []Finding{warn("not checked: the account is unknown")}
+	}
+	var found []Finding
+	var missing []subidKind
+	details := map[string]string{}
+	for _, kind := range subidKinds() {
+		mine, findings := h.subidsOf(ctx, a, kind)
+		found = append(found, findings...)
+		if len(mine) == 0 {
+			missing = append(missing, kind)
+			continue
+		}
+		details[kind.word] = rowsText(mine)
+		found = append(found, h.judgeRows(a, kind, mine)...)
+	}
+	if len(missing) > 0 {
+		found = append([]Finding{h.missingSubids(a, missing)}, found...)
+	}
+	return orPass(found, "subordinate ids: uids %s, gids %s", details["subuid"], details["subgid"])
+}
+
+// missingSubids tells of both files at once, with rows that clash with none there.
+func (h *host) missingSubids(a hostinfo.Account, kinds []subidKind) Finding {
+	var files []string
+	var f Finding
+	start := h.freeSubids()
+	for _, k := range kinds {
+		files = append(files, k.file)
+		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+	}
+	text := strings.Join(files, " and ")
+	f.fix.add(fmt.Sprintf("# or add this row to %s: %s:%d:%d", text, a.Name, start, hostinfo.MinSubids))
+	f.fix.setup = true
+	f.Level = LevelFail
+	f.Message = fmt.Sprintf("%s (uid %d) has no subordinate ids: no row in %s", a.Name, a.UID, text)
+	f.Details = map[string]string{"user": a.Name, "files": strings.Join(files, ","), "row": fmt.Sprintf("%s:%d:%d", a.Name, start, hostinfo.MinSubids)}
+	return f
+}
+
+// freeSubids is a start that overlaps no row of either file.
+func (h *host) freeSubids() int64 {
+	var all []hostinfo.SubidRow
+	for _, k := range subidKinds() {
+		rows, _, _ := hostinfo.ReadSubids(h.in.Root, k.file)
+		all = append(all, rows...)
+	}
+	return hostinfo.FreeSubids(all, hostinfo.MinSubids)
+}
+
+// subidsOf asks getsubids, then reads the file, as RootlessKit does; subids.source can forbid either.
+func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind) ([]hostinfo.SubidRow, []Finding) {
+	source := h.cfg.Subids.Source
+	if source != "static" {
+		if rows := h.getsubids(ctx, a, kind); len(rows) > 0 || source == "dynamic" {
+			return rows, nil
+		}
+	}
+	all, bad, err := hostinfo.ReadSubids(h.in.Root, kind.file)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	var found []Finding
+	if len(bad) > 0 {
+		found = append(found, fail("%s: want NAME:START:COUNT", strings.Join(bad, ", ")).hint(
+			asRoot("${EDITOR:-vi} "+kind.file+"    # mend or remove "+strings.Join(bad, ", "))))
+	}
+	var mine []hostinfo.SubidRow
+	for _, r := range all {
+		if r.BelongsTo(a) {
+			mine = append(mine, r)
+		}
+	}
+	for _, r := range mine {
+		for _, o := range all {
+			if !o.BelongsTo(a) && r.Overlaps(o) {
+				found = append(found, warn("%s (%s) shares ids with %s (%s): each account can act on the other's files", r.Where, r, o.Where, o))
+			}
+		}
+	}
+	return mine, found
+}
+
+func (h *host) getsubids(ctx context.Context, a hostinfo.Account, kind subidKind) []hostinfo.SubidRow {
+	program := h.lookPath("getsubids")
+	if program == "" {
+		return nil
+	}
+	args := append(append([]string{}, kind.getsubids...), a.Name)
+	out, err := h.run(ctx, program, args...)
+	if err != nil {
+		return nil // no rows, or an older getsubids: the file decides
+	}
+	return hostinfo.ParseGetsubids(out, filepath.Base(program)+" "+strings.Join(args, " "))
+}
+
+// judgeRows checks the account's own rows of one kind: number, overlaps, and the range that homed homes let through.
+func (h *host) judgeRows(a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
+	var found []Finding
+	own := int64(a.UID)
+	if kind.word == "subgid" {
+		own = int64(a.GID)
+	}
+	var total int64
+	for i, r := range rows {
+		duplicate := false
+		for _, o := range rows[:i] {
+			if r.Start == o.Start && r.Count == o.Count {
+				duplicate = true
+			} else if r.Overlaps(o) {
+				found = append(found, fail("%s (%s) and %s (%s) overlap: the kernel takes no map made of both", o.Where, o, r.Where, r).hint(
+					asRoot("${EDITOR:-vi} "+kind.file+"    # remove one of "+o.String()+" and "+r.String())))
+			}
+		}
+		if duplicate {
+			continue
+		}
+		total += r.Count
+		if r.Start <= own && own < r.End() {
+			found = append(found, fail("%s (%s) contains the account's own id %d", r.Where, r, own).hint(
+				asRoot("${EDITOR:-vi} "+kind.file+"    # give "+a.Name+" a range without "+strconv.FormatInt(own, 10))))
+		}
+	}
+	if total < hostinfo.MinSubids {
+		start := h.freeSubids()
+		f := fail("%s has %d %ss, and a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
+			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+		f.fix.setup = true
+		found = append(found, f)
+	}
+	return append(found, h.checkHomed(rows)...)
+}
+
+// homedFirstID is the first id, after those of accounts, that systemd-homed's id-mapped mounts pass (systemd's
+// UIDS-GIDS.md).
+const homedFirstID = 524288
+
+func (h *host) checkHomed(rows []hostinfo.SubidRow) []Finding {
+	mount, ok := h.mountOf(h.in.Data.Dir)
+	if !ok || !strings.Contains(","+mount.options+",", ",idmapped,") {
+		return nil
+	}
+	for _, r := range rows {
+		if r.Start < homedFirstID {
+			return []Finding{fail("%s (%s): the data dir %s is on %s, an id-mapped mount (systemd-homed), which passes only ids from %d",
+				r.Where, r, h.in.Data.Dir, mount.point, homedFirstID).hint(
+				"# give the account a range that begins at " + strconv.Itoa(homedFirstID) + " or later, or keep the data elsewhere: dataDir: /var/lib/...")}
+		}
+	}
+	return nil
+}
+
+func rowsText(rows []hostinfo.SubidRow) string {
+	var parts []string
+	for _, r := range rows {
+		parts = append(parts, fmt.Sprintf("%d-%d", r.Start, r.End()-1))
+	}
+	return strings.Join(parts, " ")
+}
+
+func checkIDMapPrograms(_ context.Context, h *host) []Finding {
+	var found []Finding
+	var missing, weak, nosuid []string
+	for _, name := range []string{"newuidmap", "newgidmap"} {
+		path := h.lookPath(name)
+		if path == "" {
+			missing = append(missing, name)
+			continue
+		}
+		may, err := h.probes.MayMapIDs(path, name == "newgidmap")
+		if err != nil {
+			found = append(found, unreadable(err)...)
+			continue
+		}
+		if !may {
+			weak = append(weak, path)
+		}
+		if fs, err := h.probes.Statfs(path); err == nil && fs.Flags&unix.ST_NOSUID != 0 {
+			nosuid = append(nosuid, path)
+		}
+	}
+	if len(missing) > 0 {
+		f := fail("not found on PATH: %s", strings.Join(missing, ", "))
+		f.fix.programs = missing
+		found = append(found, f)
+	}
+	if len(weak) > 0 {
+		f := fail("no privilege to map ids: %s: neither set-uid root nor a file capability", strings.Join(weak, ", "))
+		for _, p := range weak {
+			f.fix.add(asRoot("chown root:root " + p + " && " + sudoMark + "chmod u+s " + p))
+		}
+		found = append(found, f)
+	}
+	if len(nosuid) > 0 {
+		found = append(found, fail("on a mount with nosuid, where programs get no privilege: %s", strings.Join(nosuid, ", ")).hint(
+			"# have newuidmap and newgidmap on PATH from a file system that is mounted without nosuid"))
+	}
+	if h.statusField("NoNewPrivs") == "1" {
+		found = append(found, fail("no_new_privs is set for this process: newuidmap and newgidmap get no privilege").hint(
+			"# start from where it is not set: no NoNewPrivileges=yes in the unit,",
+			"# no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container"))
+	}
+	return orPass(found, "newuidmap and newgidmap are there and privileged")
+}

@@ -1,0 +1,152 @@
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// fakeHost is a made-up host in good order: a directory tree and answers of a kernel.
+type fakeHost struct {
+	t    *testing.T
+	root string
+	in   Input
+}
+
+// goodHost is Debian 12 with everything in place, for an account dev.
+func goodHost(t *testing.T) *fakeHost {
+	t.Helper()
+	f := &fakeHost{t: t, root: t.TempDir()}
+	uid := os.Getuid()
+	if uid == 0 {
+		uid = 1000 // root may give files away, so it plays an ordinary user
+	}
+	for path, text := range map[string]string{
+		"etc/os-release":                               "ID=debian\nVERSION_ID=\"12\"\n",
+		"etc/passwd":                                   fmt.Sprintf("root:x:0:0:root:/root:/bin/bash\ndev:x:%d:4000:,,,:/home/dev:/bin/bash\n", uid),
+		"etc/subuid":                                   "other:100000:65536\ndev:165536:65536\n",
+		"etc/subgid":                                   "dev:165536:65536\n",
+		"proc/sys/kernel/osrelease":                    "6.1.0-30-amd64\n",
+		"proc/sys/user/max_user_namespaces":            "63470\n",
+		"proc/sys/fs/inotify/max_user_instances":       "512\n",
+		"proc/sys/fs/inotify/max_user_watches":         "524288\n",
+		"proc/sys/net/ipv4/ip_unprivileged_port_start": "1024\n",
+		"proc/self/status":                             "Name:\ttest\nNoNewPrivs:\t0\nSeccomp:\t0\n",
+		"proc/self/limits": "Limit                     Soft Limit           Hard Limit           Units     \n" +
+			"Max open files            1024                 1048576              files     \n",
+		"proc/self/mountinfo": "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n",
+		"proc/net/route": "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
+			"eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
+			"eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n",
+		"proc/net/tcp":   "",
+		"dev/net/tun":    "",
+		"data/.keep":     "",
+		"comp/bin/.keep": "",
+		"bin/.keep":      "",
+		"run/.keep":      "",
+	} {
+		f.write(path, text)
+	}
+	for _, p := range []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nft", "iptables", "slirp4netns", "sudo"} {
+		f.program(p, "answers")
+	}
+	runtimeDir := f.dir(fmt.Sprintf("run/user/%d", uid), 0o700)
+	assert.NilError(t, os.Lchown(runtimeDir, uid, -1))
+	c := config.Default()
+	c.Complete(config.HostFacts{Hostname: "node1", XDGDataHome: "/home/dev/.local/share"})
+	f.in = Input{
+		Config: c, UID: uid, Root: f.root, Exe: "/usr/local/bin/rootlessnode",
+		Runtime: layout.NewRuntime("/run/user/1000", "default"), Data: layout.NewData(filepath.Join(f.root, "data")),
+		ComponentsDir: f.components(map[string]string{}),
+		Env:           []string{"PATH=" + filepath.Join(f.root, "bin"), "XDG_RUNTIME_DIR=" + runtimeDir},
+		Probes: Probes{
+			Statfs: func(string) (FileSystem, error) {
+				return FileSystem{Type: 0xef53, Available: 50 << 30, Total: 100 << 30, InodesFree: 1 << 20, Inodes: 2 << 20}, nil
+			},
+			CloneUserNS: func(context.Context) error { return nil },
+			Listen:      func(string, string) error { return nil },
+			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },
+			Delegation: func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+				return cgroupv2.Host{Mount: "/sys/fs/cgroup"}, cgroupv2.Delegation{
+					Root: "/sys/fs/cgroup/x", Source: cgroupv2.SourceCurrent, Available: []string{"cpu", "cpuset", "io", "memory", "pids"},
+				}, nil
+			},
+		},
+	}
+	return f
+}
+
+func (f *fakeHost) path(p string) string { return filepath.Join(f.root, p) }
+
+func (f *fakeHost) write(path, text string) {
+	f.t.Helper()
+	assert.NilError(f.t, os.MkdirAll(filepath.Dir(f.path(path)), 0o755))
+	assert.NilError(f.t, os.WriteFile(f.path(path), []byte(text), 0o644))
+}
+
+func (f *fakeHost) dir(path string, mode os.FileMode) string {
+	f.t.Helper()
+	assert.NilError(f.t, os.MkdirAll(f.path(path), 0o755))
+	assert.NilError(f.t, os.Chmod(f.path(path), mode))
+	return f.path(path)
+}
+
+func (f *fakeHost) remove(path string) {
+	f.t.Helper()
+	assert.NilError(f.t, os.RemoveAll(f.path(path)))
+}
+
+// program makes name on PATH a link to one of testdata/programs: a file written and executed at once can be "busy".
+func (f *fakeHost) program(name, as string) {
+	f.t.Helper()
+	target, err := filepath.Abs(filepath.Join("testdata", "programs", as))
+	assert.NilError(f.t, err)
+	f.remove("bin/" + name)
+	assert.NilError(f.t, os.Symlink(target, f.path("bin/"+name)))
+}
+
+func (f *fakeHost) set(path, value string) {
+	f.t.Helper()
+	assert.NilError(f.t, f.in.Config.Set(path, value))
+}
+
+func (f *fakeHost) statfs(fs FileSystem) {
+	f.in.Probes.Statfs = func(string) (FileSystem, error) { return fs, nil }
+}
+
+// anonymous takes what differs from run to run out of a text.
+func (f *fakeHost) anonymous(s string) string {
+	id := fmt.Sprint(f.in.UID) // not everywhere: it may be a number that means something else too
+	return strings.NewReplacer(f.root, "/ROOT", "uid "+id, "uid UID", "user/"+id, "user/UID", `"uid": "`+id+`"`, `"uid": "UID"`,
+		" -o "+id, " -o UID", " -g "+id, " -g UID", "-un "+id, "-un UID").Replace(s)
+}
+
+// run runs one check and returns its findings as text: "level: message", then the hint's lines, indented.
+func (f *fakeHost) run(name string) string {
+	f.t.Helper()
+	h := newHost(f.t.Context(), f.in)
+	for _, c := range checks() {
+		if c.name != name {
+			continue
+		}
+		var b strings.Builder
+		for _, found := range h.finish(c.run(f.t.Context(), h)) {
+			fmt.Fprintf(&b, "%s: %s\n", found.Level, found.Message)
+			for line := range strings.Lines(found.Hint) {
+				b.WriteString("  " + strings.TrimRight(line, "\n") + "\n")
+			}
+		}
+		return f.anonymous(b.String())
+	}
+	f.t.Fatalf("no check %s", name)
+	return ""
+}

@@ -1,0 +1,117 @@
+package preflight
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+// sudoMark stands before a command for root, until it is known how root is become here.
+const sudoMark = "\x00"
+
+// fix is a hint in parts, so that several can be made one.
+type fix struct {
+	// programs are to be installed, all in one command.
+	programs []string
+	// lines are shell commands and comments in their order.
+	lines []string
+	// setup tells that host setup does the commands for root too.
+	setup bool
+
+	distro hostinfo.Distro
+	// sudo tells that there is a sudo here.
+	sudo      bool
+	setupLine string
+}
+
+func (f *fix) add(lines ...string) { f.lines = append(f.lines, lines...) }
+
+// asRoot marks commands that only root can run.
+func asRoot(command string) string { return sudoMark + command }
+
+func (f *fix) empty() bool { return len(f.programs) == 0 && len(f.lines) == 0 }
+
+func (f *fix) merge(o fix) {
+	f.programs = append(f.programs, o.programs...)
+	for _, line := range o.lines {
+		// A here-document, or a comment with its commands, repeats lines that belong to it: only commands are dropped.
+		if strings.HasPrefix(line, sudoMark) && slices.Contains(f.lines, line) {
+			continue
+		}
+		f.lines = append(f.lines, line)
+	}
+	f.setup = f.setup || o.setup
+	if o.setupLine != "" {
+		f.distro, f.sudo, f.setupLine = o.distro, o.sudo, o.setupLine
+	}
+}
+
+// render writes the block that is to be pasted.
+func (f *fix) render() string {
+	var out []string
+	if len(f.programs) > 0 {
+		line := f.distro.InstallCommand(f.programs)
+		if !strings.HasPrefix(line, "#") {
+			line = sudoMark + line
+		}
+		out = append(out, line)
+	}
+	out = append(out, f.lines...)
+	if f.setup {
+		out = append(out, f.setupLine)
+	}
+	text := strings.Join(out, "\n")
+	if f.sudo {
+		return strings.ReplaceAll(text, sudoMark, "sudo ")
+	}
+	if strings.Contains(text, sudoMark) {
+		text = "# as root:\n" + strings.ReplaceAll(text, sudoMark, "")
+	}
+	return text
+}
+
+// finish turns the parts of each finding's hint into text.
+func (h *host) finish(findings []Finding) []Finding {
+	for i := range findings {
+		f := &findings[i]
+		if f.fix.empty() {
+			continue
+		}
+		f.fix.distro, f.fix.sudo, f.fix.setupLine = h.distro(), h.lookPath("sudo") != "", h.setupLine()
+		f.Hint = f.fix.render()
+	}
+	return findings
+}
+
+// fixFromText takes a hint of pkg/cgroupv2, prose with indented commands, apart.
+func fixFromText(hint string) fix {
+	var f fix
+	for line := range strings.Lines(hint) {
+		line = strings.TrimRight(line, "\n")
+		command, indented := strings.CutPrefix(line, "  ")
+		switch {
+		case line == "":
+		case !indented:
+			f.add("# " + line)
+		case strings.HasPrefix(command, "sudo "):
+			f.add(asRoot(strings.TrimPrefix(command, "sudo ")))
+		default:
+			f.add(command)
+		}
+	}
+	return f
+}
+
+// fixFromBlock takes a block that is ready to paste.
+func fixFromBlock(block string) fix {
+	var f fix
+	for line := range strings.Lines(block) {
+		line = strings.TrimRight(line, "\n")
+		if command, ok := strings.CutPrefix(line, "sudo "); ok {
+			line = asRoot(command)
+		}
+		f.add(line)
+	}
+	return f
+}

@@ -1,0 +1,120 @@
+package preflight
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// fingerprint changes whenever a file's content may have: ctime cannot be set back by an ordinary program (inode(7)).
+type fingerprint struct {
+	Size    int64  `json:"size"`
+	MTime   int64  `json:"mtime"`
+	CTime   int64  `json:"ctime"`
+	Dev     uint64 `json:"dev"`
+	Inode   uint64 `json:"inode"`
+	regular bool
+}
+
+func fingerprintOf(path string) (fingerprint, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fingerprint{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return fingerprint{
+		Size: st.Size, MTime: st.Mtim.Nano(), CTime: st.Ctim.Nano(), Dev: uint64(st.Dev), Inode: st.Ino,
+		regular: st.Mode&unix.S_IFMT == unix.S_IFREG,
+	}, nil
+}
+
+func (f fingerprint) same(o fingerprint) bool {
+	f.regular, o.regular = false, false
+	return f == o
+}
+
+// hashed is a file's hash and what the file looked like when it was taken.
+type hashed struct {
+	fingerprint
+	SHA256 string `json:"sha256"`
+}
+
+// hashes is the cache of what was hashed before. A cache that cannot be read is an empty one.
+type hashes struct {
+	mu      sync.Mutex
+	known   map[string]hashed
+	changed bool
+}
+
+func readHashes(file string) *hashes {
+	h := &hashes{known: map[string]hashed{}}
+	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &h.known) != nil {
+		h.known = map[string]hashed{}
+	}
+	return h
+}
+
+func (h *hashes) sum(path string, now fingerprint) (string, error) {
+	h.mu.Lock()
+	k, ok := h.known[path]
+	h.mu.Unlock()
+	if ok && k.same(now) {
+		return k.SHA256, nil
+	}
+	sum, err := hashFile(path)
+	if err != nil {
+		return "", err
+	}
+	after, err := fingerprintOf(path)
+	if err != nil || !after.same(now) {
+		return sum, err // written to meanwhile: not to be remembered
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.known[path], h.changed = hashed{now, sum}, true
+	return sum, nil
+}
+
+func hashFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// write keeps the hashes of files for the next time. It is a cache: where it cannot be written (no data dir yet, disk
+// full), the next start hashes again.
+func (h *hashes) write(file string, files []string) {
+	if !h.changed {
+		return
+	}
+	keep := map[string]hashed{}
+	for _, f := range files {
+		if k, ok := h.known[f]; ok {
+			keep[f] = k
+		}
+	}
+	b, err := json.Marshal(keep)
+	if err != nil {
+		return
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".verified-*")
+	if err != nil {
+		return
+	}
+	_, err = tmp.Write(b)
+	if closeErr := tmp.Close(); err != nil || closeErr != nil || os.Rename(tmp.Name(), file) != nil {
+		_ = os.Remove(tmp.Name())
+	}
+}

@@ -1,0 +1,130 @@
+package preflight
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+// programTimeout bounds each program that a check runs. They answer in milliseconds; one that hangs is a finding.
+const programTimeout = 3 * time.Second
+
+// host is an Input with what several checks want to know of it, found out once.
+type host struct {
+	in     Input
+	cfg    *config.NodeConfig
+	probes Probes
+
+	account func() (hostinfo.Account, bool, error)
+	distro  func() hostinfo.Distro
+}
+
+func newHost(ctx context.Context, in Input) *host {
+	h := &host{in: in, cfg: in.Config, probes: in.Probes.orReal()}
+	if h.cfg == nil {
+		h.cfg = config.Default()
+	}
+	type result struct {
+		a   hostinfo.Account
+		ok  bool
+		err error
+	}
+	find := sync.OnceValue(func() result {
+		a, ok, err := hostinfo.Lookup(ctx, in.Root, strconv.Itoa(in.UID), h.lookPath("getent"))
+		return result{a, ok, err}
+	})
+	h.account = func() (hostinfo.Account, bool, error) { r := find(); return r.a, r.ok, r.err }
+	h.distro = sync.OnceValue(func() hostinfo.Distro { return hostinfo.DetectDistro(in.Root) })
+	return h
+}
+
+// path is where a file of the host is.
+func (h *host) path(p string) string { return filepath.Join(h.in.Root, p) }
+
+func (h *host) exists(p string) bool {
+	_, err := os.Stat(h.path(p))
+	return err == nil
+}
+
+// readInt reads a file that holds one number, as those below /proc/sys do.
+func (h *host) readInt(p string) (int64, error) {
+	b, err := os.ReadFile(h.path(p))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// statusField reads one line of /proc/self/status (proc_pid_status(5)).
+func (h *host) statusField(name string) string {
+	b, err := os.ReadFile(h.path("/proc/self/status"))
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := strings.CutPrefix(string(line), name+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+func (h *host) env(key string) string { return getenv(h.in.Env, key) }
+
+func getenv(env []string, key string) string {
+	for i := len(env) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(env[i], key+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// sbinDirs hold programs that a node needs and that an account's PATH often lacks (Debian).
+func sbinDirs() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
+
+// lookPath finds a program on the PATH of the environment given, "" if it is not there. With no Root the sbin
+// directories are looked through too, as the node does.
+func (h *host) lookPath(program string) string {
+	dirs := filepath.SplitList(h.env("PATH"))
+	if h.in.Root == "" {
+		dirs = append(dirs, sbinDirs()...)
+	}
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		p := filepath.Join(dir, program)
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 {
+			return p
+		}
+	}
+	return ""
+}
+
+// run runs a program and returns what it printed; on failure the last line of its complaint is in the error.
+func (h *host) run(ctx context.Context, path string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = h.in.Env, &stdout, &stderr, programTimeout
+	err := cmd.Run()
+	if err != nil && ctx.Err() != nil {
+		return nil, errors.New("gave no answer in " + programTimeout.String())
+	}
+	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
+		err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])
+	}
+	return stdout.Bytes(), err
+}

@@ -1,0 +1,75 @@
+package preflight
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+func checkOpenFiles(_ context.Context, h *host) []Finding {
+	hard, err := h.hardOpenFiles()
+	if err != nil {
+		return unreadable(err)
+	}
+	details := map[string]string{"hard": hard}
+	n, err := strconv.ParseUint(hard, 10, 64)
+	if err == nil && n < hostinfo.OpenFiles {
+		who := "NAME"
+		if a, ok, _ := h.account(); ok {
+			who = a.Name
+		}
+		return []Finding{warn("hard limit of open files is %d: forwarded ports take one each, and components want %d", n, hostinfo.OpenFiles).
+			with(details).hint(
+			asRoot("sh -c 'echo \""+who+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)+"\" > /etc/security/limits.d/rootlessnode.conf'"),
+			"# then log in anew; under systemd rather LimitNOFILE= of the unit or DefaultLimitNOFILE= in user.conf")}
+	}
+	return []Finding{pass("hard limit of open files is %s", hard).with(details)}
+}
+
+// hardOpenFiles reads the limit from /proc/self/limits: "Max open files  SOFT  HARD  files".
+func (h *host) hardOpenFiles() (string, error) {
+	const file, title = "/proc/self/limits", "Max open files"
+	b, err := os.ReadFile(h.path(file))
+	if err != nil {
+		return "", err
+	}
+	for line := range bytes.Lines(b) {
+		if rest, ok := strings.CutPrefix(string(line), title); ok {
+			if f := strings.Fields(rest); len(f) >= 2 {
+				return f[1], nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s: no line %q", file, title)
+}
+
+func checkInotify(_ context.Context, h *host) []Finding {
+	var found []Finding
+	details := map[string]string{}
+	for _, l := range []struct {
+		sysctl, file string
+		want         int64
+	}{
+		{"fs.inotify.max_user_instances", "/proc/sys/fs/inotify/max_user_instances", hostinfo.InotifyInstances},
+		{"fs.inotify.max_user_watches", "/proc/sys/fs/inotify/max_user_watches", hostinfo.InotifyWatches},
+	} {
+		n, err := h.readInt(l.file)
+		if err != nil {
+			return unreadable(err)
+		}
+		details[l.sysctl] = strconv.FormatInt(n, 10)
+		if n < l.want {
+			f := warn("%s is %d: used up, it shows as \"too many open files\"; %d are advised", l.sysctl, n, l.want).hint(
+				asRoot(fmt.Sprintf("sysctl -w %s=%d", l.sysctl, l.want)))
+			f.fix.setup = true
+			found = append(found, f.with(details))
+		}
+	}
+	return orPass(found, "inotify: %s instances, %s watches for each user",
+		details["fs.inotify.max_user_instances"], details["fs.inotify.max_user_watches"])
+}

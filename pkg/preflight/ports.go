@@ -1,0 +1,216 @@
+package preflight
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/config"
+)
+
+// wantedPort is a port of the host that the start itself binds.
+type wantedPort struct {
+	role, field, proto string
+	ip                 netip.Addr
+	port               int
+	// another is what to change.
+	another string
+}
+
+func (p wantedPort) network() string {
+	if p.ip.Is4() {
+		return p.proto + "4"
+	}
+	return p.proto + "6"
+}
+
+func (p wantedPort) address() string { return net.JoinHostPort(p.ip.String(), strconv.Itoa(p.port)) }
+
+// wantedPorts lists what the config wants: the API server's port and the static forwards, or with the host's own
+// network the components' ports. Node ports are not known yet; one that is taken is an event of the running node.
+func wantedPorts(c *config.NodeConfig) []wantedPort {
+	var out []wantedPort
+	add := func(role, field, proto string, ip netip.Addr, port int, another string) {
+		out = append(out, wantedPort{role, field, proto, ip, port, another})
+	}
+	if c.Network.Driver == config.DriverHost {
+		for _, p := range insideRoles(c) {
+			add(p.role, p.field, "tcp", netip.IPv4Unspecified(), p.port, fmt.Sprintf("--set %s=%d", p.field, p.port+1))
+		}
+		return out
+	}
+	if c.Ports.Driver == "none" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded {
+		add("API server", "api.port", "tcp", ip, c.API.Port, fmt.Sprintf("--set api.port=%d", c.API.Port+1))
+	}
+	for i, s := range c.Ports.Static {
+		f, err := config.ParseForward(s)
+		if err != nil {
+			continue // Validate says so
+		}
+		field := fmt.Sprintf("ports.static[%d]", i)
+		for _, ip := range c.ForwardAddresses(f) {
+			add("static forward "+s, field, f.Proto, ip, f.HostPort, "another host port in "+field)
+		}
+	}
+	return out
+}
+
+type insideRole struct {
+	role, field string
+	port        int
+}
+
+func insideRoles(c *config.NodeConfig) []insideRole {
+	i := c.Inside
+	roles := []insideRole{
+		{"kubelet", "inside.kubeletPort", i.KubeletPort},
+		{"kubelet health", "inside.kubeletHealthzPort", i.KubeletHealthzPort},
+		{"kube-proxy health", "inside.kubeProxyHealthzPort", i.KubeProxyHealthzPort},
+		{"kube-proxy metrics", "inside.kubeProxyMetricsPort", i.KubeProxyMetricsPort},
+		{"flannel health", "inside.flannelHealthzPort", i.FlannelHealthzPort},
+	}
+	if c.ControlPlane.Embedded {
+		roles = append(roles,
+			insideRole{"API server", "inside.apiServerPort", i.APIServerPort},
+			insideRole{"etcd client", "inside.etcdClientPort", i.EtcdClientPort},
+			insideRole{"etcd peer", "inside.etcdPeerPort", i.EtcdPeerPort},
+			insideRole{"etcd metrics", "inside.etcdMetricsPort", i.EtcdMetricsPort},
+			insideRole{"controller manager", "inside.controllerManagerPort", i.ControllerManagerPort},
+			insideRole{"scheduler", "inside.schedulerPort", i.SchedulerPort})
+	}
+	return roles
+}
+
+func checkPorts(_ context.Context, h *host) []Finding {
+	if h.in.Running {
+		return []Finding{pass("not checked: the node runs and holds its ports")}
+	}
+	wanted := wantedPorts(h.cfg)
+	var found []Finding
+	var names []string
+	holders := sync.OnceValue(func() map[uint64]string { return socketHolders(h.path("/proc")) })
+	for _, p := range wanted {
+		names = append(names, fmt.Sprintf("%s/%s (%s)", p.address(), p.proto, p.field))
+		if err := h.probes.Listen(p.network(), p.address()); err != nil {
+			found = append(found, h.explainListen(p, err, holders))
+		}
+	}
+	if len(wanted) == 0 {
+		return []Finding{pass("no port of the host is wanted")}
+	}
+	return orPass(found, "free: %s", strings.Join(names, ", "))
+}
+
+func (h *host) explainListen(p wantedPort, err error, holders func() map[uint64]string) Finding {
+	what := fmt.Sprintf("%s (%s) wants %s/%s", p.role, p.field, p.address(), p.proto)
+	details := map[string]string{"role": p.role, "field": p.field, "address": p.address(), "proto": p.proto}
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		by := ""
+		if who := h.holderOf(p, holders); who != "" {
+			by, details["holder"] = ", by "+who, who
+		}
+		return fail("%s, which is in use%s", what, by).with(details).hint("# choose another: "+p.another+", or see who has it:",
+			fmt.Sprintf("ss -Hlnp 'sport = :%d'", p.port))
+	case errors.Is(err, unix.EACCES):
+		return h.privilegedPort(what, p.port).with(details)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fail("%s, and this host has no such address", what).with(details).hint("# the addresses of this host:", "ip -brief address")
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		return fail("%s, and this host has no such address family", what).with(details)
+	}
+	return fail("%s: %v", what, err).with(details)
+}
+
+func (h *host) privilegedPort(what string, port int) Finding {
+	n, err := h.readInt("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	if err != nil {
+		n = 1024 // the kernel's default
+	}
+	return fail("%s, and ordinary users may bind ports from %d only (net.ipv4.ip_unprivileged_port_start)", what, n).hint(
+		"# one of: let ordinary users bind it,",
+		asRoot(fmt.Sprintf("sysctl -w net.ipv4.ip_unprivileged_port_start=%d", port)),
+		"# or this program only (again after each update),",
+		asRoot("setcap cap_net_bind_service=ep "+h.self()),
+		fmt.Sprintf("# or take a port of %d and more", n))
+}
+
+// holderOf names the process that listens on p's port, if we may see it.
+func (h *host) holderOf(p wantedPort, holders func() map[uint64]string) string {
+	for _, table := range []string{p.proto, p.proto + "6"} {
+		b, err := os.ReadFile(h.path("/proc/net/" + table))
+		if err != nil {
+			continue
+		}
+		for _, s := range parseSockets(b) {
+			if s.port != p.port || p.proto == "tcp" && !s.listening {
+				continue
+			}
+			if who := holders()[s.inode]; who != "" {
+				return who
+			}
+			return "a process of uid " + strconv.Itoa(s.uid)
+		}
+	}
+	return ""
+}
+
+type boundSocket struct {
+	port, uid int
+	inode     uint64
+	listening bool
+}
+
+// parseSockets reads /proc/net/{tcp,udp}{,6} (proc_net(5)): local address, state, uid and inode are columns 1, 3, 7 and 9.
+func parseSockets(b []byte) []boundSocket {
+	const listen = "0A"
+	var out []boundSocket
+	for line := range bytes.Lines(b) {
+		f := strings.Fields(string(line))
+		if len(f) < 10 {
+			continue
+		}
+		_, hexPort, _ := strings.Cut(f[1], ":")
+		port, err1 := strconv.ParseUint(hexPort, 16, 16)
+		uid, err2 := strconv.Atoi(f[7])
+		inode, err3 := strconv.ParseUint(f[9], 10, 64)
+		if err1 == nil && err2 == nil && err3 == nil {
+			out = append(out, boundSocket{int(port), uid, inode, f[3] == listen})
+		}
+	}
+	return out
+}
+
+// socketHolders maps the inodes of sockets to "NAME (pid N)" for all processes that we may look into.
+func socketHolders(proc string) map[uint64]string {
+	holders := map[uint64]string{}
+	links, _ := filepath.Glob(proc + "/[0-9]*/fd/*")
+	for _, l := range links {
+		target, err := os.Readlink(l)
+		if err != nil {
+			continue
+		}
+		digits, ok := strings.CutPrefix(target, "socket:[")
+		inode, err := strconv.ParseUint(strings.TrimSuffix(digits, "]"), 10, 64)
+		if !ok || err != nil {
+			continue
+		}
+		dir := filepath.Dir(filepath.Dir(l))
+		name, _ := os.ReadFile(dir + "/comm")
+		holders[inode] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
+	}
+	return holders
+}

@@ -1,0 +1,541 @@
+package preflight
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestGoodHost(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	found := Run(t.Context(), f.in)
+	assert.NilError(t, Err(found))
+	var names []string
+	for _, x := range found {
+		assert.Equal(t, x.Level, LevelPass, "%s: %s", x.Check, x.Message)
+		assert.Equal(t, x.Hint, "", x.Check)
+		names = append(names, x.Check)
+	}
+	assert.DeepEqual(t, names, Names())
+	assertGolden(t, f, found, "good.json")
+}
+
+func assertGolden(t *testing.T, f *fakeHost, found []Finding, file string) {
+	t.Helper()
+	b, err := json.MarshalIndent(found, "", "  ")
+	assert.NilError(t, err)
+	golden.Assert(t, f.anonymous(string(b))+"\n", file)
+}
+
+// A fresh container image: nearly everything is missing, and all of it is told at once with one block to paste.
+func TestBareHost(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.remove("etc/subuid")
+	f.write("etc/subgid", "")
+	for _, p := range []string{"newuidmap", "newgidmap", "ip", "iptables", "nft", "slirp4netns", "sudo"} {
+		f.remove("bin/" + p)
+	}
+	f.remove("dev/net/tun")
+	f.remove("run/user")
+	f.in.Env = f.in.Env[:1]
+	f.write("proc/sys/user/max_user_namespaces", "0\n")
+	f.in.ComponentsDir, f.in.ComponentsTried = "", []string{"/usr/local/libexec/rootlessnode"}
+	found := Run(t.Context(), f.in)
+	assertGolden(t, f, found, "bare.json")
+
+	err := Err(found)
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	r := errdefs.ReportOf(err)
+	assert.Equal(t, r.Code, errdefs.ExitPreflight)
+	assert.Equal(t, len(r.Hints), 1)
+	golden.Assert(t, f.anonymous(r.Message+"\n\n"+r.Hints[0])+"\n", "bare.txt")
+	assertShell(t, r.Hints[0])
+}
+
+// assertShell has a shell read a hint without running it.
+func assertShell(t *testing.T, script string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-n")
+	cmd.Stdin = strings.NewReader(script)
+	out, err := cmd.CombinedOutput()
+	assert.NilError(t, err, "%s\n%s", out, script)
+}
+
+func TestRootIsToldOnlyThat(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.in.UID = 0
+	f.remove("etc/subuid")
+	found := Run(t.Context(), f.in)
+	assert.Equal(t, len(found), 1)
+	assert.Equal(t, found[0].Check, "root")
+	err := Err(found)
+	assert.Error(t, err, "root: a node is run by an ordinary user, not by root")
+	assert.Equal(t, errdefs.ReportOf(err).Hints[0], `# once, for an account of its own:
+/usr/local/bin/rootlessnode host setup --user rootlessnode --create-user
+# then, each time:
+/usr/local/bin/rootlessnode host enter --user rootlessnode -- up`)
+}
+
+func TestDeepAndHintsFromElsewhere(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.in.Deep = func(context.Context) []Finding {
+		return []Finding{{Check: "deep", Level: LevelFail, Message: "no bridge", Hint: "modprobe bridge"}}
+	}
+	err := Err(Run(t.Context(), f.in))
+	assert.Error(t, err, "deep: no bridge")
+	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"modprobe bridge"})
+}
+
+// Each case changes one thing about the good host; the letter is its section in the cases that users reported.
+func TestChecks(t *testing.T) {
+	t.Parallel()
+	const setup = "  # or all that root can do at once: sudo /usr/local/bin/rootlessnode host setup --user dev\n"
+	const local = "  # keep the data on a local disk: dataDir: /path/on/a/local/disk in the config, or --set dataDir=...\n"
+	for _, tc := range []struct {
+		name, check string
+		set         func(*fakeHost)
+		want        string
+	}{
+		{"A1 no subuid row", "subids", func(f *fakeHost) { f.write("etc/subuid", "other:100000:65536\n") },
+			"fail: dev (uid UID) has no subordinate ids: no row in /etc/subuid\n" +
+				"  sudo usermod --add-subuids 231072-296607 dev\n" +
+				"  # or add this row to /etc/subuid: dev:231072:65536\n" + setup},
+		{"A1 no files", "subids", func(f *fakeHost) { f.remove("etc/subuid"); f.remove("etc/subgid") },
+			"fail: dev (uid UID) has no subordinate ids: no row in /etc/subuid and /etc/subgid\n" +
+				"  sudo usermod --add-subuids 100000-165535 dev\n" +
+				"  sudo usermod --add-subgids 100000-165535 dev\n" +
+				"  # or add this row to /etc/subuid and /etc/subgid: dev:100000:65536\n" + setup},
+		{"A2 getsubids first", "subids", func(f *fakeHost) { f.remove("etc/subuid"); f.program("getsubids", "getsubids") },
+			"pass: subordinate ids: uids 700000-765535, gids 700000-765535\n"},
+		{"A2 getsubids fails", "subids", func(f *fakeHost) { f.program("getsubids", "fails") },
+			"pass: subordinate ids: uids 165536-231071, gids 165536-231071\n"},
+		{"A2 static", "subids", func(f *fakeHost) { f.program("getsubids", "getsubids"); f.set("subids.source", "static") },
+			"pass: subordinate ids: uids 165536-231071, gids 165536-231071\n"},
+		{"A2 account of a directory service", "account", func(f *fakeHost) {
+			f.write("etc/passwd", "")
+			f.program("getent", "getent")
+		}, "pass: account ldap, uid UID\n"},
+		{"A2 no account", "account", func(f *fakeHost) { f.write("etc/passwd", "") },
+			"fail: uid UID has no entry in passwd\n" +
+				"  # newuidmap needs the account's name: run as an account that `getent passwd` knows,\n  # or make one:\n" +
+				"  sudo useradd --create-home --uid UID rootlessnode\n"},
+		{"A3 the same row twice", "subids", func(f *fakeHost) { f.write("etc/subuid", "dev:165536:65536\ndev:165536:65536\n") },
+			"pass: subordinate ids: uids 165536-231071 165536-231071, gids 165536-231071\n"},
+		{"A3 overlap", "subids", func(f *fakeHost) { f.write("etc/subuid", "dev:165536:65536\n# x\ndev:200000:65536\n") },
+			"fail: /etc/subuid line 1 (dev:165536:65536) and /etc/subuid line 3 (dev:200000:65536) overlap: the kernel takes no map made of both\n" +
+				"  sudo ${EDITOR:-vi} /etc/subuid    # remove one of dev:165536:65536 and dev:200000:65536\n"},
+		{"A3 shared with another", "subids", func(f *fakeHost) { f.write("etc/subuid", "other:100000:65536\ndev:100000:65536\n") },
+			"warn: /etc/subuid line 2 (dev:100000:65536) shares ids with /etc/subuid line 1 (other:100000:65536): each account can act on the other's files\n"},
+		{"too few", "subids", func(f *fakeHost) { f.write("etc/subuid", "dev:165536:1000\n") },
+			"fail: dev has 1000 subuids, and a node needs 65536\n  sudo usermod --add-subuids 100000-165535 dev\n" + setup},
+		{"own id in the range", "subids", func(f *fakeHost) { f.write("etc/subgid", "dev:100:65536\n") },
+			"fail: /etc/subgid line 1 (dev:100:65536) contains the account's own id 4000\n" +
+				"  sudo ${EDITOR:-vi} /etc/subgid    # give dev a range without 4000\n"},
+		{"a row that is none", "subids", func(f *fakeHost) { f.write("etc/subuid", "dev:165536:65536\noops\n") },
+			"fail: /etc/subuid line 2: want NAME:START:COUNT\n  sudo ${EDITOR:-vi} /etc/subuid    # mend or remove /etc/subuid line 2\n"},
+		{"A8 id-mapped home", "subids", func(f *fakeHost) {
+			f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / "+f.root+" rw,nosuid,idmapped - ext4 /dev/x rw\n")
+			f.write("etc/subgid", "dev:524288:65536\n")
+		}, "fail: /etc/subuid line 2 (dev:165536:65536): the data dir /ROOT/data is on /ROOT, an id-mapped mount (systemd-homed), which passes only ids from 524288\n" +
+			"  # give the account a range that begins at 524288 or later, or keep the data elsewhere: dataDir: /var/lib/...\n"},
+		{"A4 no privilege", "idmap-programs", func(f *fakeHost) {
+			f.in.Probes.MayMapIDs = func(_ string, gids bool) (bool, error) { return gids, nil }
+		}, "fail: no privilege to map ids: /ROOT/bin/newuidmap: neither set-uid root nor a file capability\n" +
+			"  sudo chown root:root /ROOT/bin/newuidmap && sudo chmod u+s /ROOT/bin/newuidmap\n"},
+		{"A4 nosuid", "idmap-programs", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOSUID}) },
+			"fail: on a mount with nosuid, where programs get no privilege: /ROOT/bin/newuidmap, /ROOT/bin/newgidmap\n" +
+				"  # have newuidmap and newgidmap on PATH from a file system that is mounted without nosuid\n"},
+		{"A4 no_new_privs", "idmap-programs", func(f *fakeHost) { f.write("proc/self/status", "NoNewPrivs:\t1\n") },
+			"fail: no_new_privs is set for this process: newuidmap and newgidmap get no privilege\n" +
+				"  # start from where it is not set: no NoNewPrivileges=yes in the unit,\n" +
+				"  # no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container\n"},
+		{"A4 not there", "idmap-programs", func(f *fakeHost) { f.remove("bin/newuidmap") },
+			"fail: not found on PATH: newuidmap\n  sudo apt-get install -y uidmap\n"},
+		{"A4 not there, Fedora", "idmap-programs", func(f *fakeHost) {
+			f.remove("bin/newuidmap")
+			f.write("etc/os-release", "ID=rocky\nID_LIKE=\"rhel centos fedora\"\n")
+		}, "fail: not found on PATH: newuidmap\n  sudo dnf install -y shadow-utils\n"},
+		{"A4 not there, unknown distribution", "idmap-programs", func(f *fakeHost) {
+			f.remove("bin/newuidmap")
+			f.write("etc/os-release", "ID=mine\n")
+		}, "fail: not found on PATH: newuidmap\n  # install, by your distribution's means, the programs: newuidmap\n"},
+		{"A5 AppArmor", "user-namespaces", func(f *fakeHost) {
+			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+			f.write("proc/self/attr/current", "unconfined\n")
+		}, `fail: kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets /usr/local/bin/rootlessnode make user namespaces
+  cat <<'EOF' | sudo tee /etc/apparmor.d/usr.local.bin.rootlessnode >/dev/null
+  abi <abi/4.0>,
+  include <tunables/global>
+  
+  profile usr.local.bin.rootlessnode "/usr/local/bin/rootlessnode" flags=(unconfined) {
+    userns,
+  }
+  EOF
+  sudo systemctl restart apparmor
+` + setup},
+		{"A5 AppArmor with our profile", "user-namespaces", func(f *fakeHost) {
+			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+			f.write("proc/self/attr/current", "usr.local.bin.rootlessnode (unconfined)\n")
+		}, "pass: user namespaces can be made\n"},
+		{"A5 switched off: a chroot is named", "user-namespaces", func(f *fakeHost) {
+			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0\n")
+			f.in.Probes.CloneUserNS = func(context.Context) error { return &os.PathError{Op: "fork/exec", Path: "x", Err: unix.EPERM} }
+		}, "fail: making a user namespace is not permitted, as in a chroot: the root directory is not that of the mount namespace\n" +
+			"  # you are in a chroot: start outside of it, or enter the tree by pivot_root (unshare, systemd-nspawn), not by chroot\n"},
+		{"A5 seccomp", "user-namespaces", func(f *fakeHost) {
+			f.write("proc/self/status", "Seccomp:\t2\n")
+			f.in.Probes.CloneUserNS = func(context.Context) error { return unix.EPERM }
+		}, "fail: a seccomp filter forbids to make user namespaces: this is a container or a sandbox\n" +
+			"  # start the container with --security-opt seccomp=unconfined, or run on its host\n"},
+		{"A6 none allowed", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/user/max_user_namespaces", "0\n") },
+			"fail: user.max_user_namespaces is 0: no user namespace can be made (clone answers ENOSPC)\n" +
+				"  sudo sysctl -w user.max_user_namespaces=28633\n" + setup},
+		{"A6 few allowed", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/user/max_user_namespaces", "100\n") },
+			"warn: user.max_user_namespaces is 100: low, pods with namespaces of their own may fail\n" +
+				"  sudo sysctl -w user.max_user_namespaces=28633\n" + setup},
+		{"A6 all used", "user-namespaces", func(f *fakeHost) {
+			f.in.Probes.CloneUserNS = func(context.Context) error { return unix.ENOSPC }
+		}, "fail: no further user namespace can be made: nested too deep, or user.max_user_namespaces is used up\n" +
+			"  sudo sysctl -w user.max_user_namespaces=28633\n"},
+		{"A6 Debian's switch", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/kernel/unprivileged_userns_clone", "0\n") },
+			"fail: kernel.unprivileged_userns_clone is 0: this kernel lets no ordinary user make user namespaces\n" +
+				"  sudo sysctl -w kernel.unprivileged_userns_clone=1\n" + setup},
+		{"old kernel", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "4.14.0\n") },
+			"fail: kernel 4.14.0 is older than 4.15\n"},
+		{"kernel without overlayfs", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "5.10.0-30-amd64\n") },
+			"warn: kernel 5.10.0-30-amd64 cannot mount overlayfs in a user namespace (since 5.11): fuse-overlayfs or plain copies take its place\n" +
+				"  sudo apt-get install -y fuse-overlayfs\n"},
+		{"overlayfs asked for", "kernel", func(f *fakeHost) {
+			f.write("proc/sys/kernel/osrelease", "5.4.0\n")
+			f.set("containerd.snapshotter", "overlayfs")
+		}, "fail: kernel 5.4.0 cannot mount overlayfs in a user namespace (since 5.11)\n  # let the node choose: containerd.snapshotter: auto\n"},
+		{"B5 no linger", "linger", func(f *fakeHost) { f.dir("run/systemd/system", 0o755) },
+			"warn: linger is not enabled: logind ends the node with dev's last session\n  sudo loginctl enable-linger dev\n" + setup},
+		{"B5 linger", "linger", func(f *fakeHost) { f.dir("run/systemd/system", 0o755); f.write("var/lib/systemd/linger/dev", "") },
+			"pass: linger is enabled: the node outlives the login\n"},
+		{"C1 controllers missing", "cgroup", func(f *fakeHost) {
+			f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+				return cgroupv2.Host{}, cgroupv2.Delegation{Root: "/sys/fs/cgroup/u", Source: cgroupv2.SourceCurrent,
+					Available: []string{"memory", "pids"}, Missing: []string{"cpu", "cpuset"}, LostAt: "/sys/fs/cgroup/u"}, nil
+			}
+		}, "warn: cgroup /sys/fs/cgroup/u (current) lacks cpu, cpuset: the node starts, and limits by these are not enforced\n" +
+			"  # cpu got lost at /sys/fs/cgroup/u. Have systemd delegate it:\n" +
+			"  sudo mkdir -p /etc/systemd/system/user@.service.d\n" +
+			"  printf \"[Service]\\nDelegate=cpu cpuset io memory pids\\n\" | sudo tee /etc/systemd/system/user@.service.d/delegate.conf\n" +
+			"  sudo systemctl daemon-reload\n" +
+			"  # then log out and in.\n"},
+		{"C4 none at all", "cgroup", func(f *fakeHost) {
+			f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+				return cgroupv2.Host{}, cgroupv2.Delegation{}, errdefs.WithHint(errors.New("no cgroup v2 tree on this host"), "Boot otherwise:\n  sudo reboot")
+			}
+		}, "fail: no cgroup v2 tree on this host\n  # Boot otherwise:\n  sudo reboot\n"},
+		{"programs", "programs", func(f *fakeHost) {
+			f.remove("bin/ip")
+			f.remove("bin/umount")
+			f.remove("bin/nft")
+			f.remove("bin/iptables")
+		},
+			"fail: not found on PATH: ip, umount, nft\n  sudo apt-get install -y iproute2 mount nftables\n"},
+		{"nftables asked for", "programs", func(f *fakeHost) { f.remove("bin/nft"); f.set("kubeProxy.mode", "nftables") },
+			"fail: not found on PATH: nft\n  sudo apt-get install -y nftables\n"},
+		{"no iptables", "programs", func(f *fakeHost) { f.remove("bin/iptables") },
+			"warn: not found on PATH: iptables; hostPort and masquerading by CNI plugins may not work\n  sudo apt-get install -y iptables\n"},
+		{"H1 auto", "network-program", func(*fakeHost) {}, "pass: network driver auto: slirp4netns version 1.2.3\n"},
+		{"H1 auto without slirp4netns", "network-program", func(f *fakeHost) { f.remove("bin/slirp4netns") },
+			"pass: network driver auto: gvisor-tap-vsock, built in (no slirp4netns on PATH)\n"},
+		{"slirp4netns does not run", "network-program", func(f *fakeHost) { f.program("slirp4netns", "fails") },
+			"fail: network driver auto: /ROOT/bin/slirp4netns --version: slirp4netns: error while loading shared libraries\n" +
+				"  sudo apt-get install -y slirp4netns\n  # or take the built-in driver: network.driver: gvisor-tap-vsock\n"},
+		{"pasta not there", "network-program", func(f *fakeHost) { f.set("network.driver", "pasta") },
+			"fail: network driver pasta: program not found on PATH\n  sudo apt-get install -y passt\n" +
+				"  # or take the built-in driver: network.driver: gvisor-tap-vsock\n"},
+		{"lxc-user-nic off PATH", "network-program", func(f *fakeHost) {
+			f.set("network.driver", "lxc-user-nic")
+			f.write("usr/lib/x86_64-linux-gnu/lxc/lxc-user-nic", "")
+		}, "pass: network driver lxc-user-nic: /ROOT/usr/lib/x86_64-linux-gnu/lxc/lxc-user-nic\n"},
+		{"built-in driver", "network-program", func(f *fakeHost) { f.set("network.driver", "gvisor-tap-vsock") },
+			"pass: network driver gvisor-tap-vsock needs no program\n"},
+		{"no tun", "tun", func(f *fakeHost) { f.remove("dev/net") },
+			"fail: /dev/net/tun: no such file or directory\n  sudo modprobe tun\n  sudo mkdir -p /dev/net\n" +
+				"  test -c /dev/net/tun || sudo mknod -m 0666 /dev/net/tun c 10 200\n" + setup},
+		{"host network needs no tun", "tun", func(f *fakeHost) { f.remove("dev/net"); f.set("network.driver", "host") },
+			"pass: network driver host needs no /dev/net/tun\n"},
+		{"E7 noexec", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOEXEC | unix.ST_NODEV}) },
+			"fail: data dir /ROOT/data is on a mount with nodev,noexec: no program of an image can be run\n" + local},
+		{"E8 nosuid", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOSUID | unix.ST_NODEV}) },
+			"warn: data dir /ROOT/data is on a mount with nosuid,nodev: set-uid programs in images (sudo, ping) lose their privilege\n" + local},
+		{"E9 NFS", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Type: 0x6969}) },
+			"fail: data dir /ROOT/data is on NFS, which knows nothing of subordinate ids: images cannot be unpacked\n" + local},
+		{"E9 CIFS", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Type: 0xff534d42}) },
+			"fail: data dir /ROOT/data is on CIFS, which knows nothing of subordinate ids: images cannot be unpacked\n" + local},
+		{"E9 FUSE", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Type: 0x65735546}) },
+			"warn: data dir /ROOT/data is on a file system (FUSE or 9p) that often refuses owners which are subordinate ids\n" + local},
+		{"E11 read-only", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_RDONLY}) },
+			"fail: data dir /ROOT/data is on a read-only mount\n" + local},
+		{"a file in the way", "data-dir", func(f *fakeHost) { f.in.Data = layout.NewData(f.path("etc/passwd/x/y")) },
+			"fail: data dir /ROOT/etc/passwd/x/y: /ROOT/etc/passwd is not a directory\n" + local},
+		{"not there yet", "data-dir", func(f *fakeHost) { f.in.Data = layout.NewData(f.path("data/a/b")) },
+			"pass: data dir /ROOT/data/a/b\n"},
+		{"full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 199 << 20, Total: 1 << 30}) },
+			"fail: 199 MiB free for data dir /ROOT/data, and a node needs 200\n" +
+				"  # make room on that file system, or put dataDir on another:\n  df -h /ROOT/data\n"},
+		{"nearly full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 1000 << 20, Total: 2 << 30}) },
+			"warn: 1000 MiB free for data dir /ROOT/data: few images will fit\n" +
+				"  # make room on that file system, or put dataDir on another:\n  df -h /ROOT/data\n"},
+		{"less than the kubelet wants", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 9 << 30, Total: 1 << 40}) },
+			"warn: less than 1% free for data dir /ROOT/data: the kubelet will evict pods (kubelet.evictionHard nodefs.available)\n" +
+				"  # make room on that file system, or put dataDir on another:\n  df -h /ROOT/data\n"},
+		{"no inodes", "disk-space", func(f *fakeHost) {
+			f.statfs(FileSystem{Available: 9 << 30, Total: 10 << 30, Inodes: 9999, InodesFree: 10})
+		},
+			"fail: 10 inodes free for data dir /ROOT/data, and a node needs 5000\n" +
+				"  # make room on that file system, or put dataDir on another:\n  df -i /ROOT/data\n"},
+		{"E10 socket path", "socket-paths", func(f *fakeHost) { f.in.Runtime = layout.NewRuntime("/run/"+strings.Repeat("x", 60), "default") },
+			"fail: socket path too long: /run/" + strings.Repeat("x", 60) + "/rootlessnode/default/rk/vpnkit-ethernet.sock has 110 characters, the kernel takes 107\n" +
+				"  # take a --name shorter by 3, or a shorter XDG_RUNTIME_DIR such as /run/user/UID\n"},
+		{"F5 open files", "open-files", func(f *fakeHost) {
+			f.write("proc/self/limits", "Max open files            1024                 4096                 files\n")
+		}, "warn: hard limit of open files is 4096: forwarded ports take one each, and components want 65536\n" +
+			"  sudo sh -c 'echo \"dev - nofile 65536\" > /etc/security/limits.d/rootlessnode.conf'\n" +
+			"  # then log in anew; under systemd rather LimitNOFILE= of the unit or DefaultLimitNOFILE= in user.conf\n"},
+		{"F6 inotify", "inotify", func(f *fakeHost) { f.write("proc/sys/fs/inotify/max_user_instances", "128\n") },
+			"warn: fs.inotify.max_user_instances is 128: used up, it shows as \"too many open files\"; 512 are advised\n" +
+				"  sudo sysctl -w fs.inotify.max_user_instances=512\n" + setup},
+		{"G8 privileged port", "ports", func(f *fakeHost) {
+			f.set("api.port", "443")
+			f.in.Probes.Listen = func(string, string) error { return &os.SyscallError{Syscall: "bind", Err: unix.EACCES} }
+		}, "fail: API server (api.port) wants 127.0.0.1:443/tcp, and ordinary users may bind ports from 1024 only (net.ipv4.ip_unprivileged_port_start)\n" +
+			"  # one of: let ordinary users bind it,\n  sudo sysctl -w net.ipv4.ip_unprivileged_port_start=443\n" +
+			"  # or this program only (again after each update),\n  sudo setcap cap_net_bind_service=ep /usr/local/bin/rootlessnode\n" +
+			"  # or take a port of 1024 and more\n"},
+		{"no such address", "ports", func(f *fakeHost) {
+			f.in.Probes.Listen = func(string, string) error { return unix.EADDRNOTAVAIL }
+		}, "fail: API server (api.port) wants 127.0.0.1:6443/tcp, and this host has no such address\n" +
+			"  # the addresses of this host:\n  ip -brief address\n"},
+		{"its own ports", "ports", func(f *fakeHost) {
+			f.in.Running = true
+			f.in.Probes.Listen = func(string, string) error { return unix.EADDRINUSE }
+		}, "pass: not checked: the node runs and holds its ports\n"},
+		{"static forwards", "ports", func(f *fakeHost) {
+			f.set("ports.static", "80:8080,[::1]:53:53/udp")
+			f.set("ports.bindAddresses", "127.0.0.1,::1")
+		},
+			"pass: free: 127.0.0.1:6443/tcp (api.port), 127.0.0.1:80/tcp (ports.static[0]), [::1]:80/tcp (ports.static[0]), [::1]:53/udp (ports.static[1])\n"},
+		{"no forwarding", "ports", func(f *fakeHost) { f.set("ports.driver", "none") }, "pass: no port of the host is wanted\n"},
+		{"G11 host network", "ports", func(f *fakeHost) {
+			f.set("network.driver", "host")
+			f.in.Probes.Listen = func(_, address string) error {
+				if address == "0.0.0.0:10250" {
+					return unix.EADDRINUSE
+				}
+				return nil
+			}
+		}, "fail: kubelet (inside.kubeletPort) wants 0.0.0.0:10250/tcp, which is in use\n" +
+			"  # choose another: --set inside.kubeletPort=10251, or see who has it:\n  ss -Hlnp 'sport = :10250'\n"},
+		{"host is in the pods' network", "routes", func(f *fakeHost) { f.route("cni0", "00012A0A", "00FFFFFF") },
+			"fail: cluster.podCIDR 10.42.0.0/16 overlaps the host's route to 10.42.1.0/24 (cni0): addresses in both cannot be reached from the node\n" +
+				"  # choose a range that the host is not in: --set cluster.podCIDR=10.142.0.0/16\n"},
+		{"a wider network", "routes", func(f *fakeHost) { f.route("tun0", "0000000A", "000000FF") },
+			"warn: cluster.podCIDR 10.42.0.0/16 overlaps the host's route to 10.0.0.0/8 (tun0): addresses in both cannot be reached from the node\n" +
+				"  # if you need those addresses: --set cluster.podCIDR=10.142.0.0/16\n" +
+				"warn: cluster.serviceCIDR 10.43.0.0/16 overlaps the host's route to 10.0.0.0/8 (tun0): addresses in both cannot be reached from the node\n" +
+				"  # if you need those addresses: --set cluster.serviceCIDR=10.143.0.0/16\n" +
+				"warn: network.cidr 10.0.2.0/24 overlaps the host's route to 10.0.0.0/8 (tun0): addresses in both cannot be reached from the node\n" +
+				"  # if you need those addresses: --set network.cidr=10.241.2.0/24\n"},
+		{"a virtual machine", "routes", func(f *fakeHost) { f.route("eth1", "0002000A", "00FFFFFF") },
+			"warn: network.cidr 10.0.2.0/24 overlaps the host's route to 10.0.2.0/24 (eth1): addresses in both cannot be reached from the node\n" +
+				"  # if you need those addresses: --set network.cidr=10.241.2.0/24\n"},
+		{"our proposal is taken too", "routes", func(f *fakeHost) {
+			f.route("a", "00002A0A", "0000FFFF")
+			f.route("b", "00008E0A", "0000FFFF")
+		}, "fail: cluster.podCIDR 10.42.0.0/16 overlaps the host's route to 10.42.0.0/16 (a): addresses in both cannot be reached from the node\n" +
+			"  # choose a range that the host is not in: --set cluster.podCIDR=10.143.0.0/16\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := goodHost(t)
+			tc.set(f)
+			got := f.run(tc.check)
+			assert.Equal(t, got, tc.want)
+			assertShell(t, hintOf(got))
+		})
+	}
+}
+
+func hintOf(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if hint, ok := strings.CutPrefix(line, "  "); ok {
+			b.WriteString(hint)
+		}
+	}
+	return b.String()
+}
+
+func (f *fakeHost) route(device, destination, mask string) {
+	b, err := os.ReadFile(f.path("proc/net/route"))
+	assert.NilError(f.t, err)
+	f.write("proc/net/route", string(b)+fmt.Sprintf("%s\t%s\t00000000\t0001\t0\t0\t0\t%s\t0\t0\t0\n", device, destination, mask))
+}
+
+func TestPortInUseNamesItsHolder(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.in.Probes.Listen = func(string, string) error { return unix.EADDRINUSE }
+	f.write("proc/net/tcp", "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"+
+		"   0: 0100007F:192B 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1234        0 4242 1\n")
+	assert.Assert(t, strings.HasPrefix(f.run("ports"),
+		"fail: API server (api.port) wants 127.0.0.1:6443/tcp, which is in use, by a process of uid 1234\n"), f.run("ports"))
+
+	f.write("proc/77/comm", "kube-apiserver\n")
+	f.dir("proc/77/fd", 0o755)
+	assert.NilError(t, os.Symlink("socket:[4242]", f.path("proc/77/fd/9")))
+	assert.Assert(t, strings.HasPrefix(f.run("ports"),
+		"fail: API server (api.port) wants 127.0.0.1:6443/tcp, which is in use, by kube-apiserver (pid 77)\n"), f.run("ports"))
+}
+
+func TestTunWithoutAccess(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() == 0 {
+		t.Skip("root opens it whatever its mode")
+	}
+	f := goodHost(t)
+	assert.NilError(t, os.Chmod(f.path("dev/net/tun"), 0o600))
+	assert.NilError(t, os.Chmod(f.path("dev/net/tun"), 0))
+	assert.Equal(t, strings.Split(f.run("tun"), "\n")[0], "fail: no access to /dev/net/tun: mode ----------, usual is rw-rw-rw-")
+}
+
+func TestDataDirNotWritable(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() == 0 {
+		t.Skip("root writes whatever the mode")
+	}
+	f := goodHost(t)
+	assert.NilError(t, os.Chmod(f.path("data"), 0o555))
+	assert.Equal(t, strings.Split(f.run("data-dir"), "\n")[0], "fail: data dir /ROOT/data: /ROOT/data is not writable for uid UID")
+}
+
+func TestResolveRuntimeDir(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		// set prepares the host and returns the value of the variable.
+		set                func(*fakeHost) string
+		dir, warning, fail string
+	}{
+		{"set", func(f *fakeHost) string { return f.own("elsewhere", 0o700) }, "/ROOT/elsewhere", "", ""},
+		{"B1 unset", func(*fakeHost) string { return "" }, "/ROOT/run/user/UID", "XDG_RUNTIME_DIR is not set; using /ROOT/run/user/UID", ""},
+		{"B1 unset and none", func(f *fakeHost) string { f.remove("run/user"); return "" }, "", "",
+			"runtime directory: XDG_RUNTIME_DIR is not set, and /ROOT/run/user/UID does not exist"},
+		{"B1 mode", func(f *fakeHost) string { f.dir(fmt.Sprintf("run/user/%d", f.in.UID), 0o755); return "" }, "", "",
+			"runtime directory: XDG_RUNTIME_DIR is not set, and /ROOT/run/user/UID has mode 0755, not 0700"},
+		{"B2 relative", func(*fakeHost) string { return "run" }, "/ROOT/run/user/UID",
+			"XDG_RUNTIME_DIR is run, which is not an absolute path; using /ROOT/run/user/UID", ""},
+		{"B2 a file", func(f *fakeHost) string { return f.path("etc/passwd") }, "/ROOT/run/user/UID",
+			"XDG_RUNTIME_DIR is /ROOT/etc/passwd, which is not a directory; using /ROOT/run/user/UID", ""},
+		{"B2 gone", func(f *fakeHost) string { return f.path("gone") }, "/ROOT/run/user/UID",
+			"XDG_RUNTIME_DIR is /ROOT/gone, which does not exist; using /ROOT/run/user/UID", ""},
+		{"B3 foreign", func(*fakeHost) string { return "/" }, "/ROOT/run/user/UID",
+			"XDG_RUNTIME_DIR is /, which belongs to uid 0, not to us (uid UID); using /ROOT/run/user/UID", ""},
+		{"B2 foreign and none", func(f *fakeHost) string { f.remove("run/user"); return "/" }, "", "",
+			"runtime directory: XDG_RUNTIME_DIR is /, which belongs to uid 0, not to us (uid UID), and /ROOT/run/user/UID does not exist"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := goodHost(t)
+			value := tc.set(f)
+			dir, warning, err := ResolveRuntimeDir([]string{"XDG_RUNTIME_DIR=" + value}, f.in.UID, f.root)
+			assert.Equal(t, f.anonymous(dir), tc.dir)
+			assert.Equal(t, f.anonymous(warning.Message), tc.warning)
+			if tc.fail == "" {
+				assert.NilError(t, err)
+				return
+			}
+			assert.Equal(t, f.anonymous(err.Error()), tc.fail)
+			assert.ErrorIs(t, err, errdefs.ErrPreflight)
+			assertShell(t, errdefs.ReportOf(err).Hints[0])
+		})
+	}
+}
+
+func (f *fakeHost) own(path string, mode os.FileMode) string {
+	dir := f.dir(path, mode)
+	assert.NilError(f.t, os.Lchown(dir, f.in.UID, -1))
+	return dir
+}
+
+// The real host answers every probe without an error of ours, whatever it thinks of this account.
+func TestRealProbes(t *testing.T) {
+	t.Parallel()
+	p := Probes{}.orReal()
+	fs, err := p.Statfs(t.TempDir())
+	assert.NilError(t, err)
+	assert.Assert(t, fs.Total > 0 && fs.Available <= fs.Total)
+	_, err = p.Statfs("/nonexistent")
+	assert.ErrorIs(t, err, os.ErrNotExist)
+
+	assert.NilError(t, p.Listen("tcp4", "127.0.0.1:0"))
+	assert.NilError(t, p.Listen("udp4", "127.0.0.1:0"))
+
+	plain := filepath.Join(t.TempDir(), "newuidmap")
+	assert.NilError(t, os.WriteFile(plain, nil, 0o755))
+	may, err := p.MayMapIDs(plain, false)
+	assert.NilError(t, err)
+	assert.Assert(t, !may)
+	if os.Getuid() == 0 {
+		assert.NilError(t, os.Chmod(plain, 0o755|os.ModeSetuid))
+		may, err = p.MayMapIDs(plain, false)
+		assert.NilError(t, err)
+		assert.Assert(t, may)
+	}
+}
+
+func TestFileCapability(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "newuidmap")
+	assert.NilError(t, os.WriteFile(path, nil, 0o755))
+	// struct vfs_cap_data, revision 2: magic and effective bit, permitted and inheritable of both words.
+	attr := make([]byte, 20)
+	attr[0], attr[3], attr[4] = 1, 2, 1<<unix.CAP_SETUID
+	if err := unix.Setxattr(path, "security.capability", attr, 0); err != nil {
+		t.Skipf("needs CAP_SETFCAP and a file system with attributes: %v", err)
+	}
+	may, err := mayMapIDs(path, false)
+	assert.NilError(t, err)
+	assert.Assert(t, may)
+	may, err = mayMapIDs(path, true)
+	assert.NilError(t, err)
+	assert.Assert(t, !may)
+}
+
+func FuzzParsers(f *testing.F) {
+	f.Add([]byte("eth0\t0001A8C0\t0\t0001\t0\t0\t0\t00FFFFFF\n"))
+	f.Add([]byte(`{"schema":1,"components":[{"name":"a","path":"b","sha256":"c"}]}`))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		parseRoutes(b)
+		parseSockets(b)
+		_, _ = parseManifest(b)
+		parseRelease(string(b))
+	})
+}

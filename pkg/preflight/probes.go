@@ -1,0 +1,134 @@
+package preflight
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+)
+
+// Probes are the questions that only the kernel can answer. A nil field asks it.
+type Probes struct {
+	// Statfs describes the file system and the mount that path is on.
+	Statfs func(path string) (FileSystem, error)
+	// CloneUserNS tries to make a user namespace.
+	CloneUserNS func(ctx context.Context) error
+	// Listen binds and releases an address; network is tcp4, tcp6, udp4 or udp6.
+	Listen func(network, address string) error
+	// MayMapIDs tells whether the program at path runs with the privilege to map uids (newuidmap) or gids (newgidmap).
+	MayMapIDs func(path string, gids bool) (bool, error)
+	// Delegation finds the cgroup that the node would use.
+	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
+}
+
+// FileSystem is what statfs(2) tells.
+type FileSystem struct {
+	// Type is the magic number of the file system.
+	Type int64
+	// Flags are the ST_ flags of the mount.
+	Flags int64
+	// Available is what an ordinary user may still write, in bytes of Total.
+	Available, Total uint64
+	// InodesFree of Inodes; both 0 where the file system makes them as needed.
+	InodesFree, Inodes uint64
+}
+
+func (p Probes) orReal() Probes {
+	if p.Statfs == nil {
+		p.Statfs = statfs
+	}
+	if p.CloneUserNS == nil {
+		p.CloneUserNS = cloneUserNS
+	}
+	if p.Listen == nil {
+		p.Listen = listen
+	}
+	if p.MayMapIDs == nil {
+		p.MayMapIDs = mayMapIDs
+	}
+	if p.Delegation == nil {
+		p.Delegation = delegation
+	}
+	return p
+}
+
+func statfs(path string) (FileSystem, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return FileSystem{}, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	size := uint64(st.Bsize)
+	return FileSystem{
+		Type: int64(st.Type), Flags: int64(st.Flags),
+		Available: st.Bavail * size, Total: st.Blocks * size, InodesFree: st.Ffree, Inodes: st.Files,
+	}, nil
+}
+
+// nothingPrograms do nothing, in the places where distributions have them.
+func nothingPrograms() []string { return []string{"/bin/true", "/usr/bin/true"} }
+
+// cloneUserNS runs a program that does nothing in a new user namespace. It does not map ids: that is newuidmap's part,
+// which has checks of its own.
+func cloneUserNS(ctx context.Context) error {
+	for _, program := range nothingPrograms() {
+		if _, err := os.Stat(program); err != nil {
+			continue
+		}
+		cmd := exec.CommandContext(ctx, program)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
+		return cmd.Run()
+	}
+	return nil // nothing to try with: the start itself will tell
+}
+
+func listen(network, address string) error {
+	if network == "udp4" || network == "udp6" {
+		c, err := net.ListenPacket(network, address)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// mayMapIDs knows the two ways in which distributions give the privilege: set-uid root, or the file capability
+// (capabilities(7)), here in the layout of struct vfs_cap_data of linux/capability.h.
+func mayMapIDs(path string, gids bool) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return false, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_ISUID != 0 && st.Uid == 0 {
+		return true, nil
+	}
+	buf := make([]byte, 64)
+	n, err := unix.Getxattr(path, "security.capability", buf)
+	if err != nil || n < 8 {
+		return false, nil // no such attribute, or a file system without attributes
+	}
+	capability := unix.CAP_SETUID
+	if gids {
+		capability = unix.CAP_SETGID
+	}
+	return binary.LittleEndian.Uint32(buf[4:8])&(1<<capability) != 0, nil
+}
+
+func delegation() (cgroupv2.Host, cgroupv2.Delegation, error) {
+	h, err := cgroupv2.DetectHost(cgroupv2.Options{})
+	if err != nil {
+		return cgroupv2.Host{}, cgroupv2.Delegation{}, err
+	}
+	d, err := cgroupv2.Detect(h, cgroupv2.Options{})
+	return h, d, err
+}

@@ -1,0 +1,153 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+// minUserNamespaces is where a node with some pods of hostUsers: false may run out (RootlessKit warns there too).
+const minUserNamespaces = 1024
+
+func checkUserNamespaces(ctx context.Context, h *host) []Finding {
+	if f, ok := h.userNSLimit(); ok && f.Level == LevelFail {
+		return []Finding{f}
+	}
+	if n, err := h.readInt("/proc/sys/kernel/unprivileged_userns_clone"); err == nil && n == 0 {
+		f := fail("kernel.unprivileged_userns_clone is 0: this kernel lets no ordinary user make user namespaces").hint(
+			asRoot("sysctl -w kernel.unprivileged_userns_clone=1"))
+		f.fix.setup = true
+		return []Finding{f}
+	}
+	if f, ok := h.appArmor(); ok {
+		return []Finding{f}
+	}
+	if err := h.probes.CloneUserNS(ctx); err != nil {
+		return []Finding{h.explainClone(err)}
+	}
+	if f, ok := h.userNSLimit(); ok {
+		return []Finding{f}
+	}
+	return []Finding{pass("user namespaces can be made")}
+}
+
+func (h *host) userNSLimit() (Finding, bool) {
+	const file = "/proc/sys/user/max_user_namespaces"
+	n, err := h.readInt(file)
+	if err != nil || n >= minUserNamespaces {
+		return Finding{}, false
+	}
+	f := warn("user.max_user_namespaces is %d: low, pods with namespaces of their own may fail", n)
+	if n == 0 {
+		f = fail("user.max_user_namespaces is 0: no user namespace can be made (clone answers ENOSPC)")
+	}
+	f.fix.add(asRoot(fmt.Sprintf("sysctl -w user.max_user_namespaces=%d", hostinfo.UserNamespaces)))
+	f.fix.setup = true
+	return f.with(map[string]string{"user.max_user_namespaces": strconv.FormatInt(n, 10)}), true
+}
+
+// appArmor finds Ubuntu's restriction and whether a profile lets our executable past it. A process under such a profile
+// finds its name in attr/current; "unconfined" alone means none.
+func (h *host) appArmor() (Finding, bool) {
+	n, err := h.readInt(hostinfo.AppArmorSysctl)
+	if err != nil || n != 1 {
+		return Finding{}, false
+	}
+	for _, file := range []string{"/proc/self/attr/apparmor/current", "/proc/self/attr/current"} {
+		b, err := os.ReadFile(h.path(file))
+		if label := strings.TrimRight(string(b), "\n\x00"); err == nil && label != "" && label != "unconfined" {
+			return Finding{}, false
+		}
+	}
+	if h.in.Exe == "" {
+		return fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets this program make user namespaces"), true
+	}
+	path, text := hostinfo.AppArmorProfile(h.in.Exe)
+	f := fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets %s make user namespaces", h.in.Exe)
+	f.fix.add("cat <<'EOF' | " + sudoMark + "tee " + path + " >/dev/null")
+	f.fix.add(strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
+	f.fix.add("EOF", asRoot("systemctl restart apparmor"))
+	f.fix.setup = true
+	return f.with(map[string]string{"exe": h.in.Exe, "profile": path}), true
+}
+
+// explainClone names the cause of a clone(2) that failed with all sysctls in order (clone(2), user_namespaces(7)).
+func (h *host) explainClone(err error) Finding {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		return fail("no further user namespace can be made: nested too deep, or user.max_user_namespaces is used up").hint(
+			asRoot(fmt.Sprintf("sysctl -w user.max_user_namespaces=%d", hostinfo.UserNamespaces)))
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		return fail("the kernel has no user namespaces (CONFIG_USER_NS)")
+	case errors.Is(err, unix.EPERM) && h.statusField("Seccomp") == "2":
+		return fail("a seccomp filter forbids to make user namespaces: this is a container or a sandbox").hint(
+			"# start the container with --security-opt seccomp=unconfined, or run on its host")
+	case errors.Is(err, unix.EPERM):
+		return fail("making a user namespace is not permitted, as in a chroot: the root directory is not that of the mount namespace").hint(
+			"# you are in a chroot: start outside of it, or enter the tree by pivot_root (unshare, systemd-nspawn), not by chroot")
+	case errors.Is(err, unix.EACCES):
+		return fail("a security module denies to make a user namespace: %v", err).hint(
+			asRoot("dmesg | tail -20    # the kernel's log names the module and the rule"))
+	}
+	return fail("make a user namespace: %v", err)
+}
+
+// minorVersion is major and minor.
+type minorVersion [2]int
+
+func (v minorVersion) String() string { return fmt.Sprintf("%d.%d", v[0], v[1]) }
+
+// minKernel is KEP-2033's least.
+func minKernel() minorVersion { return minorVersion{4, 15} }
+
+// overlayKernel is the first that lets a user namespace mount overlayfs.
+func overlayKernel() minorVersion { return minorVersion{5, 11} }
+
+func checkKernel(_ context.Context, h *host) []Finding {
+	b, err := os.ReadFile(h.path("/proc/sys/kernel/osrelease"))
+	if err != nil {
+		return unreadable(err)
+	}
+	release := strings.TrimSpace(string(b))
+	v, ok := parseRelease(release)
+	details := map[string]string{"kernel": release}
+	snapshotter := h.cfg.Containerd.Snapshotter
+	switch {
+	case !ok:
+		return []Finding{warn("kernel %s: not a version that can be compared", release).with(details)}
+	case older(v, minKernel()):
+		return []Finding{fail("kernel %s is older than %s", release, minKernel()).with(details)}
+	case older(v, overlayKernel()) && snapshotter == "overlayfs":
+		return []Finding{fail("kernel %s cannot mount overlayfs in a user namespace (since %s)", release, overlayKernel()).
+			with(details).hint("# let the node choose: containerd.snapshotter: auto")}
+	case older(v, overlayKernel()) && snapshotter == "auto":
+		f := warn("kernel %s cannot mount overlayfs in a user namespace (since %s): fuse-overlayfs or plain copies take its place",
+			release, overlayKernel()).with(details)
+		if h.lookPath("fuse-overlayfs") == "" {
+			f.fix.programs = []string{"fuse-overlayfs"}
+		}
+		return []Finding{f}
+	}
+	return []Finding{pass("kernel %s", release).with(details)}
+}
+
+func parseRelease(s string) (v minorVersion, ok bool) {
+	major, rest, _ := strings.Cut(s, ".")
+	minor := rest
+	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		minor = rest[:i]
+	}
+	var err1, err2 error
+	v[0], err1 = strconv.Atoi(major)
+	v[1], err2 = strconv.Atoi(minor)
+	return v, err1 == nil && err2 == nil
+}
+
+func older(v, than minorVersion) bool { return v[0] < than[0] || v[0] == than[0] && v[1] < than[1] }

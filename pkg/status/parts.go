@@ -1,0 +1,121 @@
+package status
+
+// SetComponent puts c in the place of the component of its name, or at the end. An empty Since is filled in: the time
+// of the last change of state. A change of state makes an event with c's reason and tail, and a first ready is noted in
+// Timings. An empty Log keeps the known one.
+func (h *Hub) SetComponent(c Component, tail []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	old := Component{}
+	if p := h.cur.Component(c.Name); p != nil {
+		old = *p
+	}
+	if c.Since.IsZero() {
+		c.Since = now
+		if old.State == c.State {
+			c.Since = old.Since
+		}
+	}
+	if c.Log == "" {
+		c.Log = old.Log
+	}
+	if old.State != c.State {
+		h.publish(Event{
+			Component: c.Name, From: string(old.State), To: string(c.State), Reason: c.Reason,
+			Tail: tail, Level: componentLevel(c.State),
+		})
+	}
+	h.update(func(s *Status) {
+		if p := s.Component(c.Name); p != nil {
+			*p = c
+		} else {
+			s.Components = append(s.Components, c)
+		}
+		if c.State == Ready || c.State == Done {
+			setTiming(s, c.Name, now)
+		}
+	})
+}
+
+func componentLevel(s ComponentState) string {
+	switch s {
+	case Failed:
+		return LevelError
+	case Backoff:
+		return LevelWarning
+	}
+	return LevelInfo
+}
+
+// SetCondition puts c in the place of the condition of its type, or at the end. An empty Since is filled in: the time of
+// the last flip of OK. A flip, and a condition that is new and broken, makes an event of NodeEvents/TYPE.
+func (h *Hub) SetCondition(c Condition) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old := h.cur.Condition(c.Type)
+	flipped := old == nil || old.OK != c.OK
+	if c.Since.IsZero() {
+		c.Since = h.now()
+		if !flipped {
+			c.Since = old.Since
+		}
+	}
+	if flipped && (old != nil || !c.OK) {
+		h.publish(conditionEvent(c, old != nil))
+	}
+	h.update(func(s *Status) {
+		if p := s.Condition(c.Type); p != nil {
+			*p = c
+			return
+		}
+		s.Conditions = append(s.Conditions, c)
+	})
+}
+
+func conditionEvent(c Condition, known bool) Event {
+	word := map[bool]string{true: "met", false: "not met"}
+	e := Event{Component: NodeEvents + "/" + c.Type, To: word[c.OK], Reason: c.Message, Level: LevelInfo}
+	if known {
+		e.From = word[!c.OK]
+	}
+	if e.Reason == "" {
+		e.Reason = c.Reason
+	}
+	// A Node object that is not Ready yet is the normal beginning, not a fault.
+	if !c.OK && (known || c.Type != ConditionNodeReady) {
+		e.Level = LevelWarning
+	}
+	return e
+}
+
+// SetPorts replaces the forwards. Each that is new, gone or in another state makes an event of port/ADDRESS.
+func (h *Hub) SetPorts(ports []Port) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old := map[string]string{}
+	for _, p := range h.cur.Ports {
+		old[p.Address()] = p.State
+	}
+	for _, p := range ports {
+		from := old[p.Address()]
+		delete(old, p.Address())
+		if from != p.State {
+			h.publish(portEvent(p, from))
+		}
+	}
+	for _, p := range h.cur.Ports {
+		if from, gone := old[p.Address()]; gone {
+			h.publish(Event{Component: "port/" + p.Address(), From: from, To: "removed", Reason: p.Owner})
+		}
+	}
+	h.update(func(s *Status) { s.Ports = append([]Port(nil), ports...) })
+}
+
+func portEvent(p Port, from string) Event {
+	e := Event{Component: "port/" + p.Address(), From: from, To: p.State, Reason: p.Owner, Level: LevelInfo}
+	if p.State == PortFailed {
+		e.Level, e.Reason = LevelWarning, p.Error
+	}
+	return e
+}

@@ -1,0 +1,109 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// check returns every fault of units at once; nil if they can be run.
+func check(units []Unit) error {
+	var errs []error
+	byName := make(map[string]*Unit, len(units))
+	for i := range units {
+		u := &units[i]
+		switch {
+		case u.Name == "":
+			errs = append(errs, fmt.Errorf("unit %d: no name", i))
+		case byName[u.Name] != nil:
+			errs = append(errs, fmt.Errorf("unit %s: name used twice", u.Name))
+		}
+		byName[u.Name] = u
+		errs = append(errs, checkFields(u)...)
+	}
+	for i := range units {
+		errs = append(errs, checkNeeds(&units[i], byName)...)
+	}
+	return errors.Join(append(errs, cycles(units, byName)...)...)
+}
+
+func checkFields(u *Unit) []error {
+	var errs []error
+	fault := func(bad bool, text string) {
+		if bad {
+			errs = append(errs, fmt.Errorf("unit %s: %s", u.Name, text))
+		}
+	}
+	fault(u.Process == nil && u.Task == nil, "neither a process nor a task")
+	fault(u.Process != nil && u.Task != nil, "both a process and a task")
+	fault(u.Task != nil && u.KeepChildren, "children are kept, but a task has none")
+	fault(u.GiveUpAfter < 0, "negative number of starts to give up after")
+	fault(u.StartTimeout < 0 || u.StopGrace < 0 || u.BeforeStopTimeout < 0 || u.LivePeriod < 0 || u.LiveTimeout < 0 ||
+		u.LiveFailures < 0, "negative time limit")
+	b := u.Backoff
+	fault(b.Quick < 0 || b.Initial < 0 || b.ResetAfter < 0, "negative back-off")
+	fault(b.Max < b.Initial, "back-off that starts above its maximum")
+	fault(!(b.Factor >= 1), "back-off that shrinks")
+	return errs
+}
+
+func checkNeeds(u *Unit, byName map[string]*Unit) []error {
+	var errs []error
+	for _, n := range u.Needs {
+		to, ok := byName[n.Name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("unit %s: needs unknown unit %q", u.Name, n.Name))
+		case n.State != Ready && n.State != Running && n.State != Done:
+			errs = append(errs, fmt.Errorf("unit %s: needs %s in state %q; only ready, running and done can be needed",
+				u.Name, n.Name, n.State))
+		case n.State == Done && !to.OneShot:
+			errs = append(errs, fmt.Errorf("unit %s: needs %s done, which is no one-shot", u.Name, n.Name))
+		}
+	}
+	return errs
+}
+
+// cycles reports each ring of needs that a walk from every unit meets, as "a -> b -> a".
+func cycles(units []Unit, byName map[string]*Unit) []error {
+	const (
+		unseen = iota
+		onPath
+		walked
+	)
+	var (
+		errs []error
+		path []string
+		mark = make(map[string]int, len(units))
+		walk func(u *Unit)
+	)
+	walk = func(u *Unit) {
+		mark[u.Name] = onPath
+		path = append(path, u.Name)
+		for _, n := range u.Needs {
+			to, ok := byName[n.Name]
+			if !ok {
+				continue
+			}
+			switch mark[n.Name] {
+			case unseen:
+				walk(to)
+			case onPath:
+				from := 0
+				for path[from] != n.Name {
+					from++
+				}
+				ring := append(append([]string(nil), path[from:]...), n.Name)
+				errs = append(errs, fmt.Errorf("units need one another: %s", strings.Join(ring, " -> ")))
+			}
+		}
+		path = path[:len(path)-1]
+		mark[u.Name] = walked
+	}
+	for i := range units {
+		if mark[units[i].Name] == unseen {
+			walk(&units[i])
+		}
+	}
+	return errs
+}

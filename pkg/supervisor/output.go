@@ -1,0 +1,170 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// pumpBytes is the size of one read from a process.
+const pumpBytes = 16 << 10
+
+// output is where what the processes of a unit write goes: a log file that is kept below a size, and a few last lines in
+// memory. It outlives each of them.
+type output struct {
+	max   int64
+	log   logrus.FieldLogger
+	pumps sync.WaitGroup
+
+	// Two locks, so that a disk that hangs does not keep anybody from looking at the last lines.
+	mu      sync.Mutex
+	path    string
+	tail    tail
+	readers map[*os.File]struct{}
+
+	fileMu sync.Mutex
+	file   *os.File // nil: no log file
+	name   string   // its path
+	size   int64
+	broken bool // it was told that the file cannot be written
+}
+
+func newOutput(lines int, max int64, log logrus.FieldLogger) *output {
+	return &output{max: max, log: log, tail: newTail(lines), readers: make(map[*os.File]struct{})}
+}
+
+func (o *output) logPath() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.path
+}
+
+// last returns the last lines, oldest first.
+func (o *output) last() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.tail.lines()
+}
+
+// open makes path the log file from now on, for a process that is about to start.
+func (o *output) open(path string) error {
+	o.mu.Lock()
+	o.path = path
+	o.mu.Unlock()
+
+	o.fileMu.Lock()
+	defer o.fileMu.Unlock()
+	o.closeFile()
+	o.name, o.broken = path, false
+	if path == "" {
+		return nil
+	}
+	if err := o.openFile(); err != nil {
+		return err
+	}
+	if o.size >= o.max {
+		return o.rotate()
+	}
+	return nil
+}
+
+func (o *output) openFile() error {
+	file, err := os.OpenFile(o.name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return fmt.Errorf("open log: %w", err)
+	}
+	o.file, o.size = file, info.Size()
+	return nil
+}
+
+func (o *output) closeFile() {
+	if o.file != nil {
+		o.file.Close()
+		o.file = nil
+	}
+}
+
+// rotate keeps what was written as path.1, in place of an older one, and begins anew.
+func (o *output) rotate() error {
+	o.closeFile()
+	if err := os.Rename(o.name, o.name+".1"); err != nil {
+		return fmt.Errorf("rotate log: %w", err)
+	}
+	return o.openFile()
+}
+
+// Write takes some output of a process. It never fails: the process must not feel a full disk.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	o.tail.add(b)
+	o.mu.Unlock()
+
+	o.fileMu.Lock()
+	defer o.fileMu.Unlock()
+	if o.name == "" || o.broken {
+		return len(b), nil
+	}
+	if err := o.writeFile(b); err != nil {
+		o.broken = true
+		o.log.WithError(err).Warn("log lines are lost until the next start")
+	}
+	return len(b), nil
+}
+
+func (o *output) writeFile(b []byte) error {
+	if o.size >= o.max {
+		if err := o.rotate(); err != nil {
+			return err
+		}
+	}
+	n, err := o.file.Write(b)
+	o.size += int64(n)
+	return err
+}
+
+// pump copies from r, which it closes, until its end or until close; done is closed then.
+func (o *output) pump(r *os.File, done chan<- struct{}) {
+	o.mu.Lock()
+	o.readers[r] = struct{}{}
+	o.mu.Unlock()
+	o.pumps.Go(func() {
+		defer close(done)
+		defer func() {
+			o.mu.Lock()
+			delete(o.readers, r)
+			o.mu.Unlock()
+			r.Close()
+		}()
+		buf := make([]byte, pumpBytes)
+		for {
+			n, err := r.Read(buf)
+			if n > 0 {
+				_, _ = o.Write(buf[:n])
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// close ends the pumps that kept children hold open, waits for all, and closes the file.
+func (o *output) close() {
+	o.mu.Lock()
+	for r := range o.readers {
+		r.SetReadDeadline(time.Unix(1, 0))
+	}
+	o.mu.Unlock()
+	o.pumps.Wait()
+	o.fileMu.Lock()
+	defer o.fileMu.Unlock()
+	o.closeFile()
+}

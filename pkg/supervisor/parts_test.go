@@ -1,0 +1,211 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gotest.tools/v3/assert"
+)
+
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	const failed = -1
+	ms := time.Millisecond
+	b := Unit{Backoff: Backoff{Max: 3 * time.Second}}.withDefaults().Backoff
+	for name, tc := range map[string]struct {
+		readyFor []time.Duration
+		want     []time.Duration
+	}{
+		"never starts":         {[]time.Duration{failed, failed, failed, failed, failed}, []time.Duration{500 * ms, 1000 * ms, 2000 * ms, 3000 * ms, 3000 * ms}},
+		"one accident":         {[]time.Duration{time.Second}, []time.Duration{100 * ms}},
+		"dies again and again": {[]time.Duration{0, 0, 0, 0}, []time.Duration{100 * ms, 500 * ms, 1000 * ms, 2000 * ms}},
+		"accidents far apart": {[]time.Duration{time.Hour, time.Hour, time.Second, time.Second, time.Hour},
+			[]time.Duration{100 * ms, 100 * ms, 500 * ms, 1000 * ms, 100 * ms}},
+		"quick after a hard start": {[]time.Duration{failed, failed, failed, time.Second, failed},
+			[]time.Duration{500 * ms, 1000 * ms, 2000 * ms, 100 * ms, 500 * ms}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h history
+			for i, d := range tc.readyFor {
+				assert.Equal(t, h.failed(b, d), tc.want[i], "failure %d", i)
+			}
+		})
+	}
+	var h history
+	for range 10_000 { // No overflow.
+		h.failed(b, failed)
+	}
+	assert.Equal(t, h.failed(b, failed), b.Max)
+}
+
+func TestTail(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("y", 3*tailLineBytes)
+	for name, tc := range map[string]struct {
+		writes []string
+		want   []string
+	}{
+		"nothing":       {nil, nil},
+		"part":          {[]string{"a"}, []string{"a"}},
+		"split":         {[]string{"a", "b\nc", "d\n"}, []string{"ab", "cd"}},
+		"empty lines":   {[]string{"\n\na\n"}, []string{"", "", "a"}},
+		"bounded":       {[]string{"1\n2\n3\n4\n5"}, []string{"3", "4", "5"}},
+		"long":          {[]string{long, long + "\nb"}, []string{long[:tailLineBytes] + "…", "b"}},
+		"not text":      {[]string{"\xff\xfe\r\n"}, []string{"\uFFFD"}},
+		"reused memory": {[]string{"aaaa\nbbbb\ncccc\nd\n"}, []string{"bbbb", "cccc", "d"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tl := newTail(3)
+			for _, w := range tc.writes {
+				tl.add([]byte(w))
+			}
+			assert.DeepEqual(t, tl.lines(), tc.want)
+		})
+	}
+}
+
+func FuzzTail(f *testing.F) {
+	f.Add([]byte("a\nb\r\n\n"), 3)
+	f.Add([]byte(strings.Repeat("z", 2000)), 1)
+	f.Fuzz(func(t *testing.T, data []byte, step int) {
+		tl := newTail(4)
+		step = 1 + max(step, 0)%4096
+		for rest := data; len(rest) > 0; {
+			n := min(step, len(rest))
+			tl.add(rest[:n])
+			rest = rest[n:]
+		}
+		lines := tl.lines()
+		assert.Assert(t, len(lines) <= 4)
+		for _, l := range lines {
+			assert.Assert(t, !strings.Contains(l, "\n"))
+		}
+		held := cap(tl.part)
+		for _, slot := range tl.ring {
+			held += cap(slot)
+		}
+		assert.Assert(t, held <= 5*2*(tailLineBytes+len("…")), "holds %d bytes", held)
+	})
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct {
+		pgid  int
+		alive bool
+	}{
+		"12 (sh) S 1 10 9 0 -1":           {10, true},
+		"12 (a) b) (c) R 1 10 9":          {10, true},
+		"12 (sh) Z 1 10 9 0 -1":           {10, false},
+		"12 (sh) X 1 10 9 0 -1":           {10, false},
+		"12 (sh) S 1":                     {},
+		"12 (sh) S 1 x":                   {},
+		"12 (sh) S 1 -1":                  {},
+		"12 sh S 1 10":                    {},
+		"":                                {},
+		"2 (kthreadd) S 0 0 0 0 -1 21293": {},
+	} {
+		pgid, alive := parseStat([]byte(text))
+		assert.Equal(t, pgid, want.pgid, text)
+		assert.Equal(t, alive, want.alive, text)
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("12 (sh) S 1 10 9 0 -1"))
+	f.Add([]byte(")"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if pgid, alive := parseStat(data); pgid < 0 || alive && pgid == 0 {
+			t.Fatalf("%q: group %d", data, pgid)
+		}
+	})
+}
+
+func FuzzParseProcs(f *testing.F) {
+	f.Add([]byte("1\n22\n0\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for pid := range parseProcs(data) {
+			assert.Assert(t, pid > 0)
+		}
+	})
+}
+
+func TestGroupThatDoesNotGo(t *testing.T) {
+	t.Parallel()
+	// Our own process group is there for as long as we look.
+	data, err := os.ReadFile("/proc/self/stat")
+	assert.NilError(t, err)
+	pgid, alive := parseStat(data)
+	assert.Assert(t, alive)
+	assert.ErrorContains(t, awaitGroup(pgid, time.Now()), "still there after SIGKILL")
+	assert.NilError(t, awaitGroup(1<<30, time.Now()))
+	assert.Equal(t, len(groupMembers("/nowhere", pgid)), 0)
+}
+
+func TestEmptyCgroupOfFiles(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		events, procs string
+		want          string
+	}{
+		"empty":    {"populated 0\nfrozen 0\n", "", ""},
+		"stuck":    {"populated 1\nfrozen 0\n", "0\n", "processes still there after SIGKILL"},
+		"not told": {"frozen 0\n", "", "does not tell whether it is populated"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			assert.NilError(t, os.WriteFile(filepath.Join(dir, "cgroup.events"), []byte(tc.events), 0o600))
+			assert.NilError(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(tc.procs), 0o600))
+			err := emptyCgroup(dir, time.Now().Add(2*killPause))
+			if tc.want == "" {
+				assert.NilError(t, err)
+				return
+			}
+			assert.ErrorContains(t, err, tc.want)
+		})
+	}
+	assert.NilError(t, emptyCgroup("/nowhere", time.Now()))
+}
+
+func TestPoll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		tries := 0
+		err := Poll(3*time.Second, "socket", func(ctx context.Context) error {
+			if tries++; tries < 4 {
+				return fmt.Errorf("try %d", tries)
+			}
+			<-ctx.Done() // Cut off; the reason before is the better one.
+			return ctx.Err()
+		})(ctx)
+		assert.Error(t, err, "wait for socket: try 3")
+
+		err = Poll(time.Second, "socket", func(context.Context) error { return errors.New("not asked") })(ctx)
+		assert.Error(t, err, "wait for socket: context deadline exceeded")
+	})
+}
+
+func TestTransitionsAreToldInOrderAndToTheEnd(t *testing.T) {
+	t.Parallel()
+	var got []int
+	q := newQueue(func(tr Transition) { got = append(got, tr.PID) })
+	done := make(chan struct{})
+	go func() { defer close(done); q.serve() }()
+	var want []int
+	for i := range 1000 {
+		q.add(Transition{PID: i})
+		want = append(want, i)
+	}
+	q.end()
+	<-done
+	assert.DeepEqual(t, got, want)
+}

@@ -1,0 +1,73 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// task is a function of this program that runs as an instance.
+type task struct {
+	cancel context.CancelFunc
+	grace  time.Duration
+	log    logrus.FieldLogger
+	ready  chan struct{}
+	done   chan struct{}
+	err    error // valid when done is closed
+}
+
+// startTask runs fn. The context that fn gets has the values of ctx and ends with stop only.
+func startTask(ctx context.Context, fn func(context.Context, func()) error, grace time.Duration, log logrus.FieldLogger) *task {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	t := &task{cancel: cancel, grace: grace, log: log, ready: make(chan struct{}), done: make(chan struct{})}
+	var once sync.Once
+	go func() {
+		defer close(t.done)
+		defer cancel()
+		t.err = fn(ctx, func() { once.Do(func() { close(t.ready) }) })
+	}()
+	return t
+}
+
+func (t *task) pid() int                   { return 0 }
+func (t *task) gone() <-chan struct{}      { return t.done }
+func (t *task) saidReady() <-chan struct{} { return t.ready }
+
+func (t *task) ending() (string, bool, error) {
+	if t.err != nil {
+		return t.err.Error(), false, nil
+	}
+	return "task ended", true, nil
+}
+
+// stop waits for as long as it takes, for a function cannot be killed; past its grace it says whom it waits for.
+func (t *task) stop() (string, error) {
+	t.cancel()
+	if within(t.done, t.grace) {
+		return "", nil
+	}
+	how := fmt.Sprintf("task did not return within %v of being asked", t.grace)
+	t.log.Warn(how + "; waiting for it")
+	<-t.done
+	return how, nil
+}
+
+// within waits for done, at most d, and reports whether it came.
+func within(done <-chan struct{}, d time.Duration) bool {
+	limit := time.NewTimer(d)
+	defer limit.Stop()
+	select {
+	case <-done:
+		return true
+	case <-limit.C:
+	}
+	select {
+	case <-done: // Both at once.
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+)
+
+// envImage is an OCI archive with a shell, made by hack/test.sh, named testImage.
+const (
+	envImage  = "ROOTLESSNODE_E2E_IMAGE"
+	testImage = "rootlessnode.test/busybox:1"
+)
+
+const webManifest = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: web}
+data: {greeting: hello from a ConfigMap}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: web}
+stringData: {token: not-for-everyone}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: server
+    image: rootlessnode.test/busybox:1
+    command: [/bin/sh, -c, "cp /config/greeting /data/index.html; echo serving; exec httpd -f -p 8080 -h /data"]
+    ports: [{containerPort: 8080}]
+    resources: {limits: {cpu: 200m, memory: 64Mi}}
+    readinessProbe: {httpGet: {port: 8080, path: /index.html}, periodSeconds: 1}
+    volumeMounts: [{name: data, mountPath: /data}, {name: config, mountPath: /config}]
+  - name: helper
+    image: rootlessnode.test/busybox:1
+    command: [/bin/sh, -c, "trap exit TERM; while true; do sleep 1; done"]
+    env: [{name: TOKEN, valueFrom: {secretKeyRef: {name: web, key: token}}}]
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes:
+  - {name: data, emptyDir: {}}
+  - {name: config, configMap: {name: web}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080, nodePort: %d}]
+`
+
+// TestCluster is the life of one node as its user sees it: started, used in all the ordinary ways, stopped, started
+// again.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "e2e-cluster")
+	out := n.up()
+	assert.Assert(t, cmp.Contains(out, "Ready"))
+
+	t.Run("runs in a user namespace, and nothing of it as root", func(t *testing.T) {
+		n := n.in(t)
+		got := n.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.runningInUserNamespace}")
+		assert.Equal(t, got, "true")
+		found := processes(n.name)
+		assert.Assert(t, len(found) >= 10, "only these processes: %v", found)
+		for _, p := range found {
+			pid, _, _ := strings.Cut(p, " ")
+			assert.Assert(t, uidOf(t, pid) != 0, "runs as root: %s", p)
+		}
+	})
+	nodePort := 30080
+	n.importImage()
+	n.apply(fmt.Sprintf(webManifest, nodePort))
+	n.waitPod("web")
+	n.use(nodePort)
+
+	t.Run("is back after down and up", func(t *testing.T) {
+		n := n.in(t)
+		n.down()
+		noTrace(t, n.name)
+		n.up()
+		n.waitPod("web")
+		n.answers(nodePort)
+	})
+}
+
+// use does with the pod web what people do with pods.
+func (n *testNode) use(nodePort int) {
+	n.t.Helper()
+	sub := func(name string, f func(n *testNode)) {
+		n.t.Run(name, func(t *testing.T) { f(n.in(t)) })
+	}
+	sub("logs", func(n *testNode) {
+		assert.Assert(n.t, cmp.Contains(n.kubectl("logs", "web", "-c", "server"), "serving"))
+	})
+	sub("exec sees the Secret and the shared emptyDir", func(n *testNode) {
+		got := n.kubectl("exec", "web", "-c", "helper", "--", "/bin/sh", "-c", "echo $TOKEN; cat /data/index.html")
+		assert.Equal(n.t, got, "not-for-everyone\nhello from a ConfigMap")
+	})
+	sub("cp", func(n *testNode) {
+		file := filepath.Join(n.t.TempDir(), "copied")
+		n.kubectl("cp", "-c", "helper", "web:/data/index.html", file)
+		b, err := os.ReadFile(file)
+		assert.NilError(n.t, err)
+		assert.Equal(n.t, string(b), "hello from a ConfigMap")
+	})
+	sub("describe", func(n *testNode) {
+		assert.Assert(n.t, cmp.Contains(n.kubectl("describe", "pod", "web"), "Ready"))
+	})
+	sub("cluster DNS", func(n *testNode) {
+		eventually(n.t, podLimit, "the Service's name resolves in a pod", func() error {
+			out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--",
+				"wget", "-q", "-O", "-", "-T", "5", "http://web.default.svc.cluster.local/")
+			if code != 0 || !strings.Contains(out, "hello") {
+				return fmt.Errorf("exit %d: %s%s", code, out, stderr)
+			}
+			return nil
+		})
+	})
+	sub("node port answers on the host", func(n *testNode) { n.answers(nodePort) })
+	sub("port-forward", func(n *testNode) { n.portForward() })
+	sub("kubectl of the host with the printed kubeconfig", func(n *testNode) {
+		file := strings.TrimSpace(n.run(podLimit, "kubeconfig", "--path"))
+		st, err := os.Stat(file)
+		assert.NilError(n.t, err)
+		assert.Equal(n.t, st.Mode().Perm(), os.FileMode(0o600))
+		cmd := exec.Command(filepath.Join(os.Getenv(envOut), "libexec", "rootlessnode", "kubectl"), "get", "nodes")
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+file)
+		out, err := cmd.CombinedOutput()
+		assert.NilError(n.t, err, "%s", out)
+		assert.Assert(n.t, cmp.Contains(string(out), "Ready"))
+	})
+	sub("a pod reaches the host's network, not its loopback", func(n *testNode) { n.hostNetwork() })
+	sub("exec is in the node's own cgroup", func(n *testNode) {
+		got := n.run(podLimit, "exec", "--", "cat", "/proc/self/cgroup")
+		assert.Assert(n.t, cmp.Contains(got, "0::/system/exec/"))
+		_, _, code := n.try(podLimit, "exec", "--", "sh", "-c", "exit 7")
+		assert.Equal(n.t, code, 7)
+	})
+	sub("status tells what is not enforced", func(n *testNode) {
+		s := n.status()
+		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)
+		assert.Equal(n.t, label != "", len(s.Cgroup.Unenforced) > 0, "label %q, status %v", label, s.Cgroup.Unenforced)
+		assert.Assert(n.t, len(s.Cgroup.Controllers)+len(s.Cgroup.Unenforced) > 0)
+	})
+}
+
+// in returns the node for a subtest.
+func (n *testNode) in(t *testing.T) *testNode {
+	c := *n
+	c.t = t
+	return &c
+}
+
+func (n *testNode) importImage() {
+	n.t.Helper()
+	n.run(podLimit, "images", "import", os.Getenv(envImage))
+	assert.Assert(n.t, cmp.Contains(n.run(podLimit, "images", "list"), testImage))
+}
+
+func (n *testNode) waitPod(name string) {
+	n.t.Helper()
+	n.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout", (podLimit - 5*time.Second).String())
+}
+
+// answers asks the Service on the host.
+func (n *testNode) answers(port int) {
+	n.t.Helper()
+	eventually(n.t, podLimit, fmt.Sprintf("port %d of the host answers", port), func() error {
+		return get(fmt.Sprintf("http://127.0.0.1:%d/", port), "hello from a ConfigMap")
+	})
+}
+
+func get(url, want string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && !strings.Contains(string(b), want) {
+		err = fmt.Errorf("%s answers %q", url, b)
+	}
+	return err
+}
+
+func (n *testNode) portForward() {
+	n.t.Helper()
+	port := freePort(n.t)
+	cmd := n.command(n.t.Context(), "kubectl", "port-forward", "pod/web", fmt.Sprintf("%d:8080", port))
+	assert.NilError(n.t, cmd.Start())
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	n.answers(port)
+}
+
+// hostNetwork: a pod reaches a server on an address of the host, and the host's loopback not at all.
+func (n *testNode) hostNetwork() {
+	n.t.Helper()
+	fetch := func(address string) (string, int) {
+		out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--",
+			"wget", "-q", "-O", "-", "-T", "5", "http://"+address+"/")
+		return out + stderr, code
+	}
+	if ip := hostAddress(n.t); ip != "" {
+		l, err := net.Listen("tcp4", net.JoinHostPort(ip, "0"))
+		assert.NilError(n.t, err)
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "hello from the host")
+		})}
+		done := make(chan struct{})
+		go func() { defer close(done); _ = server.Serve(l) }()
+		defer func() { _ = server.Close(); <-done }()
+		out, code := fetch(l.Addr().String())
+		assert.Assert(n.t, code == 0 && strings.Contains(out, "hello from the host"), "exit %d: %s", code, out)
+	}
+	gateway := strings.Join(append(strings.Split(n.status().Network.Address, ".")[:3], "2"), ".")
+	out, code := fetch(net.JoinHostPort(gateway, "30080"))
+	assert.Assert(n.t, code != 0, "the host's loopback answers a pod: %s", out)
+}
+
+// hostAddress is an IPv4 address of the host that is not loopback; empty where there is none.
+func hostAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	assert.NilError(t, err)
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
+			return ip.IP.String()
+		}
+	}
+	return ""
+}

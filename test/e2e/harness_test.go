@@ -1,0 +1,178 @@
+// Package e2e drives the command line of rootlessnode against real components, as an ordinary user. It looks at nothing
+// but what that user sees: output, exit codes, processes, files.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// envOut names the build output, a tree with bin/ and libexec/ that the user of the test can read.
+const envOut = "ROOTLESSNODE_E2E_OUT"
+
+// Limits of what a test waits for. They are far above what a loaded two-core machine needs, and no test measures.
+const (
+	upLimit   = 4 * time.Minute
+	downLimit = 90 * time.Second
+	podLimit  = 2 * time.Minute
+	pollEvery = 100 * time.Millisecond
+)
+
+// built: the binaries and components under test are there.
+var built = testutil.Requirement{Name: "e2e-build", Check: func() error {
+	out := os.Getenv(envOut)
+	if out == "" {
+		return fmt.Errorf("%s is not set; run make test-e2e", envOut)
+	}
+	_, err := os.Stat(filepath.Join(out, "bin", "rootlessnode"))
+	return err
+}}
+
+func require(t *testing.T) {
+	t.Helper()
+	testutil.Require(t, built, testutil.OrdinaryUser, testutil.Subids, testutil.DelegatedCgroup)
+}
+
+func binary(name string) string { return filepath.Join(os.Getenv(envOut), "bin", name) }
+
+// testNode is a node under test: a name and an API port that no other test uses.
+type testNode struct {
+	t    *testing.T
+	name string
+	args []string // flags of up
+}
+
+// newNode gives a test a node of its own, whose data and processes are gone when the test ends.
+func newNode(t *testing.T, name string, upArgs ...string) *testNode {
+	t.Helper()
+	require(t)
+	n := &testNode{t: t, name: name, args: upArgs}
+	n.args = append(n.args, "--set", fmt.Sprintf("api.port=%d", freePort(t)))
+	t.Cleanup(func() {
+		if t.Failed() {
+			n.bundle()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), downLimit)
+		defer cancel()
+		out, err := n.command(ctx, "down", "--delete-data").CombinedOutput()
+		if err != nil {
+			t.Errorf("down --delete-data: %v\n%s", err, out)
+		}
+	})
+	return n
+}
+
+func (n *testNode) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, binary("rootlessnode"), append([]string{"--name", n.name}, args...)...)
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// run runs a command and returns its standard output. It fails the test unless the command ends with 0 within limit.
+func (n *testNode) run(limit time.Duration, args ...string) string {
+	n.t.Helper()
+	stdout, stderr, code := n.try(limit, args...)
+	assert.Equal(n.t, code, 0, "rootlessnode %s\nstdout:\n%s\nstderr:\n%s", strings.Join(args, " "), stdout, stderr)
+	return stdout
+}
+
+// try runs a command and returns what it printed and its exit code.
+func (n *testNode) try(limit time.Duration, args ...string) (stdout, stderr string, code int) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := n.command(ctx, args...)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		n.t.Fatalf("rootlessnode %s: %v", strings.Join(args, " "), err)
+	}
+	if ctx.Err() != nil {
+		n.t.Fatalf("rootlessnode %s: not done within %v\n%s\n%s", strings.Join(args, " "), limit, o.String(), e.String())
+	}
+	return o.String(), e.String(), cmd.ProcessState.ExitCode()
+}
+
+func (n *testNode) up() string {
+	n.t.Helper()
+	return n.run(upLimit, append([]string{"up", "--timeout", (upLimit - 10*time.Second).String()}, n.args...)...)
+}
+
+func (n *testNode) down() { n.t.Helper(); n.run(downLimit, "down") }
+
+func (n *testNode) kubectl(args ...string) string {
+	n.t.Helper()
+	return n.run(podLimit, append([]string{"kubectl"}, args...)...)
+}
+
+func (n *testNode) status() status.Status {
+	n.t.Helper()
+	var s status.Status
+	assert.NilError(n.t, json.Unmarshal([]byte(n.run(podLimit, "status", "-o", "json")), &s))
+	return s
+}
+
+// apply gives a manifest to the cluster.
+func (n *testNode) apply(manifest string) {
+	n.t.Helper()
+	file := filepath.Join(n.t.TempDir(), "manifest.yaml")
+	assert.NilError(n.t, os.WriteFile(file, []byte(manifest), 0o600))
+	n.kubectl("apply", "-f", file)
+}
+
+// eventually asks until check returns nil; the last error is told.
+func eventually(t *testing.T, limit time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s: not within %v: %v", what, limit, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// bundle prints what is needed to understand a failure.
+func (n *testNode) bundle() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, args := range [][]string{
+		{"status"}, {"events"}, {"logs", "node", "--tail", "40"}, {"logs", "kubelet", "--tail", "30"},
+		{"logs", "containerd", "--tail", "30"}, {"kubectl", "get", "pods,svc,events", "-A", "-o", "wide"},
+	} {
+		out, _ := n.command(ctx, args...).CombinedOutput() // whatever can be had
+		n.t.Logf("rootlessnode %s:\n%s", strings.Join(args, " "), out)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	assert.NilError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// pidOutside finds a process of the node by the program it runs, as the host numbers it.
+func (n *testNode) pidOutside(program string) int {
+	n.t.Helper()
+	for _, p := range processes(n.name) {
+		pid, cmdline, _ := strings.Cut(p, " ")
+		argv0, _, _ := strings.Cut(cmdline, " ")
+		if argv0 == program || strings.HasSuffix(argv0, "/"+program) {
+			v, err := strconv.Atoi(pid)
+			assert.NilError(n.t, err)
+			return v
+		}
+	}
+	n.t.Fatalf("no process of node %s runs %s: %v", n.name, program, processes(n.name))
+	return 0
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	assert.NilError(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// TestComponentKilled: kubelet and containerd come back by themselves, and pods do not notice.
+func TestComponentKilled(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "e2e-killed")
+	n.up()
+	n.importImage()
+	n.apply(fmt.Sprintf(webManifest, 30181))
+	n.waitPod("web")
+	n.answers(30181)
+	started := n.kubectl("get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[*].restartCount} {.status.startTime}")
+	for _, component := range []string{"kubelet", "containerd"} {
+		before := n.pidOutside(component)
+		kill(t, before)
+		// The promise is 5 s; a test on a loaded machine asks only that it happens, and a benchmark measures.
+		eventually(t, podLimit, component+" is back", func() error {
+			s := n.status()
+			c := s.Component(component)
+			if c == nil || c.State != status.Ready || c.Restarts == 0 {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		})
+		assert.Assert(t, n.pidOutside(component) != before)
+		n.answers(30181)
+	}
+	eventually(t, podLimit, "the node is ready again", func() error {
+		if s := n.status(); s.State != status.NodeReady {
+			return fmt.Errorf("%s: %s", s.State, s.Reason)
+		}
+		return nil
+	})
+	assert.Equal(t, n.kubectl("get", "pod", "web", "-o",
+		"jsonpath={.status.containerStatuses[*].restartCount} {.status.startTime}"), started)
+}
+
+// TestRolesKilled: whatever of ours is killed, nothing of the node is left and the next up works.
+func TestRolesKilled(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "e2e-roles")
+	for _, victim := range []struct {
+		name string
+		pid  func(s status.Status) int
+	}{
+		{"parent", func(s status.Status) int { return s.ParentPID }},
+		{"child", func(s status.Status) int { return s.ChildPID }},
+		{"node role", func(s status.Status) int { return nodeRole(t, s.ChildPID) }},
+		{"uplink", func(status.Status) int { return uplink(t, n) }},
+	} {
+		n.up()
+		kill(t, victim.pid(n.status()))
+		noTrace(t, n.name)
+		s := n.status()
+		assert.Equal(t, s.State, status.NodeFailed, "after the %s was killed", victim.name)
+		assert.Assert(t, s.Reason != "")
+	}
+	n.up()
+	n.down()
+	noTrace(t, n.name)
+}
+
+// nodeRole is the only child of the node's process 1 that is ours.
+func nodeRole(t *testing.T, childPID int) int {
+	t.Helper()
+	out, err := exec.Command("ps", "--ppid", strconv.Itoa(childPID), "-o", "pid=,args=").Output()
+	assert.NilError(t, err)
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) > 2 && f[1] == "/proc/self/exe" && f[2] == "node" {
+			pid, err := strconv.Atoi(f[0])
+			assert.NilError(t, err)
+			return pid
+		}
+	}
+	t.Fatalf("no node role below %d:\n%s", childPID, out)
+	return 0
+}
+
+func uplink(t *testing.T, n *testNode) int {
+	t.Helper()
+	if d := n.status().Network.Driver; d != "slirp4netns" {
+		t.Skipf("network driver %s has no process of its own", d)
+	}
+	return n.pidOutside("slirp4netns")
+}
+
+// TestAgainAndAgain: up and down many times in a row, each with nothing left.
+func TestAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	rounds := 3
+	if v, err := strconv.Atoi(os.Getenv("ROOTLESSNODE_E2E_ROUNDS")); err == nil {
+		rounds = v
+	}
+	n := newNode(t, "e2e-again")
+	for range rounds {
+		n.up()
+		n.down()
+		noTrace(t, n.name)
+	}
+}
+
+// TestTwoStartsAtOnce: of several starts of one name one wins, and the others say who has it.
+func TestTwoStartsAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "e2e-twice")
+	type result struct {
+		stderr string
+		code   int
+	}
+	results := make(chan result)
+	const starts = 4
+	for range starts {
+		go func() {
+			cmd := n.command(t.Context(), append([]string{"up", "--timeout", upLimit.String()}, n.args...)...)
+			out, _ := cmd.CombinedOutput()
+			results <- result{string(out), cmd.ProcessState.ExitCode()}
+		}()
+	}
+	won := 0
+	for range starts {
+		r := <-results
+		if r.code == 0 {
+			won++
+			continue
+		}
+		assert.Assert(t, strings.Contains(r.stderr, "already running"), "exit %d: %s", r.code, r.stderr)
+	}
+	assert.Equal(t, won, 1)
+	assert.Equal(t, n.status().State, status.NodeReady)
+}
+
+// TestEmbed: the example program reaches Ready twice in a row, and killed with -9 it leaves nothing.
+func TestEmbed(t *testing.T) {
+	t.Parallel()
+	require(t)
+	for range 2 {
+		out, err := exec.Command(binary("embed"), "stop").CombinedOutput()
+		assert.NilError(t, err, "%s", out)
+		assert.Assert(t, strings.Contains(string(out), "ready:"), "%s", out)
+		noTrace(t, "embed")
+	}
+	cmd := exec.Command(binary("embed"))
+	stdout, err := cmd.StdoutPipe()
+	assert.NilError(t, err)
+	assert.NilError(t, cmd.Start())
+	timeout := time.AfterFunc(upLimit, func() { _ = cmd.Process.Kill() })
+	defer timeout.Stop()
+	line := make([]byte, len("ready:"))
+	_, err = stdout.Read(line)
+	assert.NilError(t, err)
+	assert.Equal(t, string(line), "ready:")
+	kill(t, cmd.Process.Pid)
+	_ = cmd.Wait()
+	noTrace(t, "embed")
+}
