@@ -65,7 +65,7 @@ func goodHost(t *testing.T) *fakeHost {
 	c.Complete(config.HostFacts{Hostname: "node1", XDGDataHome: "/home/dev/.local/share"})
 	f.in = Input{
 		Config: c, UID: uid, Root: f.root, Exe: "/usr/local/bin/rootlessnode",
-		Runtime: layout.NewRuntime("/run/user/1000", "default"), Data: layout.NewData(filepath.Join(f.root, "data")),
+		Runtime: layout.NewRuntime("/run/user/4321", "default"), Data: layout.NewData(filepath.Join(f.root, "data")),
 		ComponentsDir: f.components(map[string]string{}),
 		Env:           []string{"PATH=" + filepath.Join(f.root, "bin"), "XDG_RUNTIME_DIR=" + runtimeDir},
 		Probes: Probes{
@@ -127,7 +127,7 @@ func (f *fakeHost) statfs(fs FileSystem) {
 func (f *fakeHost) anonymous(s string) string {
 	id := fmt.Sprint(f.in.UID) // not everywhere: it may be a number that means something else too
 	return strings.NewReplacer(f.root, "/ROOT", "uid "+id, "uid UID", "user/"+id, "user/UID", `"uid": "`+id+`"`, `"uid": "UID"`,
-		" -o "+id, " -o UID", " -g "+id, " -g UID", "-un "+id, "-un UID").Replace(s)
+		" -o "+id, " -o UID").Replace(s)
 }
 
 // run runs one check and returns its findings as text: "level: message", then the hint's lines, indented.

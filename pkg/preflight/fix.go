@@ -61,15 +61,47 @@ func (f *fix) render() string {
 	if f.setup {
 		out = append(out, f.setupLine)
 	}
-	text := strings.Join(out, "\n")
 	if f.sudo {
-		return strings.ReplaceAll(text, sudoMark, "sudo ")
+		return strings.ReplaceAll(strings.Join(out, "\n"), sudoMark, "sudo ")
 	}
-	if strings.Contains(text, sudoMark) {
-		text = "# as root:\n" + strings.ReplaceAll(text, sudoMark, "")
+	root, user := partition(out)
+	if len(root) == 0 {
+		return strings.Join(user, "\n")
 	}
-	return text
+	root = append([]string{"# as root:"}, root...)
+	if len(user) > 0 {
+		root = append(append(root, "# as the user:"), user...)
+	}
+	return strings.ReplaceAll(strings.Join(root, "\n"), sudoMark, "")
 }
+
+// partition tells the lines for root from those for the user. A comment goes with the command that follows it, the rest
+// of a here-document with its first line.
+func partition(lines []string) (root, user []string) {
+	var comments []string
+	document := false
+	for _, line := range lines {
+		switch {
+		case document:
+			root = append(root, line)
+			document = line != hereEnd
+		case strings.HasPrefix(line, "#") && strings.Contains(line, sudoMark):
+			root = append(root, line)
+		case strings.HasPrefix(line, "#"):
+			comments = append(comments, line)
+		case strings.Contains(line, sudoMark):
+			root = append(append(root, comments...), line)
+			comments, document = nil, strings.Contains(line, "<<'"+hereEnd+"'")
+		default:
+			user = append(append(user, comments...), line)
+			comments = nil
+		}
+	}
+	return root, append(user, comments...)
+}
+
+// hereEnd ends the here-documents in hints.
+const hereEnd = "EOF"
 
 // finish turns the parts of each finding's hint into text.
 func (h *host) finish(findings []Finding) []Finding {
@@ -99,19 +131,6 @@ func fixFromText(hint string) fix {
 		default:
 			f.add(command)
 		}
-	}
-	return f
-}
-
-// fixFromBlock takes a block that is ready to paste.
-func fixFromBlock(block string) fix {
-	var f fix
-	for line := range strings.Lines(block) {
-		line = strings.TrimRight(line, "\n")
-		if command, ok := strings.CutPrefix(line, "sudo "); ok {
-			line = asRoot(command)
-		}
-		f.add(line)
 	}
 	return f
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -417,9 +418,7 @@ func TestPortInUseNamesItsHolder(t *testing.T) {
 
 func TestTunWithoutAccess(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() == 0 {
-		t.Skip("root opens it whatever its mode")
-	}
+	testutil.Require(t, testutil.OrdinaryUser) // root may whatever the mode
 	f := goodHost(t)
 	assert.NilError(t, os.Chmod(f.path("dev/net/tun"), 0o600))
 	assert.NilError(t, os.Chmod(f.path("dev/net/tun"), 0))
@@ -428,9 +427,7 @@ func TestTunWithoutAccess(t *testing.T) {
 
 func TestDataDirNotWritable(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() == 0 {
-		t.Skip("root writes whatever the mode")
-	}
+	testutil.Require(t, testutil.OrdinaryUser) // root may whatever the mode
 	f := goodHost(t)
 	assert.NilError(t, os.Chmod(f.path("data"), 0o555))
 	assert.Equal(t, strings.Split(f.run("data-dir"), "\n")[0], "fail: data dir /ROOT/data: /ROOT/data is not writable for uid UID")
@@ -447,9 +444,9 @@ func TestResolveRuntimeDir(t *testing.T) {
 		{"set", func(f *fakeHost) string { return f.own("elsewhere", 0o700) }, "/ROOT/elsewhere", "", ""},
 		{"B1 unset", func(*fakeHost) string { return "" }, "/ROOT/run/user/UID", "XDG_RUNTIME_DIR is not set; using /ROOT/run/user/UID", ""},
 		{"B1 unset and none", func(f *fakeHost) string { f.remove("run/user"); return "" }, "", "",
-			"runtime directory: XDG_RUNTIME_DIR is not set, and /ROOT/run/user/UID does not exist"},
+			"runtime-dir: XDG_RUNTIME_DIR is not set, and /ROOT/run/user/UID does not exist"},
 		{"B1 mode", func(f *fakeHost) string { f.dir(fmt.Sprintf("run/user/%d", f.in.UID), 0o755); return "" }, "", "",
-			"runtime directory: XDG_RUNTIME_DIR is not set, and /ROOT/run/user/UID has mode 0755, not 0700"},
+			"runtime-dir: XDG_RUNTIME_DIR is not set, and /ROOT/run/user/UID has mode 0755, not 0700"},
 		{"B2 relative", func(*fakeHost) string { return "run" }, "/ROOT/run/user/UID",
 			"XDG_RUNTIME_DIR is run, which is not an absolute path; using /ROOT/run/user/UID", ""},
 		{"B2 a file", func(f *fakeHost) string { return f.path("etc/passwd") }, "/ROOT/run/user/UID",
@@ -459,7 +456,7 @@ func TestResolveRuntimeDir(t *testing.T) {
 		{"B3 foreign", func(*fakeHost) string { return "/" }, "/ROOT/run/user/UID",
 			"XDG_RUNTIME_DIR is /, which belongs to uid 0, not to us (uid UID); using /ROOT/run/user/UID", ""},
 		{"B2 foreign and none", func(f *fakeHost) string { f.remove("run/user"); return "/" }, "", "",
-			"runtime directory: XDG_RUNTIME_DIR is /, which belongs to uid 0, not to us (uid UID), and /ROOT/run/user/UID does not exist"},
+			"runtime-dir: XDG_RUNTIME_DIR is /, which belongs to uid 0, not to us (uid UID), and /ROOT/run/user/UID does not exist"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
 )
 
@@ -20,27 +19,43 @@ const envRuntimeDir = "XDG_RUNTIME_DIR"
 // runtime-dir, says so and why; it is the zero Finding in the first. With neither, the error is an errdefs.ErrPreflight
 // with a hint. There is no silent fall to /tmp, which is aged. Root is put before /run/user.
 func ResolveRuntimeDir(env []string, uid int, root string) (dir string, warning Finding, err error) {
-	set := getenv(env, envRuntimeDir)
+	h := newHost(context.Background(), Input{Env: env, UID: uid, Root: root})
+	dir, f := h.runtimeDir()
+	f = h.finish([]Finding{f})[0]
+	switch f.Level {
+	case LevelWarn:
+		return dir, f, nil
+	case LevelFail:
+		return "", Finding{}, Err([]Finding{f})
+	}
+	return dir, Finding{}, nil
+}
+
+func (h *host) runtimeDir() (string, Finding) {
+	const check = "runtime-dir"
+	set, uid := h.env(envRuntimeDir), h.in.UID
 	reason := envRuntimeDir + " is not set"
 	if set != "" {
 		reason = badRuntimeDir(set, uid)
 		if reason == "" {
-			return filepath.Clean(set), Finding{}, nil
+			f := pass("runtime directory %s", filepath.Clean(set))
+			f.Check = check
+			return filepath.Clean(set), f
 		}
 		reason = fmt.Sprintf("%s is %s, which %s", envRuntimeDir, set, reason)
 	}
-	usual := filepath.Join(root, hostinfo.UserRuntimeDirs, strconv.Itoa(uid))
+	usual := h.path(filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(uid)))
 	fault := badRuntimeDir(usual, uid)
 	if fault == "" {
-		w := warn("%s; using %s", reason, usual)
-		w.Check = "runtime-dir"
-		w.Hint = "export " + envRuntimeDir + "=" + usual
-		w.fix.add(w.Hint)
-		w.Details = map[string]string{"set": set, "used": usual}
-		return usual, w, nil
+		f := warn("%s; using %s", reason, usual).hint("export " + envRuntimeDir + "=" + usual).
+			with(map[string]string{"set": set, "used": usual})
+		f.Check = check
+		return usual, f
 	}
-	err = fmt.Errorf("runtime directory: %s, and %s %s", reason, usual, fault)
-	return "", Finding{}, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(err, runtimeDirHint(root, uid)))
+	f := fail("%s, and %s %s", reason, usual, fault)
+	f.Check = check
+	f.fix = h.runtimeDirFix(usual)
+	return "", f
 }
 
 // badRuntimeDir says what keeps dir from being a runtime directory of uid, as a predicate; "" for nothing
@@ -67,34 +82,27 @@ func badRuntimeDir(dir string, uid int) string {
 	return ""
 }
 
-func runtimeDirHint(root string, uid int) string {
-	id := strconv.Itoa(uid)
-	if _, err := os.Stat(filepath.Join(root, hostinfo.SystemdBooted)); err == nil {
-		return "# log in by ssh or `machinectl shell USER@`, not by su or sudo, or keep a user manager running:\n" +
-			"sudo loginctl enable-linger $(id -un " + id + ")\n" +
-			"export " + envRuntimeDir + "=" + hostinfo.UserRuntimeDirs + "/" + id
+func (h *host) runtimeDirFix(usual string) fix {
+	f := fix{setup: true}
+	id := strconv.Itoa(h.in.UID)
+	user, group := id, id
+	if a, ok, _ := h.account(); ok {
+		user, group = a.Name, strconv.Itoa(a.GID)
 	}
-	return "# as root:\n" +
-		"install -d -m 0755 " + hostinfo.UserRuntimeDirs + "\n" +
-		"install -d -m 0700 -o " + id + " -g $(id -g " + id + ") " + hostinfo.UserRuntimeDirs + "/" + id + "\n" +
-		"# then, as the user:\n" +
-		"export " + envRuntimeDir + "=" + hostinfo.UserRuntimeDirs + "/" + id
+	if h.exists(hostinfo.SystemdBooted) {
+		f.add("# log in by ssh or `machinectl shell "+user+"@`, not by su or sudo, or keep the user's manager running:",
+			asRoot("loginctl enable-linger "+user))
+	} else {
+		f.add(asRoot("install -d -m 0755 "+filepath.Dir(usual)),
+			asRoot("install -d -m 0700 -o "+id+" -g "+group+" "+usual))
+	}
+	f.add("export " + envRuntimeDir + "=" + usual)
+	return f
 }
 
 func checkRuntimeDir(_ context.Context, h *host) []Finding {
-	dir, warning, err := ResolveRuntimeDir(h.in.Env, h.in.UID, h.in.Root)
-	if err != nil {
-		f := fail("%v", err)
-		if r := errdefs.ReportOf(err); len(r.Hints) > 0 {
-			f.fix = fixFromBlock(r.Hints[0])
-		}
-		f.fix.setup = true
-		return []Finding{f}
-	}
-	if warning.Check != "" {
-		return []Finding{warning}
-	}
-	return []Finding{pass("runtime directory %s", dir)}
+	_, f := h.runtimeDir()
+	return []Finding{f}
 }
 
 func checkLinger(_ context.Context, h *host) []Finding {

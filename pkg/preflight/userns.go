@@ -71,9 +71,9 @@ func (h *host) appArmor() (Finding, bool) {
 	}
 	path, text := hostinfo.AppArmorProfile(h.in.Exe)
 	f := fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets %s make user namespaces", h.in.Exe)
-	f.fix.add("cat <<'EOF' | " + sudoMark + "tee " + path + " >/dev/null")
+	f.fix.add("cat <<'" + hereEnd + "' | " + sudoMark + "tee " + path + " >/dev/null")
 	f.fix.add(strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
-	f.fix.add("EOF", asRoot("systemctl restart apparmor"))
+	f.fix.add(hereEnd, asRoot("systemctl restart apparmor"))
 	f.fix.setup = true
 	return f.with(map[string]string{"exe": h.in.Exe, "profile": path}), true
 }

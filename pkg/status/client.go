@@ -123,17 +123,24 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, b []
 	return nil, report.Err()
 }
 
-// gone gives err the class ErrNotRunning when it says that the server is not there or went away.
+// gone gives err, of sending a request or reading its answer, the class ErrNotRunning when it says that the server is
+// not there or went away.
 func (c *Client) gone(err error) error {
 	var op *net.OpError
 	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err // its text repeats a URL that nobody can open
+	request := errors.As(err, &u)
+	if request {
+		err = u.Err // its own text repeats a URL that nobody can open
 	}
 	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
 	case localsock.NotRunning(err):
 		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("nobody answers at %s", c.socket))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &op) && op.Op == "read":
+	case errors.As(err, &op) && op.Op == "dial":
+		return err
+	// What else a request can end with is a connection that broke; not all of it has a type (net/http, errServerClosedIdle).
+	case request, op != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errdefs.Class(errdefs.ErrNotRunning, errors.New("the node ended meanwhile"))
 	}
 	return err

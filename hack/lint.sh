@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# `make lint`: format, vet, golangci-lint (built from its Go module, pinned in tools/go.mod), shell syntax, and known
+# vulnerabilities where their database can be reached.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+ensure_go
+
+say "gofmt"
+unformatted=$(git ls-files '*.go' | xargs gofmt -l)
+[ -z "$unformatted" ] || die 1 "not formatted: $unformatted" "gofmt -w $unformatted"
+
+say "shell syntax"
+for f in hack/*.sh components/*.sh .ci/run test/bench/*.sh; do
+	[ ! -e "$f" ] || bash -n "$f"
+done
+
+say "go vet"
+go vet ./...
+
+say "golangci-lint"
+go -C tools build -o "$out/tools/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+"$out/tools/golangci-lint" run ./...
+
+say "govulncheck"
+go -C tools build -o "$out/tools/govulncheck" golang.org/x/vuln/cmd/govulncheck
+if report=$("$out/tools/govulncheck" ./... 2>&1); then
+	say "no known vulnerability is reached"
+elif grep -qE 'dial tcp|no such host|connection refused|i/o timeout|fetching vulnerabilities' <<<"$report"; then
+	say "the vulnerability database is out of reach: not checked"
+else
+	printf '%s\n' "$report" >&2
+	die 1 "govulncheck found something" "update the module that it names"
+fi

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# `make test`: does all the set-up and runs every test. As root the end-to-end tests run as an account of their own, which
+# `rootlessnode host setup` prepares; as an ordinary user they run as that user, who must have been prepared.
+#
+#   hack/test.sh [all|unit|e2e]
+#
+# ROOTLESSNODE_TEST_PROMISES lists what the machine promises; a test that needs a promised thing and lacks it fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+
+what=${1:-all}
+test_account=${ROOTLESSNODE_TEST_ACCOUNT:-rootlessnode-test}
+e2e_limit=40m
+unit_limit=15m
+
+# The race detector needs cgo; everything that is shipped is built without.
+race() { CGO_ENABLED=1 go test -race -timeout "$unit_limit" "$@"; }
+
+unit() {
+	say "unit tests, with the race detector"
+	race ./...
+	local module
+	for module in components/*/go.mod components/internal/*/go.mod; do
+		[ -e "$module" ] || continue
+		module=$(dirname "$module")
+		if ls "$module"/*_test.go "$module"/internal/*/*_test.go >/dev/null 2>&1; then
+			say "unit tests of $module"
+			(cd "$module" && CGO_ENABLED=0 go test -timeout "$unit_limit" ./...)
+		fi
+	done
+	if [ "$(id -u)" = 0 ]; then
+		say "unit tests again, as an ordinary user"
+		unit_as_user
+	fi
+}
+
+# prepare_account: the account that tests run as, and a place that it can read.
+prepare_account() {
+	go build -o "$out/bin/rootlessnode" ./cmd/rootlessnode
+	install -D -m 0755 "$out/bin/rootlessnode" "$stage/bin/rootlessnode"
+	"$stage/bin/rootlessnode" host setup --user "$test_account" --create-user
+}
+
+# as_account CMD...: runs a command as the test account, in its delegated cgroup.
+as_account() {
+	"$stage/bin/rootlessnode" host enter --user "$test_account" --command -- "$@"
+}
+
+# unit_as_user runs the tests whose outcome depends on who runs them. The test binaries are built by root, who has the
+# build cache, and run by the account, in copies of their directories, which hold the test data.
+unit_as_user() {
+	prepare_account
+	local pkg dir name failed=0
+	for pkg in cgroupv2 copyup supervisor nodeexec parent status preflight hostsetup; do
+		dir=pkg/$pkg
+		ls "$dir"/*_test.go >/dev/null 2>&1 || continue
+		name=$stage/unit/$dir
+		mkdir -p "$name"
+		cp -r "$dir/." "$name/"
+		CGO_ENABLED=1 go test -race -c -o "$name/$pkg.test" "./$dir"
+		chmod -R go+rX "$stage/unit"
+		as_account env "ROOTLESSNODE_TEST_PROMISES=${ROOTLESSNODE_TEST_PROMISES:-}" \
+			sh -c "cd $name && exec ./$pkg.test -test.timeout=$unit_limit" || failed=1
+	done
+	return $failed
+}
+
+# e2e_image makes the image of the test pods from Debian's static busybox.
+e2e_image() {
+	local applet files=()
+	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id; do
+		files+=(-file "/bin/$applet=/bin/busybox")
+	done
+	(cd components/images && go run . -o "$1" -name rootlessnode.test/busybox:1 -entrypoint /bin/sh "${files[@]}")
+}
+
+e2e() {
+	say "end-to-end tests with real components"
+	make --no-print-directory build components
+	go build -trimpath -o "$out/bin/embed" ./examples/embed
+	go test -c -o "$out/bin/e2e.test" ./test/e2e
+	local image=$out/test/busybox.tar
+	mkdir -p "$out/test"
+	[ -e "$image" ] || e2e_image "$image"
+	local run=(env "ROOTLESSNODE_TEST_PROMISES=${ROOTLESSNODE_TEST_PROMISES:-}"
+		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}")
+	if [ "$(id -u)" != 0 ]; then
+		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" \
+			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
+		return
+	fi
+	prepare_account
+	hack/install.sh "$out" "$stage"
+	install -m 0755 "$out/bin/embed" "$out/bin/e2e.test" "$stage/bin/"
+	install -m 0644 "$image" "$stage/busybox.tar"
+	# The clone may lie where only root can read, so the account works in the stage.
+	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
+		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
+}
+
+ensure_packages "$build_needs $run_needs ps:procps /bin/busybox:busybox-static"
+ensure_go
+stage=$(mktemp -d /var/tmp/rootlessnode-test.XXXXXX)
+chmod 0755 "$stage"
+trap 'rm -rf "$stage"' EXIT
+
+case $what in
+unit) unit ;;
+e2e) e2e ;;
+all)
+	unit
+	e2e
+	;;
+*) die 2 "unknown part of the tests: $what" "hack/test.sh [all|unit|e2e]" ;;
+esac
+say "all tests passed"

@@ -1,0 +1,53 @@
+package preflight
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// On the real host: every check answers, and the whole is quick enough to come before each start. What this host lacks
+// is no matter here.
+func TestRealHost(t *testing.T) {
+	t.Parallel()
+	uid := os.Getuid()
+	if uid == 0 {
+		uid = 65534 // nobody, for root is told nothing else
+	}
+	exe, err := os.Executable()
+	assert.NilError(t, err)
+	dir := t.TempDir()
+	c := config.Default()
+	c.Complete(config.HostFacts{Hostname: "node1", XDGDataHome: dir})
+	in := Input{
+		Config: c, UID: uid, Exe: exe, Env: os.Environ(),
+		Runtime: layout.NewRuntime("/run/user/1", "default"), Data: layout.NewData(filepath.Join(dir, "data")),
+	}
+	start := time.Now()
+	found := Run(t.Context(), in)
+	t.Logf("%d findings in %s", len(found), time.Since(start))
+	seen := map[string]bool{}
+	for _, f := range found {
+		t.Logf("%s %s: %s\n%s", f.Level, f.Check, f.Message, f.Hint)
+		seen[f.Check] = true
+		assertShell(t, f.Hint)
+	}
+	for _, name := range Names() {
+		assert.Assert(t, seen[name], name)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	c := config.Default()
+	c.Complete(config.HostFacts{Hostname: "node1", XDGDataHome: b.TempDir()})
+	in := Input{Config: c, UID: 65534, Env: os.Environ(), Data: layout.NewData(c.DataDir), Runtime: layout.NewRuntime("/run/user/1", "default")}
+	for b.Loop() {
+		Run(b.Context(), in)
+	}
+}

@@ -1,0 +1,304 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
+)
+
+// fakeControl notes what it was asked for.
+type fakeControl struct{ asked chan string }
+
+func (f fakeControl) Stop(reason string) error {
+	f.asked <- "stop " + reason
+	return nil
+}
+
+func (f fakeControl) Restart(name string) error {
+	f.asked <- "restart " + name
+	switch name {
+	case "unknown":
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("no such component")), "try kubelet")
+	case "broken":
+		return errors.New("it does not end")
+	}
+	return nil
+}
+
+type running struct {
+	hub    *Hub
+	client *Client
+	ctl    fakeControl
+	socket string
+	stop   func()
+}
+
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "st") // short: a socket's path has few bytes
+	assert.NilError(t, err)
+	t.Cleanup(func() { assert.NilError(t, os.RemoveAll(dir)) })
+	return filepath.Join(dir, "run", "node.sock")
+}
+
+func serve(t *testing.T) running {
+	t.Helper()
+	r := running{hub: NewHub(Status{Name: "default"}, Options{}), ctl: fakeControl{make(chan string, 1)}, socket: socketPath(t)}
+	l, err := Listen(r.socket)
+	assert.NilError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- Serve(ctx, l, r.hub, r.ctl) }()
+	r.client = NewClient(r.socket)
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		r.hub.Close()
+		cancel()
+		assert.NilError(t, <-served)
+	}
+	t.Cleanup(func() { r.stop(); r.client.Close() })
+	return r
+}
+
+func TestStatusOverTheSocket(t *testing.T) {
+	t.Parallel()
+	r := serve(t)
+	becomeReady(r.hub)
+	r.hub.Update(func(s *Status) {
+		s.Network = Network{Driver: "slirp4netns", DNS: []string{"10.0.2.3"}}
+		s.Cgroup.Unenforced = []string{"io"}
+	})
+	got, err := r.client.Status(t.Context())
+	assert.NilError(t, err)
+	want := r.hub.Snapshot()
+	stripClock(got)
+	stripClock(&want)
+	assert.DeepEqual(t, *got, want)
+	for path, mode := range map[string]os.FileMode{r.socket: 0o600, filepath.Dir(r.socket): 0o700} {
+		st, err := os.Stat(path)
+		assert.NilError(t, err)
+		assert.Equal(t, st.Mode().Perm(), mode)
+	}
+}
+
+// stripClock makes times comparable after JSON: they lose what only this process knows.
+func stripClock(s *Status) {
+	round := func(t *time.Time) { *t = t.Round(0).UTC() }
+	round(&s.Since)
+	round(&s.StartedAt)
+	for i := range s.Components {
+		round(&s.Components[i].Since)
+	}
+	for i := range s.Conditions {
+		round(&s.Conditions[i].Since)
+	}
+}
+
+func TestWaitStatusReturnsWithTheChange(t *testing.T) {
+	t.Parallel()
+	r := serve(t)
+	s, err := r.client.WaitStatus(t.Context(), 0)
+	assert.NilError(t, err)
+	got := make(chan *Status, 1)
+	go func() {
+		s, err := r.client.WaitStatus(context.Background(), s.ResourceVersion)
+		assert.Check(t, err)
+		got <- s
+	}()
+	r.hub.SetComponent(Component{Name: "etcd", State: Starting}, nil)
+	assert.Equal(t, (<-got).Components[0].Name, "etcd")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = r.client.WaitStatus(ctx, r.hub.Snapshot().ResourceVersion)
+	assert.Check(t, is.ErrorIs(err, context.Canceled))
+}
+
+func TestEventsOverTheSocket(t *testing.T) {
+	t.Parallel()
+	r := serve(t)
+	becomeReady(r.hub)
+	var once []string
+	assert.NilError(t, r.client.Events(t.Context(), false, func(e Event) error {
+		once = append(once, e.Component+" "+e.To)
+		return nil
+	}))
+	assert.DeepEqual(t, once, []string{"kubelet starting", "kubelet ready", "node ready"})
+
+	seen, followed := make(chan string), make(chan error, 1)
+	go func() {
+		followed <- r.client.Events(context.Background(), true, func(e Event) error {
+			seen <- e.Component + " " + e.To
+			return nil
+		})
+	}()
+	for _, want := range once {
+		assert.Equal(t, <-seen, want)
+	}
+	r.hub.SetStopping("asked to")
+	assert.Equal(t, <-seen, "node stopping")
+	r.hub.SetStopped()
+	go r.stop()
+	assert.Equal(t, <-seen, "node stopped") // the last event comes before the end
+	assert.NilError(t, <-followed)
+}
+
+func TestFollowEndsAsTold(t *testing.T) {
+	t.Parallel()
+	r := serve(t)
+	r.hub.Publish(Event{Component: "a"})
+	stop := errors.New("enough")
+	assert.Check(t, is.ErrorIs(r.client.Events(t.Context(), true, func(Event) error { return stop }), stop))
+	ctx, cancel := context.WithCancel(t.Context())
+	assert.NilError(t, r.client.Events(ctx, true, func(Event) error { cancel(); return nil }))
+}
+
+func TestControl(t *testing.T) {
+	t.Parallel()
+	r := serve(t)
+	assert.NilError(t, r.client.Stop(t.Context(), "by hand"))
+	assert.Equal(t, <-r.ctl.asked, "stop by hand")
+	assert.NilError(t, r.client.Restart(t.Context(), "kubelet"))
+	assert.Equal(t, <-r.ctl.asked, "restart kubelet")
+
+	err := r.client.Restart(t.Context(), "unknown")
+	<-r.ctl.asked
+	assert.Error(t, err, "restart unknown: no such component")
+	assert.Check(t, is.ErrorIs(err, errdefs.ErrConfig))
+	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"try kubelet"})
+	assert.Error(t, r.client.Restart(t.Context(), "broken"), "restart broken: it does not end")
+	<-r.ctl.asked
+}
+
+func TestNotRunning(t *testing.T) {
+	t.Parallel()
+	socket := socketPath(t)
+	c := NewClient(socket)
+	defer c.Close()
+	_, err := c.Status(t.Context())
+	assert.Check(t, is.ErrorIs(err, errdefs.ErrNotRunning))
+	l, err := Listen(socket)
+	assert.NilError(t, err)
+	l.SetUnlinkOnClose(false)
+	assert.NilError(t, l.Close())
+	_, err = c.Status(t.Context()) // the socket of a node that was killed
+	assert.Check(t, is.ErrorIs(err, errdefs.ErrNotRunning))
+	l, err = Listen(socket) // and it is no obstacle
+	assert.NilError(t, err)
+	_, err = Listen(socket)
+	assert.Check(t, is.ErrorIs(err, errdefs.ErrAlreadyRunning))
+	assert.NilError(t, l.Close())
+}
+
+// A node that dies without a word is told from one that answers.
+func TestServerKilledMeanwhile(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.UserNS)
+	srv := inUserNS(t)
+	c := NewClient(srv.socket)
+	defer c.Close()
+	s, err := c.Status(t.Context())
+	assert.NilError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.WaitStatus(context.Background(), s.ResourceVersion)
+		ended <- err
+	}()
+	assert.NilError(t, srv.cmd.Process.Kill())
+	_ = srv.cmd.Wait()
+	assert.Check(t, is.ErrorIs(<-ended, errdefs.ErrNotRunning))
+}
+
+func TestOnlyTheOwnAccountIsServed(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.UserNS)
+	srv := inUserNS(t)
+	c := NewClient(srv.socket)
+	defer c.Close()
+	s, err := c.Status(t.Context()) // the account itself, from outside the user namespace
+	assert.NilError(t, err)
+	assert.Equal(t, s.Name, "inside")
+
+	testutil.Require(t, testutil.Root)
+	// Let the stranger reach the socket, so that only the credentials are in the way.
+	const stranger = 65533
+	assert.NilError(t, os.Chmod(filepath.Dir(filepath.Dir(srv.socket)), 0o755))
+	assert.NilError(t, os.Chmod(filepath.Dir(srv.socket), 0o755))
+	assert.NilError(t, os.Chmod(srv.socket, 0o666))
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envAsk+"="+srv.socket)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	out, err := cmd.CombinedOutput()
+	assert.ErrorContains(t, err, "exit status 1", "%s", out)
+	assert.Check(t, is.Contains(string(out), "the node ended meanwhile"))
+}
+
+const (
+	envServe = "STATUS_TEST_SERVE"
+	envAsk   = "STATUS_TEST_ASK"
+)
+
+type server struct {
+	cmd    *exec.Cmd
+	socket string
+}
+
+// inUserNS serves from a process in a user namespace of its own, as the node role does.
+func inUserNS(t *testing.T) server {
+	t.Helper()
+	s := server{socket: socketPath(t), cmd: exec.Command("/proc/self/exe")}
+	s.cmd.Env = append(os.Environ(), envServe+"="+s.socket)
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	ready, err := s.cmd.StdoutPipe()
+	assert.NilError(t, err)
+	s.cmd.Stderr = os.Stderr
+	assert.NilError(t, s.cmd.Start())
+	t.Cleanup(func() { _ = s.cmd.Process.Kill(); _ = s.cmd.Wait() })
+	b := make([]byte, 1)
+	_, err = ready.Read(b)
+	assert.NilError(t, err)
+	return s
+}
+
+// serveIfAsked makes the test binary the other process of a test.
+func serveIfAsked() bool {
+	ctx := context.Background()
+	if socket := os.Getenv(envAsk); socket != "" {
+		if _, err := NewClient(socket).Status(ctx); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return true
+	}
+	socket := os.Getenv(envServe)
+	if socket == "" {
+		return false
+	}
+	l, err := Listen(socket)
+	if err == nil {
+		fmt.Print("+")
+		err = Serve(ctx, l, NewHub(Status{Name: "inside"}, Options{}), fakeControl{})
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return true
+}
