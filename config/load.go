@@ -27,7 +27,7 @@ func Load(path string) (*NodeConfig, error) {
 	if err != nil {
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config: %w", err))
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(&limited{f: f, left: maxFileSize}); err != nil {
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config %s: %w", path, err))

@@ -18,8 +18,8 @@ const (
 // DefaultName is the node's name where none is given.
 const DefaultName = "default"
 
-// NodeConfig is the whole configuration of one node. The zero value of each field means "the default"; Default and
-// Complete put it there.
+// NodeConfig is the whole configuration of one node. Begin with Default: a zero NodeConfig is not a usable one. Complete
+// fills in what depends on the host.
 type NodeConfig struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

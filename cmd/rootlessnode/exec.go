@@ -59,20 +59,23 @@ func (a *app) shell(ctx context.Context, words []string) error {
 	if shell == "" {
 		shell = fallbackShell
 	}
-	req := nodeexec.Request{Argv: []string{shell}, TTY: isTerminal(a.stdin), Env: a.passEnv([]string{layout.EnvName + "=" + a.name, "SHELL=" + shell})}
+	req := nodeexec.Request{
+		Argv: []string{shell}, TTY: isTerminal(a.stdin) && isTerminal(a.stdout),
+		Env: a.passEnv([]string{layout.EnvName + "=" + a.name, "SHELL=" + shell}),
+	}
 	if len(words) > 0 {
 		req.Argv = []string{shell, "-c", strings.Join(words, " ")}
 	}
 	err := a.exec(ctx, req)
 	var start *nodeexec.StartError
 	if errors.As(err, &start) && start.Code == nodeexec.ExitNotFound && shell != fallbackShell {
-		req.Argv[0] = fallbackShell
+		req.Argv = append([]string{fallbackShell}, req.Argv[1:]...)
 		err = a.exec(ctx, req)
 	}
 	return err
 }
 
-// exec runs req with this process's streams. The error is an exitCode once the program ran.
+// exec runs req with this process's streams. Once the program ran, the error is an exitCode or nil.
 func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
 	n, err := a.attached()
 	if err != nil {
@@ -83,19 +86,10 @@ func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
 	}
 	req.Stdout, req.Stderr, req.ForwardSignals = a.stdout, a.stderr, true
 	code, err := n.Exec(ctx, req)
-	var start *nodeexec.StartError
-	switch {
-	case errors.As(err, &start) && req.Argv[0] != fallbackShell && start.Code == nodeexec.ExitNotFound && req.Argv[0] == a.env("SHELL"):
-		return err
-	case start != nil:
-		a.printError(err)
-		return exitCode(start.Code)
-	case err != nil:
-		return a.hintNotRunning(err)
-	case code != 0:
+	if err == nil && code != 0 {
 		return exitCode(code)
 	}
-	return nil
+	return a.hintNotRunning(err)
 }
 
 // passEnv is the environment that a program gets from here: what makes a terminal and a language work, and what was

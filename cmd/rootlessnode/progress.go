@@ -162,7 +162,8 @@ func progressLines(old, cur status.Status) []string {
 		}
 		line(c.Since, c.Name, string(c.State), componentReason(c))
 	}
-	if old.State != cur.State || nodeWait(cur) != "" && nodeWait(old) != nodeWait(cur) {
+	began := old.State == "" && cur.State == status.NodeStarting // that it starts is no news
+	if old.State != cur.State && !began || nodeWait(cur) != "" && nodeWait(old) != nodeWait(cur) {
 		reason := nodeWait(cur)
 		if cur.State != status.NodeStarting {
 			reason = oneLine(cur.Reason)

@@ -12,15 +12,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
 
-// Annotations of commands.
-const (
-	// allowRoot marks commands that make sense for root.
-	allowRoot = "allow-root"
-	// structured marks commands with -o json.
-	structured = "structured"
-)
+// allowRoot annotates commands that make sense for root.
+const allowRoot = "allow-root"
 
 // exitCode is an error that says nothing more: the command has told all, or another program has.
 type exitCode int
@@ -30,9 +26,7 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 // run is the whole program for the given arguments.
 func run(a *app, args []string) int {
 	root := newRoot(a)
-	root.SetArgs(args)
-	root.SetOut(a.out)
-	root.SetErr(a.err)
+	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
 	err := root.ExecuteContext(context.Background())
 	var code exitCode
 	if errors.As(err, &code) {
@@ -40,6 +34,10 @@ func run(a *app, args []string) int {
 	}
 	if err != nil {
 		a.printError(err)
+	}
+	var start *nodeexec.StartError
+	if errors.As(err, &start) {
+		return start.Code
 	}
 	return errdefs.ExitCode(err)
 }
@@ -55,15 +53,19 @@ of one node, every process of it unprivileged.`,
   rootlessnode kubectl get nodes
   rootlessnode shell
   rootlessnode down`,
-		Version:           node.Version,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		TraverseChildren:  true,
-		Args:              noCommand,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		Annotations:       map[string]string{allowRoot: ""},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+		Version:          node.Version,
+		SilenceErrors:    true,
+		SilenceUsage:     true,
+		TraverseChildren: true,
+		// How many letters a mistyped command may be away from a suggested one.
+		SuggestionsMinimumDistance: 2,
+		Args:                       noCommand,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations:                map[string]string{allowRoot: ""},
+		PersistentPreRunE:          func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
 	}
+	root.SetOut(a.out)
+	root.SetErr(a.err)
 	name := a.env(layout.EnvName)
 	if name == "" {
 		name = config.DefaultName
@@ -88,7 +90,7 @@ of one node, every process of it unprivileged.`,
 	add(groupSetup, newConfig(a), newHost(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
-	markCompletion(root)
+	allowGenerated(root)
 	return root
 }
 
@@ -100,15 +102,20 @@ const (
 	groupSetup = "setup"
 )
 
-// markCompletion lets root make shell completion, which is of no node.
-func markCompletion(root *cobra.Command) {
+// allowGenerated lets root use what cobra adds by itself: help and shell completion are of no node.
+func allowGenerated(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	var allow func(*cobra.Command)
+	allow = func(c *cobra.Command) {
+		c.Annotations = map[string]string{allowRoot: ""}
+		for _, sub := range c.Commands() {
+			allow(sub)
+		}
+	}
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" {
-			for _, shell := range c.Commands() {
-				shell.Annotations = map[string]string{allowRoot: ""}
-			}
-			c.Annotations = map[string]string{allowRoot: ""}
+		if c.Name() == "help" || c.Name() == "completion" {
+			allow(c)
 		}
 	}
 }
@@ -142,11 +149,15 @@ func (a *app) outputFlag(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
+// suggestionDistance is how many letters a mistyped command may be away from a suggested one.
+const suggestionDistance = 2
+
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	hint := cmd.CommandPath() + " --help"
+	cmd.SuggestionsMinimumDistance = suggestionDistance
 	for _, s := range cmd.SuggestionsFor(args[0]) {
 		hint = "did you mean " + s + "?\n" + hint
 	}

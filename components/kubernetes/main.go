@@ -12,11 +12,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
+	"maps"
 	"os"
-	"path/filepath"
+	"slices"
 	_ "time/tzdata" // CronJob time zones, in the API server and controller manager, on hosts without a zone database
 
+	"github.com/rootlessnode/rootlessnode/components/kubernetes/internal/dispatch"
 	"github.com/spf13/cobra"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // credential plugins for kubectl
 	"k8s.io/component-base/cli"
@@ -33,22 +34,15 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// program is one of the programs in the binary; run takes its arguments from
-// os.Args and returns the exit code.
-type program struct {
-	name string
-	run  func() int
-}
-
-func programs() []program {
-	return []program{
-		{"kubelet", serve(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) })},
-		{"kube-proxy", serve(proxy.NewProxyCommand)},
-		{"kubectl", kubectl},
-		{"kube-apiserver", serve(apiserver.NewAPIServerCommand)},
-		{"kube-controller-manager", serve(controllermanager.NewControllerManagerCommand)},
-		{"kube-scheduler", serve(func() *cobra.Command { return scheduler.NewSchedulerCommand() })},
-	}
+// programs run one of the programs each, with the arguments in os.Args, and
+// return its exit code.
+var programs = map[string]func() int{
+	"kubelet":                 serve(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"kube-proxy":              serve(proxy.NewProxyCommand),
+	"kubectl":                 kubectl,
+	"kube-apiserver":          serve(apiserver.NewAPIServerCommand),
+	"kube-controller-manager": serve(controllermanager.NewControllerManagerCommand),
+	"kube-scheduler":          serve(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 }
 
 // serve delays the making of a command until it is known to be the one wanted:
@@ -69,34 +63,16 @@ func kubectl() int {
 	return 0
 }
 
-// choose finds the program to run and the argument list it is to see, whose
-// first element is always the program's own name or the path it was called by.
-func choose(args []string, all []program) (program, []string, bool) {
-	for drop := 0; drop < 2 && drop < len(args); drop++ {
-		name := filepath.Base(args[drop])
-		for _, p := range all {
-			if p.name == name {
-				return p, args[drop:], true
-			}
-		}
-	}
-	return program{}, nil, false
-}
-
-func usage(w io.Writer, all []program) {
-	fmt.Fprintln(w, "usage: kubernetes PROGRAM [ARGUMENT...], or a link to it named after the program; programs:")
-	for _, p := range all {
-		fmt.Fprintln(w, "  "+p.name)
-	}
-}
-
 func main() {
-	all := programs()
-	p, args, ok := choose(os.Args, all)
+	names := slices.Sorted(maps.Keys(programs))
+	name, args, ok := dispatch.Choose(os.Args, names)
 	if !ok {
-		usage(os.Stderr, all)
+		fmt.Fprintln(os.Stderr, "usage: kubernetes PROGRAM [ARGUMENT...], or a link to it named after the program; programs:")
+		for _, name := range names {
+			fmt.Fprintln(os.Stderr, "  "+name)
+		}
 		os.Exit(2)
 	}
 	os.Args = args
-	os.Exit(p.run())
+	os.Exit(programs[name]())
 }

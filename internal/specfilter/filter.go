@@ -205,7 +205,7 @@ func edit(object []byte, f func(member) (member, bool, error)) ([]byte, error) {
 	if _, err := dec.Token(); err != nil {
 		return nil, err
 	}
-	if dec.More() {
+	if rest := object[dec.InputOffset():]; len(bytes.TrimSpace(rest)) > 0 {
 		return nil, fmt.Errorf("text after the object, at byte %d", dec.InputOffset())
 	}
 	return append(out, '}'), nil

@@ -75,7 +75,7 @@ func TestSpecSeesWhatRuncSees(t *testing.T) {
 
 func TestSpecErrors(t *testing.T) {
 	t.Parallel()
-	for _, in := range []string{``, `[]`, `{`, `{"linux":{"resources":{"cpu":{]}}}`, `{} {}`, `{"a":1}x`} {
+	for _, in := range []string{``, `[]`, `{`, `{"linux":{"resources":{"cpu":{]}}}`, `{} {}`, `{}}`, `{"a":1}x`} {
 		_, _, err := Spec([]byte(in), hybrid())
 		assert.ErrorContains(t, err, "parse OCI specification", "%q", in)
 	}
@@ -95,6 +95,7 @@ func FuzzSpec(f *testing.F) {
 		f.Add(b, uint8(0b0111111))
 	}
 	f.Add([]byte(`{"linux":{"resources":{"cpu":{"shares":1,"x":2}}}}`), uint8(1))
+	f.Add([]byte(`{}}`), uint8(63))
 	f.Fuzz(func(t *testing.T, in []byte, mask uint8) {
 		var drop []string
 		for i, c := range strings.Fields(known) {

@@ -176,7 +176,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) })
-	return component.Write([]component.File{{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolvConf(servers)}})
+	return nil
 }
 
 // certificates makes or renews the control plane's keys and the administrator's kubeconfig.

@@ -41,11 +41,13 @@ func (n *nodeRole) stopPods(ctx context.Context) error {
 	return n.tree.Kill(kubepods)
 }
 
-// leftovers kills what the supervisor left on purpose: containerd's shims and the pods.
+// leftovers removes what the supervisor left on purpose: the pods, containerd's shims, programs run by hand. The cgroups
+// of pods go too: those made inside a pod with a user namespace of its own belong to a subordinate id, which nobody
+// outside may remove.
 func (n *nodeRole) leftovers() {
-	for _, name := range []string{kubepods, leaf(containerd.Name), leaf("exec")} {
-		if err := n.tree.Kill(name); err != nil {
-			n.log.WithError(err).Warn("kill what is left")
+	for _, name := range []string{kubepods, leaf("exec"), leaf(containerd.Name)} {
+		if err := n.tree.Remove(name); err != nil {
+			n.log.WithError(err).Warn("remove what is left")
 		}
 	}
 }

@@ -92,17 +92,7 @@ func (n *nodeRole) sysctls() error {
 	return errors.Join(errs...)
 }
 
-// resolvConf is what the kubelet gives to pods with dnsPolicy Default: true name servers, never a stub on a loopback
-// address, which would be another one in the pod.
-func resolvConf(servers []string) []byte {
-	var b strings.Builder
-	for _, s := range servers {
-		fmt.Fprintf(&b, "nameserver %s\n", s)
-	}
-	return []byte(b.String())
-}
-
-// privateEnv returns the environment without the keys that pass between our roles.
+// publicEnv returns the environment without the keys that pass between our roles.
 func publicEnv(environ []string) []string {
 	out := environ[:0:0]
 	for _, kv := range environ {

@@ -17,9 +17,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
-	"github.com/rootlessnode/rootlessnode/pkg/component/coredns"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
@@ -57,7 +57,7 @@ func (n *nodeRole) applyAddons(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	manifests, err := coredns.Manifests(n.env)
+	manifests, err := resources.Manifests(n.env)
 	if err != nil {
 		return err
 	}
@@ -71,8 +71,27 @@ func (n *nodeRole) waitRegistered(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.WaitNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return node.Spec.PodCIDR != "" })
-	return err
+	node, err := c.WaitNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return node.Spec.PodCIDR != "" })
+	if err != nil {
+		return err
+	}
+	return n.label(ctx, c, node)
+}
+
+// label keeps our labels true. The kubelet sets its --node-labels only when it registers the Node for the first time.
+func (n *nodeRole) label(ctx context.Context, c *kubeapi.Client, node *corev1.Node) error {
+	want := kubelet.Labels(n.env)
+	set := map[string]string{}
+	for k, v := range want {
+		if node.Labels[k] != v {
+			set[k] = v
+		}
+	}
+	var remove []string
+	if _, has := node.Labels[kubelet.LabelUnenforced]; has && want[kubelet.LabelUnenforced] == "" {
+		remove = append(remove, kubelet.LabelUnenforced)
+	}
+	return c.PatchNodeLabels(ctx, n.cfg.NodeName, set, remove)
 }
 
 // followNode mirrors the Node object's Ready condition. It is ready when the Node is.

@@ -87,7 +87,7 @@ func enterable(o EnterOptions) (hostinfo.Account, error) {
 		return hostinfo.Account{}, fmt.Errorf("enter: %w", err)
 	case !ok:
 		return refuse(fmt.Errorf("enter: user %s does not exist", o.User),
-			fmt.Sprintf("%s host setup --user %s --create-user", o.Exe, quote(o.User)))
+			fmt.Sprintf("%s host setup --user %s --create-user", o.Exe, hostinfo.Quote(o.User)))
 	case a.UID == 0:
 		return refuse(fmt.Errorf("enter: user %s is root: a node is run by an ordinary user", o.User), "")
 	case !filepath.IsAbs(o.Exe):
@@ -111,16 +111,20 @@ func enterCgroup(a hostinfo.Account) error {
 	return nil
 }
 
-// raiseOpenFiles lifts both limits to what a node wants; more stays more.
+// raiseOpenFiles lifts both limits to what a node wants; more stays more. Root of a container may not raise the hard
+// one (CAP_SYS_RESOURCE): then the soft one goes up to it, and preflight warns of the rest.
 func raiseOpenFiles() error {
-	var now unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {
+	var now syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {
 		return err
 	}
 	// syscall.Setrlimit, not unix's: Go restores the soft limit it found at start before exec unless told so by this call.
-	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{
-		Cur: max(now.Cur, hostinfo.OpenFiles), Max: max(now.Max, hostinfo.OpenFiles),
-	})
+	want := syscall.Rlimit{Cur: max(now.Cur, hostinfo.OpenFiles), Max: max(now.Max, hostinfo.OpenFiles)}
+	err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &want)
+	if errors.Is(err, unix.EPERM) {
+		return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: now.Max, Max: now.Max})
+	}
+	return err
 }
 
 // resetOOMScore drops a protection that root's session may have: the user could not lower it for components again.

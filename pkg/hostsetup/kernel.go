@@ -251,7 +251,7 @@ func appArmorStep(p *Plan) (Step, error) {
 	}
 	return Step{
 		Name: step, Title: "let " + e.Exe + " make user namespaces", Why: "kernel.apparmor_restrict_unprivileged_userns is 1 on this host",
-		Commands: append(putCommands(path, text), "apparmor_parser --replace "+quote(path)),
+		Commands: append(putCommands(path, text), "apparmor_parser --replace "+hostinfo.Quote(path)),
 		Needed:   func() (bool, error) { return !e.fileIs(path, text), nil },
 		Do: func(ctx context.Context) error {
 			if err := e.putFile(path, text); err != nil {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
 )
 
 // RecordDir keeps one record for each account that the host was set up for.
@@ -153,7 +155,7 @@ func (e *env) fileIs(path, text string) bool {
 
 // putCommands are the lines that putFile stands for.
 func putCommands(path, text string) []string {
-	lines := []string{"mkdir -p " + quote(filepath.Dir(path)), "cat > " + quote(path) + " <<'EOF'"}
+	lines := []string{"mkdir -p " + hostinfo.Quote(filepath.Dir(path)), "cat > " + hostinfo.Quote(path) + " <<'EOF'"}
 	lines = append(lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	return append(lines, "EOF")
 }

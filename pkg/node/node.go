@@ -54,7 +54,6 @@ type Node struct {
 	data   layout.Data
 	log    logrus.FieldLogger
 	detach bool
-	warned []preflight.Finding
 
 	mu     sync.Mutex
 	helper *helper
@@ -84,12 +83,9 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	if err := own.Validate(); err != nil {
 		return nil, err
 	}
-	base, warning, err := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
+	base, _, err := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
 	if err != nil {
 		return nil, err
-	}
-	if warning.Level == preflight.LevelWarn {
-		n.warned = append(n.warned, warning)
 	}
 	own.Network.Driver = parent.ResolveDriver(own.Network.Driver)
 	n.rt = layout.NewRuntime(base, own.Name)
@@ -176,7 +172,7 @@ func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return append(findings, n.warned...), nil
+	return findings, nil
 }
 
 // preflight refuses a host on which the node cannot run, and logs what is merely not as it should be.

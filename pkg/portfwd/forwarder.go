@@ -20,6 +20,8 @@ const (
 	DefaultResyncEvery = 30 * time.Second
 	// DefaultCallTimeout bounds one request to the port manager. RootlessKit itself gives up a removal after 5 s.
 	DefaultCallTimeout = 10 * time.Second
+	// changeEvery bounds how often OnChange is called.
+	changeEvery = 20 * time.Millisecond
 )
 
 // Options for New. Manager is required; the rest has useful zero values.
@@ -28,15 +30,15 @@ type Options struct {
 	// Source tells of Services; without one there are static forwards only.
 	Source Source
 	Config Config
-	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives as long as
-	// RootlessKit does. If it is empty, forwards made before a restart are taken for somebody else's.
+	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives at least as long
+	// as RootlessKit does. If it is empty, forwards made before a restart are taken for somebody else's.
 	Ledger string
 	// KeepOnStop leaves the forwards open when Run ends; they are adopted by the next Run with the same Ledger.
 	KeepOnStop bool
-	// OnEvent is called from one goroutine and must return quickly; may be nil.
-	OnEvent func(Event)
-	// OnChange is called from the same goroutine after Status may have changed, the first time before anything is
-	// forwarded; it must return quickly. May be nil.
+	// OnEvent and OnChange are called from Run's goroutine with no lock held and must return quickly; both may be nil.
+	// OnChange says that Status may give another answer than before; it comes first before anything is forwarded, then
+	// at most 50 times a second, and once more when Run is about to return.
+	OnEvent  func(Event)
 	OnChange func()
 	// Log may be nil.
 	Log logrus.FieldLogger
@@ -72,6 +74,9 @@ type Forwarder struct {
 	foreign  []port.Status
 	warned   map[Warning]struct{}
 	outbox   []Event
+
+	changed    bool // since OnChange was called
+	changeTold time.Time
 }
 
 type serviceKey struct{ namespace, name string }
@@ -139,6 +144,7 @@ func New(o Options) (*Forwarder, error) {
 		dirty:    map[*entry]struct{}{},
 		later:    map[*entry]struct{}{},
 		listNow:  true,
+		changed:  true,
 		warned:   map[Warning]struct{}{},
 	}, nil
 }
@@ -173,6 +179,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 		f.mu.Unlock()
 	}
 	f.ledger.close()
+	f.changed, f.changeTold = true, time.Time{}
+	f.deliver()
 	return err
 }
 
@@ -205,7 +213,9 @@ func (f *Forwarder) loop(ctx context.Context) {
 		} else if f.inFlight == 0 {
 			wake = listDue
 		}
-		f.deliver()
+		if again := f.deliver(); !again.IsZero() && (wake.IsZero() || again.Before(wake)) {
+			wake = again
+		}
 		if listable() && ctx.Err() == nil {
 			continue // dispatch found that the list is out of date
 		}

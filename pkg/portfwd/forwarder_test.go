@@ -1,6 +1,7 @@
 package portfwd
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -204,9 +205,9 @@ func TestLostForwardsComeBack(t *testing.T) {
 		synctest.Wait()
 		assert.Assert(t, m.lists < 200)
 		assert.DeepEqual(t, f.states(), []string{
-			"127.0.0.1:30001/tcp4 ns/a/web failed PortManagerUnreachable",
+			"127.0.0.1:30001/tcp4 ns/a/web pending PortManagerUnreachable",
 			"127.0.0.1:30002/tcp4 ns/b/web open",
-			"127.0.0.1:30003/tcp4 ns/c/web failed PortManagerUnreachable"})
+			"127.0.0.1:30003/tcp4 ns/c/web pending PortManagerUnreachable"})
 		m.with(func() { m.down = false })
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -285,5 +286,44 @@ func TestWarningsAreToldOnce(t *testing.T) {
 		assert.Equal(t, len(events), 1)
 		assert.Check(t, is.Contains(events[0].Message, "SCTP"))
 		assert.Equal(t, len(m.has()), 2)
+	})
+}
+
+func TestOnChangeSeesEveryEndState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, src := newFakeManager(), newFakeSource()
+		for i := range 500 {
+			src.all[itoa(i)] = nodePort(itoa(i), 30000+i)
+		}
+		calls, last := 0, 0
+		var f *Forwarder
+		f, err := New(Options{Manager: m, Source: src, Config: nodePorts, OnChange: func() {
+			calls++
+			last = 0
+			for _, s := range f.Status() {
+				if s.State == StateOpen {
+					last++
+				}
+			}
+		}})
+		assert.NilError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- f.Run(ctx) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, last, 500)
+		assert.Assert(t, calls <= 3, "%d", calls)
+		src.remove("7")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, last, 499)
+		quiet := calls
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		assert.Equal(t, calls, quiet, "nothing is told when nothing changes")
+		cancel()
+		assert.NilError(t, <-done)
+		assert.Equal(t, last, 0)
 	})
 }

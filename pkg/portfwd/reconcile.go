@@ -52,8 +52,8 @@ func (f *Forwarder) list(ctx context.Context) error {
 		if e.want == nil && h.ours {
 			e.spec = h.spec
 		}
-		if e.spec == h.spec || e.state != StateFailed {
-			e.nextTry = time.Time{}
+		if e.want != nil && e.spec == h.spec || e.reason == ReasonClash && e.state != StateFailed {
+			e.nextTry = time.Time{} // it serves, or it is known now who is in the way
 		}
 	}
 	// What is in the ledger and not there was lost with an earlier RootlessKit, or never came to be.
@@ -127,6 +127,7 @@ func (f *Forwarder) fresh(e *entry) {
 		e.state, e.since = StatePending, time.Now()
 	}
 	e.reason, e.err, e.hint = "", nil, ""
+	f.changed = true
 }
 
 // dispatch starts what can be started and says when to look again at the latest.
@@ -169,6 +170,7 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 	case e.have == nil && e.want == nil, e.have != nil && !e.have.ours && e.want == nil:
 		delete(f.entries, e.bind)
 		delete(f.later, e)
+		f.changed = true
 	case e.want != nil && !known:
 		// refused before it was asked for; plan looks again after each list
 	case e.have == nil:
@@ -178,6 +180,7 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 		}
 		if e.state == StateOpen { // it was, and has gone without our doing
 			e.state, e.since = StatePending, time.Now()
+			f.changed = true
 		}
 		f.start(ctx, e, true)
 	case e.want != nil && e.have.spec == e.spec:

@@ -12,6 +12,7 @@ func (f *Forwarder) open(e *entry) {
 	}
 	e.state, e.since, e.reason, e.err, e.hint = StateOpen, time.Now(), "", nil, ""
 	e.delay, e.nextTry = 0, time.Time{}
+	f.changed = true
 	delete(f.later, e)
 	f.o.Log.WithField("owner", e.owner.String()).Debugf("forwarding %s", e.bind)
 	if e.told != "" {
@@ -24,17 +25,22 @@ func (f *Forwarder) open(e *entry) {
 func (f *Forwarder) fail(e *entry, err error) {
 	reason := reasonOf(err)
 	p := paceOf(reason)
-	if e.reason != reason || e.state != StateFailed {
+	if e.reason != reason {
 		e.delay = 0
 	}
 	e.delay = min(max(2*e.delay, p.first), p.limit)
 	e.nextTry = time.Now().Add(e.delay)
 	f.later[e] = struct{}{}
 	delete(f.dirty, e)
-	if e.state != StateFailed {
-		e.state, e.since = StateFailed, time.Now()
+	state := StateFailed
+	if reason == ReasonUnreachable {
+		state = StatePending // nobody has refused anything
+	}
+	if e.state != state {
+		e.state, e.since = state, time.Now()
 	}
 	e.reason, e.err = reason, err
+	f.changed = true
 	e.hint = hintOf(reason, e.bind, f.o.Config, err.Error())
 	log := f.o.Log.WithField("owner", e.owner.String())
 	if reason == ReasonUnreachable || e.told == reason {
@@ -56,6 +62,7 @@ func (f *Forwarder) unreachable(err error) {
 	for _, e := range f.entries {
 		if e.want != nil && e.state == StatePending {
 			e.reason, e.err = ReasonUnreachable, err
+			f.changed = true
 		}
 	}
 }
@@ -74,15 +81,21 @@ func (f *Forwarder) warn(warnings []Warning) {
 	f.warned = now
 }
 
-// deliver calls OnEvent and OnChange with no lock held.
-func (f *Forwarder) deliver() {
+// deliver calls OnEvent and OnChange with no lock held, and says when it has to be called again; zero for not at all.
+func (f *Forwarder) deliver() (again time.Time) {
 	for _, ev := range f.outbox {
 		if f.o.OnEvent != nil {
 			f.o.OnEvent(ev)
 		}
 	}
 	f.outbox = nil
-	if f.o.OnChange != nil {
-		f.o.OnChange()
+	if !f.changed || f.o.OnChange == nil {
+		return time.Time{}
 	}
+	if due := f.changeTold.Add(changeEvery); time.Now().Before(due) {
+		return due
+	}
+	f.changed, f.changeTold = false, time.Now()
+	f.o.OnChange()
+	return time.Time{}
 }

@@ -12,7 +12,7 @@ type State string
 const (
 	// StateOpen: the host port accepts.
 	StateOpen State = "open"
-	// StatePending: asked for, or about to be.
+	// StatePending: asked for, or about to be; with an Error, the port manager does not answer.
 	StatePending State = "pending"
 	// StateFailed: refused; it is tried again by itself.
 	StateFailed State = "failed"
@@ -55,7 +55,7 @@ func (f *Forwarder) Status() []PortStatus {
 	f.mu.Lock()
 	shown := make([]*entry, 0, len(f.entries))
 	for _, e := range f.entries {
-		if e.want != nil || e.state == StateFailed {
+		if e.want != nil || e.err != nil {
 			shown = append(shown, e)
 		}
 	}

@@ -230,7 +230,7 @@ func checkIDMapPrograms(_ context.Context, h *host) []Finding {
 	if len(weak) > 0 {
 		f := fail("no privilege to map ids: %s: neither set-uid root nor a file capability", strings.Join(weak, ", "))
 		for _, p := range weak {
-			f.fix.add(asRoot("chown root:root " + p + " && " + sudoMark + "chmod u+s " + p))
+			f.fix.add(asRoot("chown root:root " + hostinfo.Quote(p) + " && " + sudoMark + "chmod u+s " + hostinfo.Quote(p)))
 		}
 		found = append(found, f)
 	}

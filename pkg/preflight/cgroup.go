@@ -16,7 +16,7 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 	if err != nil {
 		f := fail("%v", err)
 		if r := errdefs.ReportOf(err); len(r.Hints) > 0 {
-			f.fix = fixFromText(r.Hints[0])
+			f.fix = h.fixFromText(r.Hints[0])
 		}
 		var nd *cgroupv2.NotDelegatedError
 		if errors.As(err, &nd) {
@@ -32,7 +32,7 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 		return []Finding{pass("cgroup %s (%s) with %s", orScope(d), d.Source, strings.Join(d.Available, " ")).with(details)}
 	}
 	f := warn("cgroup %s (%s) lacks %s: the node starts, and limits by these are not enforced", orScope(d), d.Source, strings.Join(d.Missing, ", "))
-	f.fix = fixFromText(d.Hint())
+	f.fix = h.fixFromText(d.Hint())
 	return []Finding{f.with(details)}
 }
 

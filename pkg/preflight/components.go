@@ -27,7 +27,7 @@ func required(c *config.NodeConfig) []string {
 func checkComponents(_ context.Context, h *host) []Finding {
 	build := "# build them with `make components`, or name their directory: --components-dir DIR"
 	if h.in.ComponentsDir == "" {
-		return []Finding{fail("no components found: no %s in %s", ManifestFile, strings.Join(h.in.ComponentsTried, ", ")).hint(build)}
+		return []Finding{fail("no components found: no %s in %s", ManifestFile, strings.Join(h.componentsTried(), ", ")).hint(build)}
 	}
 	found, m := VerifyManifest(h.in.ComponentsDir, h.in.Data.Verified())
 	if m == nil {
@@ -48,6 +48,19 @@ func checkComponents(_ context.Context, h *host) []Finding {
 	return orPass(found, "%d components and %d images in %s are as listed", len(m.Components), len(m.Images), m.Dir)
 }
 
+// componentsTried is where the caller looked, or where it would have without naming a directory.
+func (h *host) componentsTried() []string {
+	if len(h.in.ComponentsTried) > 0 {
+		return h.in.ComponentsTried
+	}
+	data := h.env("XDG_DATA_HOME")
+	if home := h.env("HOME"); data == "" && home != "" {
+		data = filepath.Join(home, ".local", "share")
+	}
+	_, tried, _ := FindComponents(h.cfg.ComponentsDir, h.in.Exe, data, filepath.SplitList(h.env("PATH")))
+	return tried
+}
+
 // VerifyManifest compares the files in dir with its manifest: each must be there, of the size and the SHA-256 listed.
 // What was hashed once is known by path, size, times, device and inode in cacheFile and not hashed again; the file is
 // written anew when something was. The findings are failures only; with the manifest unreadable, m is nil.
@@ -59,13 +72,18 @@ func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
 	cache := readHashes(cacheFile)
 	byFile := map[string][]ManifestEntry{}
 	var files []string
-	for _, e := range append(append([]ManifestEntry{}, m.Components...), m.Images...) {
-		f := m.File(e)
-		if byFile[f] == nil {
-			files = append(files, f)
+	list := func(entries []ManifestEntry) {
+		for _, e := range entries {
+			f := m.File(e)
+			if byFile[f] == nil {
+				files = append(files, f)
+			}
+			byFile[f] = append(byFile[f], e)
 		}
-		byFile[f] = append(byFile[f], e)
 	}
+	list(m.Components)
+	programs := len(files)
+	list(m.Images)
 	faults := make([]string, len(files))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, runtime.NumCPU())
@@ -73,7 +91,7 @@ func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			faults[i] = verifyFile(f, byFile[f], cache)
+			faults[i] = verifyFile(f, byFile[f], i < programs, cache)
 		})
 	}
 	wg.Wait()
@@ -88,7 +106,7 @@ func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
 	return found, m
 }
 
-func verifyFile(path string, entries []ManifestEntry, cache *hashes) string {
+func verifyFile(path string, entries []ManifestEntry, program bool, cache *hashes) string {
 	e := entries[0]
 	st, err := fingerprintOf(path)
 	switch {
@@ -96,6 +114,8 @@ func verifyFile(path string, entries []ManifestEntry, cache *hashes) string {
 		return err.Error()
 	case !st.regular:
 		return path + " is not a file"
+	case program && !st.executable:
+		return path + " is not executable"
 	case st.Size != e.Size:
 		return fmt.Sprintf("%s has %d bytes, %s says %d", path, st.Size, ManifestFile, e.Size)
 	}

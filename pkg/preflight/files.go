@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -85,7 +86,7 @@ func checkDataDir(_ context.Context, h *host) []Finding {
 	} else if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 		found = append(found, fail("data dir %s: %s is not writable for uid %d", dir, at, h.in.UID).hint(
 			"# let the account own it, or choose another by dataDir:",
-			asRoot(fmt.Sprintf("install -d -o %d %s", h.in.UID, dir))))
+			asRoot(fmt.Sprintf("install -d -o %d %s", h.in.UID, hostinfo.Quote(dir)))))
 	}
 	found = append(found, h.mountFlags(dir, fs.Flags)...)
 	return orPass(found, "data dir %s", dir)
@@ -121,7 +122,7 @@ func checkDiskSpace(_ context.Context, h *host) []Finding {
 		return unreadable(err)
 	}
 	details := map[string]string{"available": strconv.FormatUint(fs.Available, 10), "total": strconv.FormatUint(fs.Total, 10)}
-	hint := []string{"# make room on that file system, or put dataDir on another:", "df -h " + existing(dir)}
+	hint := []string{"# make room on that file system, or put dataDir on another:", "df -h " + hostinfo.Quote(existing(dir))}
 	var found []Finding
 	switch mib := fs.Available >> 20; {
 	case fs.Available < diskFail:
@@ -136,9 +137,9 @@ func checkDiskSpace(_ context.Context, h *host) []Finding {
 	switch {
 	case fs.Inodes == 0:
 	case fs.InodesFree < inodesFail:
-		found = append(found, fail("%d inodes free for data dir %s, and a node needs %d", fs.InodesFree, dir, inodesFail).hint(hint[0], "df -i "+existing(dir)))
+		found = append(found, fail("%d inodes free for data dir %s, and a node needs %d", fs.InodesFree, dir, inodesFail).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
 	case fs.InodesFree < inodesWarn:
-		found = append(found, warn("%d inodes free for data dir %s: few images will fit", fs.InodesFree, dir).hint(hint[0], "df -i "+existing(dir)))
+		found = append(found, warn("%d inodes free for data dir %s: few images will fit", fs.InodesFree, dir).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
 	}
 	return orPass(found, "%d MiB free for data dir %s", fs.Available>>20, dir)
 }

@@ -117,10 +117,11 @@ func (h *host) finish(findings []Finding) []Finding {
 }
 
 // fixFromText takes a hint of pkg/cgroupv2, prose with indented commands, apart.
-func fixFromText(hint string) fix {
+func (h *host) fixFromText(hint string) fix {
 	var f fix
 	for line := range strings.Lines(hint) {
 		line = strings.TrimRight(line, "\n")
+		line = strings.ReplaceAll(line, " rootlessnode host ", " "+h.self()+" host ") // root's PATH may not have us
 		command, indented := strings.CutPrefix(line, "  ")
 		switch {
 		case line == "":

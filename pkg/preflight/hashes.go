@@ -14,12 +14,13 @@ import (
 
 // fingerprint changes whenever a file's content may have: ctime cannot be set back by an ordinary program (inode(7)).
 type fingerprint struct {
-	Size    int64  `json:"size"`
-	MTime   int64  `json:"mtime"`
-	CTime   int64  `json:"ctime"`
-	Dev     uint64 `json:"dev"`
-	Inode   uint64 `json:"inode"`
-	regular bool
+	Size  int64  `json:"size"`
+	MTime int64  `json:"mtime"`
+	CTime int64  `json:"ctime"`
+	Dev   uint64 `json:"dev"`
+	Inode uint64 `json:"inode"`
+
+	regular, executable bool
 }
 
 func fingerprintOf(path string) (fingerprint, error) {
@@ -29,13 +30,12 @@ func fingerprintOf(path string) (fingerprint, error) {
 	}
 	return fingerprint{
 		Size: st.Size, MTime: st.Mtim.Nano(), CTime: st.Ctim.Nano(), Dev: uint64(st.Dev), Inode: st.Ino,
-		regular: st.Mode&unix.S_IFMT == unix.S_IFREG,
+		regular: st.Mode&unix.S_IFMT == unix.S_IFREG, executable: st.Mode&0o111 != 0,
 	}, nil
 }
 
 func (f fingerprint) same(o fingerprint) bool {
-	f.regular, o.regular = false, false
-	return f == o
+	return f.Size == o.Size && f.MTime == o.MTime && f.CTime == o.CTime && f.Dev == o.Dev && f.Inode == o.Inode
 }
 
 // hashed is a file's hash and what the file looked like when it was taken.
@@ -85,7 +85,7 @@ func hashFile(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
 		return "", err

@@ -19,7 +19,7 @@ func (h *host) mountOf(path string) (mount, bool) {
 	if err != nil {
 		return mount{}, false
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	infos, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
 		return mount{}, false

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -211,7 +212,7 @@ func (f Finding) hint(lines ...string) Finding {
 // self is how root calls this program.
 func (h *host) self() string {
 	if h.in.Exe != "" {
-		return h.in.Exe
+		return hostinfo.Quote(h.in.Exe)
 	}
 	return "rootlessnode"
 }

@@ -430,6 +430,7 @@ func TestDataDirNotWritable(t *testing.T) {
 	testutil.Require(t, testutil.OrdinaryUser) // root may whatever the mode
 	f := goodHost(t)
 	assert.NilError(t, os.Chmod(f.path("data"), 0o555))
+	t.Cleanup(func() { _ = os.Chmod(f.path("data"), 0o755) })
 	assert.Equal(t, strings.Split(f.run("data-dir"), "\n")[0], "fail: data dir /ROOT/data: /ROOT/data is not writable for uid UID")
 }
 
@@ -474,6 +475,12 @@ func TestResolveRuntimeDir(t *testing.T) {
 			assertShell(t, errdefs.ReportOf(err).Hints[0])
 		})
 	}
+}
+
+func TestResolveRuntimeDirForRoot(t *testing.T) {
+	t.Parallel()
+	_, _, err := ResolveRuntimeDir(nil, 0, t.TempDir())
+	assert.Error(t, err, "root: a node is run by an ordinary user, not by root")
 }
 
 func (f *fakeHost) own(path string, mode os.FileMode) string {

@@ -17,10 +17,14 @@ const envRuntimeDir = "XDG_RUNTIME_DIR"
 // ResolveRuntimeDir finds the account's runtime directory: XDG_RUNTIME_DIR of env if it is an absolute directory of our
 // own, else /run/user/UID if that is ours with mode 0700. In the second case the warning, a finding of check
 // runtime-dir, says so and why; it is the zero Finding in the first. With neither, the error is an errdefs.ErrPreflight
-// with a hint. There is no silent fall to /tmp, which is aged. Root is put before /run/user.
+// with a hint; for uid 0 it is that a node is not run by root. There is no silent fall to /tmp, which is aged. Root is
+// put before /run/user.
 func ResolveRuntimeDir(env []string, uid int, root string) (dir string, warning Finding, err error) {
 	h := newHost(context.Background(), Input{Env: env, UID: uid, Root: root})
 	dir, f := h.runtimeDir()
+	if f.Level == LevelFail && uid == 0 {
+		f = checkRoot(h) // the better answer: a directory would not help root
+	}
 	f = h.finish([]Finding{f})[0]
 	switch f.Level {
 	case LevelWarn:

@@ -134,10 +134,21 @@ func Issuer(e component.Env) string {
 	return "https://kubernetes.default.svc." + e.Config.Cluster.Domain
 }
 
-// Ready asks for readyz, as the administrator.
+// Ready asks for readyz, as the administrator. On the first start of a cluster it takes a second or more longer than
+// Serving, until the default roles are made: controller manager, scheduler and kube-proxy can do nothing before that.
 func Ready(e component.Env) func(context.Context) error {
+	return probe(e, "")
+}
+
+// Serving asks whether the API server answers requests, whoever may be allowed any. It is enough for those whose rights
+// are not made of roles: the administrator and, through the Node authorizer, the kubelet.
+func Serving(e component.Env) func(context.Context) error {
+	return probe(e, "?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes")
+}
+
+func probe(e component.Env, query string) func(context.Context) error {
 	return component.Probe{
-		URL:      e.APIServerURL + readyPath,
+		URL:      e.APIServerURL + readyPath + query,
 		CAFile:   pki.CertFile(pki.ClusterCA),
 		CertFile: pki.CertFile(pki.Admin),
 		KeyFile:  pki.KeyFile(pki.Admin),

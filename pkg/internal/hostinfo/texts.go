@@ -29,7 +29,15 @@ const (
 // AppArmorProfile returns path and text of a profile that lets exe, an absolute path without links, make user
 // namespaces where kernel.apparmor_restrict_unprivileged_userns is 1, and confines it in nothing.
 func AppArmorProfile(exe string) (path, text string) {
-	name := strings.ReplaceAll(strings.TrimPrefix(exe, "/"), "/", ".")
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r == '/':
+			return '.'
+		case isPlain(r):
+			return r
+		}
+		return '_'
+	}, strings.TrimPrefix(exe, "/"))
 	return AppArmorDir + "/" + name, fmt.Sprintf(`abi <abi/4.0>,
 include <tunables/global>
 
@@ -37,4 +45,17 @@ profile %s "%s" flags=(unconfined) {
   userns,
 }
 `, name, exe)
+}
+
+// Quote makes one word for a shell of s.
+func Quote(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !isPlain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// isPlain tells what means itself to a shell.
+func isPlain(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=@,+", r)
 }

@@ -13,6 +13,7 @@ package ociarchive
 import (
 	"archive/tar"
 	"bytes"
+	_ "crypto/sha256" // go-digest uses it by name only
 	"encoding/json"
 	"errors"
 	"fmt"

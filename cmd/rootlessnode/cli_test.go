@@ -1,0 +1,348 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+	"gotest.tools/v3/golden"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+func TestUsageFaults(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"bogus"}, `unknown command "bogus" for rootlessnode`},
+		{[]string{"stats"}, "did you mean status?"},
+		{[]string{"images", "imprt"}, "did you mean import?"},
+		{[]string{"up", "--bogus"}, "unknown flag: --bogus"},
+		{[]string{"up", "--timeout", "soon"}, "invalid argument"},
+		{[]string{"up", "extra"}, "1 arguments are given, it takes none"},
+		{[]string{"exec"}, "it takes at least 1"},
+		{[]string{"logs", "a", "b"}, "it takes 0 to 1"},
+		{[]string{"status", "-o", "yaml"}, `output format "yaml" is not known`},
+		{[]string{"--name", "a/b", "status"}, "name"},
+		{[]string{"up", "--set", "network.mtu=x"}, "set network.mtu: want a whole number"},
+		{[]string{"up", "--set", "bare"}, "--set bare: there is no ="},
+		{[]string{"up", "--config", "/no/such/file"}, "read config"},
+		{[]string{"images", "import", "/no/such/archive"}, "open image archive"},
+	} {
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			t.Parallel()
+			c := newCLI(t)
+			assert.Check(t, is.Equal(c.run(tc.args...), errdefs.ExitConfig))
+			assert.Check(t, is.Contains(c.err.String(), tc.want))
+			assert.Check(t, is.Contains(c.err.String(), "error: "))
+			assert.Check(t, is.Len(c.node.calls, 0), "something was begun")
+		})
+	}
+}
+
+func TestAllFlagFaultsTogether(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.Equal(t, c.run("up", "--set", "foo=1", "--set", "network.mtu=x", "--set", "bar"), errdefs.ExitConfig)
+	assert.Equal(t, strings.Count(c.err.String(), "error: "), 3, c.err.String())
+}
+
+func TestRootIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"up"}, {"down"}, {"status"}, {"exec", "true"}, {"kubectl", "get", "pods"}, {"config", "effective"}, {"images", "list"}} {
+		c := newCLI(t)
+		c.uid = 0
+		assert.Check(t, is.Equal(c.run(args...), errdefs.ExitPreflight), "%v", args)
+		assert.Check(t, is.Contains(c.err.String(), "error: run as an ordinary user"))
+		assert.Check(t, is.Len(c.node.calls, 0))
+	}
+	for _, args := range [][]string{{"version"}, {"config", "default"}, {"completion", "bash"}, {"help"}, {"up", "--help"}, {"check"}, {"host"}, {}} {
+		c := newCLI(t)
+		c.uid = 0
+		assert.Check(t, is.Equal(c.run(args...), 0), "%v: %s", args, c.err.String())
+	}
+}
+
+func TestErrorsForPeopleAndPrograms(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.fails["status"] = fault()
+	assert.Equal(t, c.run("status"), errdefs.ExitComponent)
+	golden.Assert(t, c.err.String(), "error.txt")
+	assert.Equal(t, c.out.Len(), 0)
+
+	c = newCLI(t)
+	c.node.fails["status"] = fault()
+	assert.Equal(t, c.run("status", "-o", "json"), errdefs.ExitComponent)
+	golden.Assert(t, c.err.String(), "error.json")
+}
+
+func TestUpInAPipe(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.pictures = pictures()
+	assert.Equal(t, c.run("up", "--set", "api.port=7443", "--log-level", "debug", "--timeout", "7s"), 0)
+	assert.DeepEqual(t, c.node.calls, []string{"start", "wait"})
+	assert.Equal(t, c.node.cfg.API.Port, 7443)
+	assert.Equal(t, c.node.cfg.LogLevel, "debug")
+	assert.Equal(t, c.node.cfg.Timeouts.Ready.D().String(), "7s")
+	golden.Assert(t, c.err.String(), "progress.txt")
+	golden.Assert(t, strings.ReplaceAll(c.out.String(), c.node.dir, "DATA"), "summary.txt")
+}
+
+func TestUpDegraded(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.pictures = []status.Status{full()}
+	assert.Equal(t, c.run("--name", "two", "up"), 0)
+	golden.Assert(t, strings.ReplaceAll(c.out.String(), c.node.dir, "DATA"), "summary-degraded.txt")
+}
+
+func TestUpThatFails(t *testing.T) {
+	t.Parallel()
+	for call, class := range map[string]error{"start": errdefs.ErrPreflight, "wait": errdefs.ErrTimeout} {
+		c := newCLI(t)
+		c.node.fails[call] = errdefs.Class(class, errors.New("no luck"))
+		assert.Check(t, is.Equal(c.run("up"), errdefs.ExitCode(class)))
+		assert.Check(t, is.Equal(c.err.String(), "error: no luck\n"))
+		assert.Check(t, is.Equal(c.out.String(), ""))
+	}
+}
+
+func TestForegroundAndFile(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	assert.NilError(t, os.WriteFile(file, []byte("apiVersion: "+config.APIVersion+"\nkind: "+config.Kind+"\napi: {port: 1234}\n"), 0o600))
+	assert.Equal(t, c.run("up", "--foreground", "--config", file, "--data-dir", "/d", "--components-dir", "/c"), 0, c.err.String())
+	assert.DeepEqual(t, c.node.calls, []string{"foreground"})
+	assert.Equal(t, fmt.Sprint(c.node.cfg.API.Port, c.node.cfg.DataDir, c.node.cfg.ComponentsDir), "1234/d/c")
+}
+
+func TestDown(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.Equal(t, c.run("down"), 0)
+	assert.Equal(t, c.out.String(), "node \"default\" was not running\n")
+
+	c = newCLI(t)
+	c.node.pictures = pictures()
+	assert.Equal(t, c.run("down", "--delete-data"), 0)
+	assert.DeepEqual(t, c.node.calls, []string{"status", "stop", "delete"})
+	assert.Equal(t, c.out.String(), "node \"default\" is stopped (0.0s)\nits data in "+c.node.dir+" is removed\n")
+
+	c = newCLI(t)
+	c.node.fails["stop"] = errdefs.Class(errdefs.ErrTimeout, errors.New("it was killed"))
+	assert.Equal(t, c.run("down", "--delete-data"), errdefs.ExitTimeout)
+	assert.Check(t, !slices.Contains(c.node.calls, "delete"))
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.pictures = []status.Status{full()}
+	assert.Equal(t, c.run("status"), 0)
+	golden.Assert(t, c.out.String(), "status.txt")
+
+	c.out.Reset()
+	assert.Equal(t, c.run("status", "-o", "json"), 0)
+	var s status.Status
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &s))
+	assert.DeepEqual(t, s, full())
+
+	c = newCLI(t)
+	assert.Equal(t, c.run("status"), 0)
+	assert.Equal(t, c.out.String(), "node   default   stopped\n")
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.events = []status.Event{
+		{Seq: 1, Time: t0.Local(), Component: "kubelet", From: "starting", To: "running"},
+		{Seq: 2, Time: t0.Local(), Component: "kubelet", From: "running", To: "backoff", Reason: "exited\nwith code 1", Tail: []string{"panic: <x>"}},
+		{Time: t0.Local(), Lost: 3},
+	}
+	assert.Equal(t, c.run("events"), 0)
+	lines := strings.Split(c.out.String(), "\n")
+	assert.Check(t, is.Contains(lines[0], "kubelet                  starting -> running"))
+	assert.Check(t, is.Contains(lines[1], "running -> backoff   exited with code 1"))
+	assert.Check(t, is.Equal(lines[2], "    | panic: <x>"))
+	assert.Check(t, is.Contains(lines[3], "3 events were lost"))
+
+	c.out.Reset()
+	assert.Equal(t, c.run("events", "-f", "-o", "json"), 0)
+	for i, line := range strings.Split(strings.TrimSpace(c.out.String()), "\n") {
+		var e status.Event
+		assert.NilError(t, json.Unmarshal([]byte(line), &e))
+		assert.Equal(t, e.Seq, c.node.events[i].Seq)
+	}
+	c.node.fails["events"] = errdefs.Class(errdefs.ErrNotRunning, errors.New("nobody answers"))
+	assert.Equal(t, c.run("--name", "two", "events"), errdefs.ExitOther)
+	assert.Equal(t, c.err.String(), "error: node \"two\" is not running: nobody answers\nhint: rootlessnode --name two up\n")
+}
+
+func TestExec(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	var got nodeexec.Request
+	c.node.exec = func(r nodeexec.Request) (int, error) { got = r; return 42, nil }
+	assert.Equal(t, c.run("exec", "-e", "A=1", "-e", "ROOTLESSNODE_NO_SUCH", "-w", "/d", "--", "ls", "-l", "--name", "x"), 42)
+	assert.DeepEqual(t, got.Argv, []string{"ls", "-l", "--name", "x"})
+	assert.Check(t, slices.Contains(got.Env, "A=1"))
+	assert.Check(t, got.Dir == "/d" && !got.TTY && got.ForwardSignals)
+	assert.Equal(t, c.run("exec", "-t", "ls", "-t"), 42) // the program's flags need no --
+	assert.DeepEqual(t, got.Argv, []string{"ls", "-t"})
+	assert.Check(t, got.TTY)
+	assert.Equal(t, c.err.String(), "")
+
+	c.node.exec = func(nodeexec.Request) (int, error) {
+		return 127, &nodeexec.StartError{Code: 127, Text: "x: not found"}
+	}
+	assert.Equal(t, c.run("exec", "x"), 127)
+	assert.Equal(t, c.err.String(), "error: x: not found\n")
+}
+
+func TestShell(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.env["SHELL"] = "/usr/bin/fish"
+	var got [][]string
+	c.node.exec = func(r nodeexec.Request) (int, error) {
+		got = append(got, r.Argv)
+		if r.Argv[0] == "/usr/bin/fish" {
+			return 127, &nodeexec.StartError{Code: 127, Text: "not found"}
+		}
+		return 3, nil
+	}
+	assert.Equal(t, c.run("shell", "echo $HOME"), 3)
+	assert.DeepEqual(t, got, [][]string{{"/usr/bin/fish", "-c", "echo $HOME"}, {"/bin/sh", "-c", "echo $HOME"}})
+	assert.Equal(t, c.err.String(), "")
+}
+
+func TestKubectl(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.Equal(t, c.run("kubectl", "get", "pods"), errdefs.ExitOther)
+	assert.Check(t, is.Contains(c.err.String(), "was never started"))
+	assert.NilError(t, os.WriteFile(c.node.Kubeconfig(), []byte("config"), 0o600))
+	assert.Equal(t, c.run("--name", "two", "kubectl", "--name", "x", "-A", "--help"), 0)
+	assert.DeepEqual(t, c.replaced, []string{"/components/kubectl", "kubectl", "--name", "x", "-A", "--help", "KUBECONFIG=" + c.node.Kubeconfig()})
+	assert.Equal(t, c.name, "two")
+}
+
+func TestKubeconfig(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.NilError(t, os.WriteFile(c.node.Kubeconfig(), []byte("config"), 0o600))
+	assert.Equal(t, c.run("kubeconfig"), 0)
+	assert.Equal(t, c.run("kubeconfig", "--path"), 0)
+	assert.Equal(t, c.out.String(), "config"+c.node.Kubeconfig()+"\n")
+}
+
+func TestImages(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	file := filepath.Join(t.TempDir(), "a.tar")
+	assert.NilError(t, os.WriteFile(file, []byte("archive"), 0o600))
+	var read string
+	c.node.exec = func(r nodeexec.Request) (int, error) {
+		b := make([]byte, 10)
+		n, _ := r.Stdin.Read(b)
+		read += strings.Join(r.Argv, " ") + "<" + string(b[:n])
+		return 0, nil
+	}
+	assert.Equal(t, c.run("images", "import", file, "-"), 0)
+	assert.Equal(t, read, "ctr --namespace k8s.io images import -<archivectr --namespace k8s.io images import -<")
+
+	c.node.exec = func(r nodeexec.Request) (int, error) {
+		_, err := r.Stdout.WriteString(ctrTable)
+		return 0, err
+	}
+	assert.Equal(t, c.run("images", "list"), 0)
+	golden.Assert(t, c.out.String(), "images.txt")
+	c.node.exec = func(nodeexec.Request) (int, error) { return 1, nil }
+	assert.Equal(t, c.run("images", "import", file), errdefs.ExitOther)
+	assert.Check(t, is.Contains(c.err.String(), "ctr ended with code 1"))
+}
+
+const ctrTable = `REF                                TYPE                                    DIGEST                                                                  SIZE      PLATFORMS   LABELS
+registry.k8s.io/pause:3.10.2       application/vnd.oci.image.index.v1+json sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829 310.1 KiB linux/amd64 io.cri-containerd.image=managed
+registry.k8s.io/pause@sha256:3a86  application/vnd.oci.image.index.v1+json sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829 310.1 KiB linux/amd64 -
+sha256:0123456789                  application/vnd.oci.image.index.v1+json sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829 310.1 KiB linux/amd64 -
+example.com/app:dev                application/vnd.oci.image.index.v1+json sha256:99                                                               12.0 MiB  linux/amd64 -
+`
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.findings = []preflight.Finding{
+		{Check: "root", Level: preflight.LevelPass, Message: "run by an ordinary user"},
+		{Check: "inotify", Level: preflight.LevelWarn, Message: "few instances", Hint: "# as root:\nsysctl -w x=1"},
+	}
+	assert.Equal(t, c.run("check"), 0)
+	c.node.findings = append(c.node.findings, preflight.Finding{Check: "cgroup", Level: preflight.LevelFail, Message: "no delegation", Hint: "rootlessnode host setup"})
+	c.out.Reset()
+	assert.Equal(t, c.run("check"), errdefs.ExitPreflight)
+	golden.Assert(t, c.out.String(), "check.txt")
+	assert.Equal(t, c.err.String(), "")
+	c.out.Reset()
+	assert.Equal(t, c.run("check", "-o", "json"), errdefs.ExitPreflight)
+	var list []preflight.Finding
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &list))
+	assert.Equal(t, len(list), 3)
+}
+
+func TestConfigCommands(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.Equal(t, c.run("config", "default"), 0)
+	assert.Equal(t, c.out.String(), string(config.Sample()))
+	c.out.Reset()
+	assert.Equal(t, c.run("config", "effective", "--set", "network.mtu=9000"), 0)
+	assert.Check(t, is.Contains(c.out.String(), "mtu: 9000"))
+}
+
+func TestName(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.env["ROOTLESSNODE_NAME"] = "three"
+	assert.Equal(t, c.run("status"), 0)
+	assert.Equal(t, c.node.cfg.Name, "three")
+	assert.Equal(t, c.command("up"), "rootlessnode up")
+	assert.Equal(t, c.run("--name", "four", "status"), 0)
+	assert.Equal(t, c.node.cfg.Name, "four")
+	assert.Equal(t, c.command("up"), "rootlessnode --name four up")
+}
+
+func TestHelpAndCompletion(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.Equal(t, c.run(), 0)
+	golden.Assert(t, c.out.String(), "help.txt")
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		c.out.Reset()
+		assert.Equal(t, c.run("completion", shell), 0)
+		assert.Check(t, is.Contains(c.out.String(), "rootlessnode"))
+	}
+	assert.NilError(t, os.MkdirAll(c.node.Data().LogDir(), 0o700))
+	assert.NilError(t, os.WriteFile(c.node.Data().Log("kubelet"), nil, 0o600))
+	for words, want := range map[string]string{"up --set network.m": "network.mtu=", "logs ": "kubelet", "st": "status", "status -o ": "json"} {
+		c.out.Reset()
+		assert.Equal(t, c.run(append([]string{"__complete"}, strings.Split(words, " ")...)...), 0, "%s: %s", words, c.err.String())
+		assert.Check(t, is.Contains(c.out.String(), want), "%s: %s", words, c.err.String())
+	}
+}

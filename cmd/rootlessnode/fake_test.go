@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// t0 is when everything in these tests begins.
+var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func at(seconds float64) time.Time { return t0.Add(time.Duration(seconds * float64(time.Second))) }
+
+// fakeNode answers from its fields and notes what it was asked for.
+type fakeNode struct {
+	cfg      *config.NodeConfig
+	dir      string
+	pictures []status.Status
+	events   []status.Event
+	findings []preflight.Finding
+	// fails gives the error of a method by its name.
+	fails map[string]error
+	calls []string
+	exec  func(nodeexec.Request) (int, error)
+}
+
+func (f *fakeNode) call(name string) error {
+	f.calls = append(f.calls, name)
+	return f.fails[name]
+}
+
+func (f *fakeNode) Check(context.Context) ([]preflight.Finding, error) {
+	return f.findings, f.call("check")
+}
+func (f *fakeNode) Start(context.Context) error         { return f.call("start") }
+func (f *fakeNode) RunForeground(context.Context) error { return f.call("foreground") }
+func (f *fakeNode) WaitReady(_ context.Context, progress func(status.Status)) error {
+	for _, s := range f.pictures {
+		progress(s)
+	}
+	return f.call("wait")
+}
+
+func (f *fakeNode) Status(context.Context) (*status.Status, error) {
+	if len(f.pictures) == 0 {
+		return &status.Status{Name: f.cfg.Name, State: status.NodeStopped}, f.call("status")
+	}
+	return &f.pictures[len(f.pictures)-1], f.call("status")
+}
+
+func (f *fakeNode) Events(_ context.Context, _ bool, fn func(status.Event) error) error {
+	for _, e := range f.events {
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return f.call("events")
+}
+func (f *fakeNode) Stop(context.Context) error       { return f.call("stop") }
+func (f *fakeNode) DeleteData(context.Context) error { return f.call("delete") }
+func (f *fakeNode) Exec(_ context.Context, req nodeexec.Request) (int, error) {
+	if f.exec != nil {
+		return f.exec(req)
+	}
+	return 0, f.call("exec " + strings.Join(req.Argv, " "))
+}
+func (f *fakeNode) Runtime() layout.Runtime    { return layout.Runtime{Dir: f.dir} }
+func (f *fakeNode) Data() layout.Data          { return layout.NewData(f.dir) }
+func (f *fakeNode) Config() *config.NodeConfig { return f.cfg }
+func (f *fakeNode) Kubeconfig() string         { return f.Data().AdminKubeconfig() }
+func (f *fakeNode) ComponentPath(name string) (string, error) {
+	return "/components/" + name, f.call("component")
+}
+
+// cli is the command line on a fake node.
+type cli struct {
+	*app
+	node     *fakeNode
+	out, err bytes.Buffer
+	replaced []string
+	env      map[string]string
+}
+
+func newCLI(t *testing.T) *cli {
+	t.Helper()
+	c := &cli{node: &fakeNode{cfg: config.Default(), dir: t.TempDir(), fails: map[string]error{}}, env: map[string]string{}}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	assert.NilError(t, err)
+	t.Cleanup(func() { _ = null.Close() })
+	open := func(cfg *config.NodeConfig) (handle, error) {
+		if err := cfg.Validate(); err != nil && strings.ContainsRune(cfg.Name, '/') {
+			return nil, err
+		}
+		c.node.cfg = cfg
+		return c.node, nil
+	}
+	c.app = &app{
+		stdin: null, stdout: null, stderr: null, out: &c.out, err: &c.err,
+		env: func(k string) string { return c.env[k] }, uid: 1000, now: func() time.Time { return at(10) },
+		newNode: func(cfg *config.NodeConfig, _ node.Options) (handle, error) { return open(cfg) },
+		attach: func(name string, _ node.Options) (handle, error) {
+			cfg := config.Default()
+			cfg.Name = name
+			return open(cfg)
+		},
+		replace: func(path string, argv, env []string) error {
+			c.replaced = append([]string{path}, argv...)
+			for _, kv := range env {
+				if strings.HasPrefix(kv, "KUBECONFIG=") {
+					c.replaced = append(c.replaced, kv)
+				}
+			}
+			return nil
+		},
+	}
+	return c
+}
+
+func (c *cli) run(args ...string) int { return run(c.app, args) }
+
+// pictures are an `up` as its progress sees it.
+func pictures() []status.Status {
+	base := status.Status{
+		Name: "default", NodeName: "devbox", State: status.NodeStarting, StartedAt: t0, Since: t0, Version: "v0.1.0", Kubernetes: "v1.37.2",
+		Conditions: []status.Condition{{Type: status.ConditionNodeReady, Message: "not registered"}},
+		Components: []status.Component{
+			{Name: "containerd", State: status.Starting, Since: at(0.4)},
+			{Name: "kubelet", State: status.Waiting, Since: at(0.4), WaitingFor: []string{"containerd"}},
+		},
+	}
+	second := base
+	second.Components = []status.Component{
+		{Name: "containerd", State: status.Ready, Since: at(0.9), PID: 12},
+		{Name: "kubelet", State: status.Backoff, Since: at(1.2), Reason: "exited with code 1:\n  no such flag", Restarts: 1},
+	}
+	second.Timings = map[string]float64{"containerd": 0.9}
+	third := base
+	third.Components = []status.Component{
+		{Name: "containerd", State: status.Ready, Since: at(0.9), PID: 12},
+		{Name: "kubelet", State: status.Ready, Since: at(4), PID: 15, Restarts: 1},
+	}
+	third.Timings = map[string]float64{"containerd": 0.9, "kubelet": 4}
+	third.Reason = "the Node object is not Ready: CNI is not there"
+	last := third
+	last.State, last.Reason, last.Since = status.NodeReady, "", at(5.2)
+	last.Timings = map[string]float64{"containerd": 0.9, "kubelet": 4, status.NodeReadyTiming: 5.2}
+	last.Conditions = []status.Condition{{Type: status.ConditionNodeReady, OK: true, Message: "kubelet is posting ready status"}}
+	last.APIServer = "https://127.0.0.1:6443"
+	return []status.Status{base, second, third, last}
+}
+
+// full is a status with something in every part.
+func full() status.Status {
+	s := pictures()[3]
+	s.State, s.Reason = status.NodeDegraded, "port 127.0.0.1:80/tcp is not forwarded: permission denied"
+	s.Kubeconfig, s.DataDir = "/home/u/data/kubeconfig", "/home/u/data"
+	s.Network = status.Network{Driver: "slirp4netns", Interface: "tap0", Address: "10.0.2.100", MTU: 1500}
+	s.Cgroup = status.Cgroup{Path: "/user.slice/rootlessnode-default", Controllers: []string{"cpu", "memory", "pids"}, Unenforced: []string{"io"}}
+	s.Ports = []status.Port{
+		{HostIP: "127.0.0.1", HostPort: 6443, Proto: "tcp", NodePort: 6443, Owner: "api", State: status.PortForwarded},
+		{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp", NodePort: 80, Owner: "default/web", State: status.PortFailed, Error: "permission denied", Hint: "sysctl -w net.ipv4.ip_unprivileged_port_start=80"},
+	}
+	s.Warnings = []string{"limits of io are not enforced"}
+	return s
+}
+
+// fault is an error with everything an error can carry.
+func fault() error {
+	err := errors.Join(errors.New("kubelet: it ended 5 times in a row"), errors.New("flannel: no lease"))
+	err = errdefs.Class(errdefs.ErrComponent, err)
+	err = errdefs.WithHint(err, "rootlessnode down\nrootlessnode up")
+	err = errdefs.WithHint(err, "free some disk")
+	return errdefs.WithLog(err, "kubelet", "/data/log/kubelet.log", []string{"E0102 one", "E0102 two"})
+}

@@ -1,0 +1,163 @@
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+)
+
+// cgroupStep delegates a cgroup: a drop-in for user managers under systemd, a directory elsewhere.
+func cgroupStep(p *Plan) (Step, error) {
+	if p.env.systemd {
+		return delegateStep(p), nil
+	}
+	e := p.env
+	tree, treeErr := cgroupv2.DetectHost(e.Cgroups)
+	ids := func() (uid, gid int, err error) {
+		a, ok, err := e.account(context.Background())
+		if err == nil && !ok {
+			err = fmt.Errorf("user %s does not exist", e.User)
+		}
+		return a.UID, a.GID, err
+	}
+	s := Step{
+		Name: "cgroup", Title: "give " + e.User + " a cgroup", Why: "pods and components are told apart, limited and ended by it",
+		Needed: func() (bool, error) {
+			uid, _, err := ids()
+			if treeErr != nil || err != nil {
+				return true, treeErr // without an account yet there is no directory of it
+			}
+			return !owned(preparedDir(tree, uid), uid), nil
+		},
+		Do: func(context.Context) error {
+			uid, gid, err := ids()
+			if err != nil {
+				return err
+			}
+			dir, err := cgroupv2.Prepare(tree, uid, gid)
+			if err != nil {
+				return err
+			}
+			p.record.UID = uid
+			p.record.add("cgroup", entry{After: map[string]string{"cgroup": dir}})
+			return nil
+		},
+		Undo: func(context.Context) error {
+			if treeErr != nil {
+				return treeErr
+			}
+			return cgroupv2.RemovePrepared(tree, p.record.UID)
+		},
+		Note: "this lasts until the host is started again: run host setup at boot. Nodes are started by: rootlessnode host enter --user " +
+			e.User + " -- up",
+	}
+	if treeErr == nil {
+		uid, gid, err := ids()
+		s.Commands = e.prepareCommands(tree, uid, gid, err == nil)
+	}
+	return s, nil
+}
+
+// prepareCommands are those of pkg/cgroupv2; for an account that the script itself makes, the shell looks up the ids.
+func (e *env) prepareCommands(tree cgroupv2.Host, uid, gid int, known bool) []string {
+	if known {
+		return cgroupv2.PrepareCommands(tree, uid, gid)
+	}
+	const noUID, noGID = 1<<31 - 2, 1<<31 - 3 // no host has such ids, so they mark where ids go
+	ids := strings.NewReplacer(strconv.Itoa(noUID), "$(id -u "+e.User+")", strconv.Itoa(noGID), "$(id -g "+e.User+")")
+	var lines []string
+	for _, line := range cgroupv2.PrepareCommands(tree, noUID, noGID) {
+		lines = append(lines, ids.Replace(line))
+	}
+	return lines
+}
+
+// preparedDir is where cgroupv2.Prepare puts the account's directory.
+func preparedDir(tree cgroupv2.Host, uid int) string {
+	return filepath.Join(tree.Mount, "rootlessnode", "user-"+strconv.Itoa(uid))
+}
+
+// owned tells whether the directory and the leaf in it belong to uid, with the file by which processes are moved.
+func owned(dir string, uid int) bool {
+	for _, path := range []string{dir, filepath.Join(dir, "cgroup.procs"), filepath.Join(dir, "cgroup.subtree_control"), filepath.Join(dir, "enter")} {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil || int(st.Uid) != uid {
+			return false
+		}
+	}
+	return true
+}
+
+func delegateStep(p *Plan) Step {
+	e := p.env
+	const step = "cgroup"
+	path, text := cgroupv2.DelegateDropIn()
+	text = marker + text
+	// A file of that name that is not ours stays; ours is then read after it.
+	if e.exists(path) && !e.fileIs(path, text) {
+		path = filepath.Join(filepath.Dir(path), "rootlessnode.conf")
+	}
+	return Step{
+		Name: step, Title: "have systemd delegate all cgroup controllers to user managers",
+		Why:      "pods' limits of CPU, memory and processes are enforced by them; by itself systemd gives only some",
+		Commands: append(putCommands(path, text), "systemctl daemon-reload"),
+		Needed:   func() (bool, error) { return !e.delegates(), nil },
+		Do: func(ctx context.Context) error {
+			if err := e.putFile(path, text); err != nil {
+				return err
+			}
+			p.record.add(step, entry{Files: map[string]string{path: text}})
+			return e.Run(ctx, e.LookPath("systemctl"), "daemon-reload")
+		},
+		Undo: func(ctx context.Context) error {
+			removed, err := p.removeFiles(step)
+			if removed {
+				err = errors.Join(err, e.Run(ctx, e.LookPath("systemctl"), "daemon-reload"))
+			}
+			return err
+		},
+		Note: "takes effect at the next login of " + e.User + ", or now with: systemctl restart user@$(id -u " + e.User + ").service",
+	}
+}
+
+// marker heads every file that we write, for those who find it.
+const marker = "# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.\n"
+
+// delegates tells whether some drop-in for user managers names every controller that a node wants, or all.
+func (e *env) delegates() bool {
+	var have []string
+	for _, dir := range []string{"/usr/lib/systemd/system", "/etc/systemd/system", "/run/systemd/system"} {
+		files, _ := filepath.Glob(e.path(dir + "/user@.service.d/*.conf"))
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				continue
+			}
+			for line := range strings.Lines(string(b)) {
+				v, ok := strings.CutPrefix(strings.TrimSpace(line), "Delegate=")
+				switch {
+				case !ok:
+				case v == "yes" || v == "true" || v == "1" || v == "on":
+					return true
+				default:
+					have = append(have, strings.Fields(v)...)
+				}
+			}
+		}
+	}
+	for _, c := range cgroupv2.Wanted() {
+		if !slices.Contains(have, c) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,470 @@
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+)
+
+// fakeHost is a made-up host below a directory, with programs that are only noted down.
+type fakeHost struct {
+	t        *testing.T
+	root     string
+	o        Options
+	commands []string
+	// fail makes a program fail.
+	fail string
+}
+
+// newHost is a host on which everything is to be done for the account dev. Files belong to whoever runs the test, so dev
+// has that uid.
+func newHost(t *testing.T, systemd bool) *fakeHost {
+	t.Helper()
+	f := &fakeHost{t: t, root: t.TempDir()}
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		uid, gid = 54321, 54321
+	}
+	for path, text := range map[string]string{
+		"etc/os-release":                               "ID=debian\n",
+		"etc/passwd":                                   fmt.Sprintf("root:x:0:0::/root:/bin/sh\ndev:x:%d:%d::/home/dev:/bin/sh\n", uid, gid),
+		"etc/subuid":                                   "other:100000:65536\nother2:231072:65536", // no newline at the end
+		"proc/sys/kernel/osrelease":                    "6.1.0-30-amd64\n",
+		"proc/sys/fs/inotify/max_user_instances":       "128\n",
+		"proc/sys/fs/inotify/max_user_watches":         "1000000\n",
+		"proc/sys/user/max_user_namespaces":            "0\n",
+		"proc/sys/net/ipv4/ip_unprivileged_port_start": "1024\n",
+		"proc/modules":                                 "overlay 163840 0 - Live 0x0\n",
+		"lib/modules/6.1.0-30-amd64/modules.dep":       "kernel/drivers/net/tun.ko:\nkernel/fs/overlayfs/overlay.ko:\nkernel/net/br-netfilter.ko.xz: x.ko\n",
+		"dev/net/tun":                                  "",
+		"bin/bash":                                     "",
+		"cgroup/.keep":                                 "",
+		"proc/self/mountinfo":                          "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 21 0:26 / " + f.root + "/cgroup rw - cgroup2 cgroup2 rw\n",
+		"proc/self/cgroup":                             "0::/\n",
+	} {
+		f.write(path, text)
+	}
+	if systemd {
+		f.write("run/systemd/system/.keep", "")
+	}
+	assert.NilError(t, os.Chmod(f.path("dev/net/tun"), 0o600))
+	f.o = Options{
+		User: "dev", Root: f.root, Exe: "/usr/local/bin/rootlessnode",
+		EUID: func() int { return 0 },
+		LookPath: func(program string) string {
+			if program == "slirp4netns" || program == "getent" {
+				return ""
+			}
+			return "/sbin/" + program
+		},
+		Run: func(_ context.Context, program string, args ...string) error {
+			line := strings.ReplaceAll(strings.Join(append([]string{filepath.Base(program)}, args...), " "), f.root, "")
+			f.commands = append(f.commands, line)
+			if f.fail != "" && strings.HasPrefix(line, f.fail) {
+				return errors.New("no, says " + f.fail)
+			}
+			f.effect(line)
+			return nil
+		},
+		Cgroups: cgroupv2.Options{MountInfo: f.path("proc/self/mountinfo"), ProcSelfCgroup: f.path("proc/self/cgroup")},
+	}
+	return f
+}
+
+// effect does what the noted program would have done to the files.
+func (f *fakeHost) effect(line string) {
+	switch words := strings.Fields(line); words[0] {
+	case "modprobe":
+		f.append("proc/modules", words[1]+" 1 0 - Live 0x0\n")
+	case "loginctl":
+		if words[1] == "enable-linger" {
+			f.write("var/lib/systemd/linger/"+words[2], "")
+		} else {
+			f.remove("var/lib/systemd/linger/" + words[2])
+		}
+	case "useradd":
+		f.append("etc/passwd", words[len(words)-1]+":x:54330:54330::/home/x:/bin/sh\n")
+		f.append("etc/subuid", "\n"+words[len(words)-1]+":700000:65536\n")
+		f.append("etc/subgid", words[len(words)-1]+":700000:65536\n")
+	case "userdel":
+		b, err := os.ReadFile(f.path("etc/passwd"))
+		assert.NilError(f.t, err)
+		kept := slices.DeleteFunc(strings.SplitAfter(string(b), "\n"), func(l string) bool { return strings.HasPrefix(l, words[1]+":") })
+		f.write("etc/passwd", strings.Join(kept, ""))
+	}
+}
+
+func (f *fakeHost) path(p string) string { return filepath.Join(f.root, p) }
+
+func (f *fakeHost) write(path, text string) {
+	f.t.Helper()
+	assert.NilError(f.t, os.MkdirAll(filepath.Dir(f.path(path)), 0o755))
+	assert.NilError(f.t, os.WriteFile(f.path(path), []byte(text), 0o644))
+}
+
+func (f *fakeHost) append(path, text string) {
+	f.t.Helper()
+	b, err := os.ReadFile(f.path(path))
+	if !errors.Is(err, os.ErrNotExist) {
+		assert.NilError(f.t, err)
+	}
+	f.write(path, string(b)+text)
+}
+
+func (f *fakeHost) read(path string) string {
+	f.t.Helper()
+	b, err := os.ReadFile(f.path(path))
+	assert.NilError(f.t, err)
+	return string(b)
+}
+
+func (f *fakeHost) remove(path string) {
+	f.t.Helper()
+	assert.NilError(f.t, os.RemoveAll(f.path(path)))
+}
+
+// plan is NewPlan, without the steps that a directory cannot play: the cgroup without systemd, and giving files away
+// unless the test may.
+func (f *fakeHost) plan() *Plan {
+	f.t.Helper()
+	p, err := NewPlan(f.o)
+	assert.NilError(f.t, err)
+	p.Steps = slices.DeleteFunc(p.Steps, func(s Step) bool { return s.Name == "cgroup" && !p.env.systemd })
+	return p
+}
+
+// outcomes runs a plan and returns "step: outcome" for each.
+func outcomes(do func(context.Context, func(Result)) error, t *testing.T) ([]string, error) {
+	var out []string
+	err := do(t.Context(), func(r Result) { out = append(out, r.Step.Name+": "+string(r.Outcome)) })
+	return out, err
+}
+
+// tree lists the files of the host with their text and mode.
+func (f *fakeHost) tree() map[string]string {
+	out := map[string]string{}
+	assert.NilError(f.t, filepath.WalkDir(f.root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		st, err := d.Info()
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		out[strings.TrimPrefix(path, f.root)] = st.Mode().String() + " " + strings.TrimRight(string(b), "\n")
+		return err
+	}))
+	return out
+}
+
+func TestSetupTwiceAndUndo(t *testing.T) {
+	t.Parallel()
+	for _, systemd := range []bool{true, false} {
+		t.Run(fmt.Sprintf("systemd=%v", systemd), func(t *testing.T) {
+			t.Parallel()
+			f := newHost(t, systemd)
+			before := f.tree()
+			want := []string{"subids: done", "packages: by hand", "modules: done", "sysctl: done", "tun: done"}
+			if systemd {
+				want = append(want, "cgroup: done", "linger: done")
+			} else {
+				want = append(want, "runtime-dir: done")
+			}
+			got, err := outcomes(f.plan().Run, t)
+			assert.NilError(t, err)
+			assert.DeepEqual(t, got, want)
+
+			after := f.tree()
+			assert.Equal(t, f.read("etc/subuid"), "other:100000:65536\nother2:231072:65536\ndev:165536:65536\n")
+			assert.Equal(t, f.read("etc/subgid"), "dev:165536:65536\n")
+			assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_instances"), "512")
+			assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_watches"), "1000000\n", "enough is left alone")
+			assert.Equal(t, f.read("etc/sysctl.d/99-rootlessnode.conf"),
+				marker+"fs.inotify.max_user_instances = 512\nuser.max_user_namespaces = 28633\n")
+			assert.Equal(t, f.read("etc/modules-load.d/rootlessnode.conf"), marker+"tun\noverlay\nbr_netfilter\n")
+			st, err := os.Stat(f.path("dev/net/tun"))
+			assert.NilError(t, err)
+			assert.Equal(t, st.Mode().Perm(), os.FileMode(0o666))
+			commands := []string{"modprobe tun", "modprobe br_netfilter"}
+			if systemd {
+				commands = append(commands, "systemctl daemon-reload", "loginctl enable-linger dev")
+				assert.Equal(t, f.read("etc/systemd/system/user@.service.d/delegate.conf"),
+					marker+"[Service]\nDelegate=cpu cpuset io memory pids\n")
+			}
+			assert.DeepEqual(t, f.commands, commands)
+
+			// Again: nothing.
+			f.commands = nil
+			got, err = outcomes(f.plan().Run, t)
+			assert.NilError(t, err)
+			for _, line := range got {
+				assert.Assert(t, strings.HasSuffix(line, ": already") || line == "packages: by hand", line)
+			}
+			assert.Equal(t, len(f.commands), 0, "%v", f.commands)
+			assert.DeepEqual(t, f.tree(), after)
+
+			// And back.
+			_, err = outcomes(f.plan().Undo, t)
+			assert.NilError(t, err)
+			got2 := f.tree()
+			delete(got2, "/proc/modules") // loaded modules stay
+			delete(before, "/proc/modules")
+			assert.Equal(t, strings.TrimSpace(f.read("etc/subgid")), "")
+			delete(got2, "/etc/subgid")
+			assert.DeepEqual(t, got2, before)
+			_, err = os.Stat(f.path(RecordDir))
+			assert.ErrorIs(t, err, os.ErrNotExist)
+			got, err = outcomes(f.plan().Undo, t)
+			assert.NilError(t, err)
+			for _, line := range got {
+				assert.Assert(t, strings.HasSuffix(line, ": already"), line)
+			}
+		})
+	}
+}
+
+// What others need, or changed since, is not taken away.
+func TestUndoLeavesWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	_, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+
+	second := *f
+	second.o.User = "two"
+	f.append("etc/passwd", "two:x:54322:54322::/home/two:/bin/sh\n")
+	_, err = outcomes(second.plan().Run, t)
+	assert.NilError(t, err)
+	assert.Equal(t, f.read("etc/subgid"), "dev:165536:65536\ntwo:296608:65536\n")
+
+	f.write("etc/sysctl.d/99-rootlessnode.conf", "mine = 1\n")
+	f.write("proc/sys/user/max_user_namespaces", "5\n")
+	_, err = outcomes(f.plan().Undo, t)
+	assert.ErrorContains(t, err, "/etc/sysctl.d/99-rootlessnode.conf was changed since: left alone")
+	assert.Equal(t, f.read("etc/sysctl.d/99-rootlessnode.conf"), "mine = 1\n")
+	assert.Equal(t, f.read("proc/sys/user/max_user_namespaces"), "5\n")
+	assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_instances"), "128")
+	assert.Equal(t, f.read("etc/subgid"), "two:296608:65536\n")
+	assert.Assert(t, f.plan().record.has("sysctl"), "kept until it is taken back")
+}
+
+func TestSharedFilesStayForTheOther(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	_, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	// The second account's setup changes the shared file, and so counts as its user.
+	f.append("etc/passwd", "two:x:54322:54322::/home/two:/bin/sh\n")
+	second := *f
+	second.o.User, second.o.PortStart = "two", 80
+	_, err = outcomes(second.plan().Run, t)
+	assert.NilError(t, err)
+	assert.Equal(t, f.read("proc/sys/net/ipv4/ip_unprivileged_port_start"), "80")
+	text := marker + "fs.inotify.max_user_instances = 512\nnet.ipv4.ip_unprivileged_port_start = 80\nuser.max_user_namespaces = 28633\n"
+	assert.Equal(t, f.read("etc/sysctl.d/99-rootlessnode.conf"), text)
+	_, err = outcomes(f.plan().Undo, t)
+	assert.NilError(t, err)
+	assert.Equal(t, f.read("etc/sysctl.d/99-rootlessnode.conf"), text)
+	_, err = outcomes(second.plan().Undo, t)
+	assert.NilError(t, err)
+	_, err = os.Stat(f.path("etc/sysctl.d/99-rootlessnode.conf"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestStopsAtTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	f.fail = "modprobe br_netfilter"
+	got, err := outcomes(f.plan().Run, t)
+	assert.Error(t, err, "host setup: modules: modprobe br_netfilter: no, says modprobe br_netfilter")
+	assert.DeepEqual(t, got, []string{"subids: done", "packages: by hand", "modules: failed"})
+	assert.Assert(t, f.plan().record.has("subids"), "what was done is recorded")
+
+	f.fail = ""
+	got, err = outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, got[:3], []string{"subids: already", "packages: by hand", "modules: done"})
+}
+
+func TestCreateUser(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	f.o.User = "fresh"
+	_, err := NewPlan(f.o)
+	assert.Error(t, err, "user fresh does not exist")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+
+	f.o.CreateUser = true
+	script, err := f.plan().Script()
+	assert.NilError(t, err)
+	assert.Assert(t, strings.Contains(script, "\nuseradd --create-home --shell /bin/bash fresh\n"), script)
+	got, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, got[:2], []string{"account: done", "subids: already"}) // useradd gave them
+
+	// Undo needs no option to know that the account is ours.
+	f.o.CreateUser = false
+	_, err = outcomes(f.plan().Undo, t)
+	assert.NilError(t, err)
+	assert.Assert(t, slices.Contains(f.commands, "userdel fresh"))
+	assert.Assert(t, !strings.Contains(f.read("etc/subuid"), "fresh"))
+}
+
+func TestNewPlanRefuses(t *testing.T) {
+	t.Parallel()
+	for user, want := range map[string]string{
+		"":          `user "": not the name of an account`,
+		"a/b":       `user "a/b": not the name of an account`,
+		"-x":        `user "-x": not the name of an account`,
+		"$(reboot)": `user "$(reboot)": not the name of an account`,
+		"0":         `user "0": not the name of an account`,
+		"root":      "user root is root: a node is run by an ordinary user",
+	} {
+		f := newHost(t, true)
+		f.o.User = user
+		_, err := NewPlan(f.o)
+		assert.Error(t, err, want)
+		assert.ErrorIs(t, err, errdefs.ErrConfig)
+	}
+}
+
+func TestOnlyRoot(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	f.o.EUID = func() int { return 1000 }
+	before := f.tree()
+	_, err := outcomes(f.plan().Run, t)
+	assert.Error(t, err, "host setup: only root can do this")
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	_, err = outcomes(f.plan().Undo, t)
+	assert.Error(t, err, "host undo: only root can do this")
+	assert.DeepEqual(t, f.tree(), before)
+}
+
+func TestSubids(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, subuid, subgid string
+		count                int64
+		wantUID, wantGID     string // the row added
+		fail                 string
+	}{
+		{"none", "", "", 0, "dev:100000:65536", "dev:100000:65536", ""},
+		{"more wanted", "dev:100000:65536\n", "dev:100000:65536\n", 131072, "dev:165536:65536", "dev:165536:65536", ""},
+		{"by uid", "54321:100000:65536\nUID:200000:65536\n", "dev:1:65536\n", 0, "", "", ""},
+		{"between others", "a:165536:65536\n", "b:265536:65536\n", 65536, "dev:100000:65536", "dev:100000:65536", ""},
+		{"a gap too small", "a:100000:10\nb:100100:65536\n", "", 65536, "dev:165636:65536", "dev:165636:65536", ""},
+		{"one file only", "dev:300000:65536\n", "", 0, "", "dev:100000:65536", ""},
+		{"unreadable", "dev\n", "", 0, "", "", "/etc/subuid line 1: want NAME:START:COUNT"},
+		{"full", "a:100000:600000000\n", "", 0, "", "", "/etc/subuid: no free range of 65536 ids is left"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newHost(t, true)
+			a, _, err := hostinfo.Lookup(t.Context(), f.root, "dev", "")
+			assert.NilError(t, err)
+			f.write("etc/subuid", strings.ReplaceAll(tc.subuid, "UID", strconv.Itoa(a.UID)))
+			f.write("etc/subgid", tc.subgid)
+			f.o.SubidCount = tc.count
+			e := newEnv(f.o)
+			rows, err := e.missingRows()
+			if tc.fail != "" {
+				assert.ErrorContains(t, err, tc.fail[len("/etc/subuid"):])
+				return
+			}
+			assert.NilError(t, err)
+			assert.Equal(t, rows[hostinfo.SubuidFile], tc.wantUID)
+			assert.Equal(t, rows[hostinfo.SubgidFile], tc.wantGID)
+		})
+	}
+}
+
+func TestDelegationByOthers(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"[Service]\nDelegate=yes\n":                              true,
+		"[Service]\nDelegate=pids memory\nDelegate=cpu cpuset\n": true,
+		"[Service]\nDelegate=cpu cpuset io memory pids\n":        true,
+		"[Service]\nDelegate=pids memory cpu\n":                  false,
+		"[Service]\n#Delegate=yes\n":                             false,
+		"[Service]\nDelegate=no\n":                               false,
+	} {
+		f := newHost(t, true)
+		f.write("etc/systemd/system/user@.service.d/delegate.conf", text)
+		assert.Equal(t, newEnv(f.o).delegates(), want, text)
+		if !want {
+			// The administrator's file stays; ours stands beside it.
+			_, err := outcomes(f.plan().Run, t)
+			assert.NilError(t, err)
+			assert.Equal(t, f.read("etc/systemd/system/user@.service.d/delegate.conf"), text)
+			assert.Assert(t, newEnv(f.o).delegates())
+		}
+	}
+}
+
+func TestAppArmorProfile(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+	got, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	assert.Assert(t, slices.Contains(got, "apparmor: done"))
+	assert.Assert(t, slices.Contains(f.commands, "apparmor_parser --replace /etc/apparmor.d/usr.local.bin.rootlessnode"), f.commands)
+	assert.Assert(t, strings.Contains(f.read("etc/apparmor.d/usr.local.bin.rootlessnode"), "userns,"))
+	_, err = outcomes(f.plan().Undo, t)
+	assert.NilError(t, err)
+	_, err = os.Stat(f.path("etc/apparmor.d/usr.local.bin.rootlessnode"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// The script of --dry-run, run by a shell in a directory that plays the host, leaves the same files as Run.
+func TestScriptDoesTheSame(t *testing.T) {
+	t.Parallel()
+	for _, systemd := range []bool{true, false} {
+		t.Run(fmt.Sprintf("systemd=%v", systemd), func(t *testing.T) {
+			t.Parallel()
+			f := newHost(t, systemd)
+			before := f.tree()
+			script, err := f.plan().Script()
+			assert.NilError(t, err)
+			assert.DeepEqual(t, f.tree(), before)
+			id := strconv.Itoa(os.Getuid())
+			if id == "0" {
+				id = "54321"
+			}
+			golden.Assert(t, strings.ReplaceAll(strings.ReplaceAll(script, f.root, ""), id, "UID"), fmt.Sprintf("script-systemd-%v.sh", systemd))
+
+			// Absolute paths into the directory, and programs that do nothing or what their effect here is.
+			script = strings.NewReplacer("/etc/", f.root+"/etc/", "/dev/net", f.root+"/dev/net", "/run/user", f.root+"/run/user").Replace(script)
+			stubs := "modprobe() { :; }; systemctl() { :; }; loginctl() { :; }; sysctl() { :; }\n"
+			out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", stubs+script).CombinedOutput()
+			assert.NilError(t, err, "%s", out)
+			byScript := f.tree()
+
+			g := newHost(t, systemd)
+			_, err = outcomes(g.plan().Run, t)
+			assert.NilError(t, err)
+			byRun := g.tree()
+			for path, text := range byRun {
+				if strings.HasPrefix(path, "/etc/") || strings.HasPrefix(path, "/dev/") {
+					assert.Equal(t, byScript[path], text, path)
+				}
+			}
+		})
+	}
+}

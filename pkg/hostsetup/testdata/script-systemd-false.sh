@@ -1,0 +1,44 @@
+#!/bin/sh
+# host setup for the account dev, to be run by root
+set -eu
+
+# give dev 65536 subordinate uids and gids
+# the users inside pods are these ids on the host (subuid(5), subgid(5))
+echo dev:165536:65536 >> /etc/subgid
+echo >> /etc/subuid
+echo dev:165536:65536 >> /etc/subuid
+
+# install what a node runs
+# not found: slirp4netns
+# apt-get install -y slirp4netns
+
+# load kernel modules
+# a user namespace cannot load them
+modprobe -a tun overlay br_netfilter
+mkdir -p /etc/modules-load.d
+cat > /etc/modules-load.d/rootlessnode.conf <<'EOF'
+# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
+tun
+overlay
+br_netfilter
+EOF
+
+# raise limits of the kernel
+# inotify instances are few for a node and its pods; user namespaces must be allowed
+mkdir -p /etc/sysctl.d
+cat > /etc/sysctl.d/99-rootlessnode.conf <<'EOF'
+# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
+fs.inotify.max_user_instances = 512
+user.max_user_namespaces = 28633
+EOF
+sysctl -q -p /etc/sysctl.d/99-rootlessnode.conf
+
+# let users open /dev/net/tun
+# the node's network interface is a tap device
+chmod 0666 /dev/net/tun
+# without udev this lasts until the host is started again: run host setup at boot
+
+# make the runtime directory of dev
+# sockets and locks of a node lie there; no logind makes it on this host
+mkdir -p /run/user
+install -d -m 0700 -o UID -g UID /run/user/UID

@@ -1,0 +1,53 @@
+#!/bin/sh
+# host setup for the account dev, to be run by root
+set -eu
+
+# give dev 65536 subordinate uids and gids
+# the users inside pods are these ids on the host (subuid(5), subgid(5))
+echo dev:165536:65536 >> /etc/subgid
+echo >> /etc/subuid
+echo dev:165536:65536 >> /etc/subuid
+
+# install what a node runs
+# not found: slirp4netns
+# apt-get install -y slirp4netns
+
+# load kernel modules
+# a user namespace cannot load them
+modprobe -a tun overlay br_netfilter
+mkdir -p /etc/modules-load.d
+cat > /etc/modules-load.d/rootlessnode.conf <<'EOF'
+# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
+tun
+overlay
+br_netfilter
+EOF
+
+# raise limits of the kernel
+# inotify instances are few for a node and its pods; user namespaces must be allowed
+mkdir -p /etc/sysctl.d
+cat > /etc/sysctl.d/99-rootlessnode.conf <<'EOF'
+# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
+fs.inotify.max_user_instances = 512
+user.max_user_namespaces = 28633
+EOF
+sysctl -q -p /etc/sysctl.d/99-rootlessnode.conf
+
+# let users open /dev/net/tun
+# the node's network interface is a tap device
+chmod 0666 /dev/net/tun
+
+# have systemd delegate all cgroup controllers to user managers
+# pods' limits of CPU, memory and processes are enforced by them; by itself systemd gives only some
+mkdir -p /etc/systemd/system/user@.service.d
+cat > /etc/systemd/system/user@.service.d/delegate.conf <<'EOF'
+# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
+[Service]
+Delegate=cpu cpuset io memory pids
+EOF
+systemctl daemon-reload
+# takes effect at the next login of dev, or now with: systemctl restart user@$(id -u dev).service
+
+# enable linger for dev
+# without it logind ends the account's processes at its last logout
+loginctl enable-linger dev
