@@ -6,7 +6,9 @@ PREFIX     ?= /usr/local
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-dev)
 GO         ?= go
 GOFLAGS_X   = -trimpath -ldflags "-s -w -X github.com/rootlessnode/rootlessnode/pkg/node.Version=$(VERSION)"
-# Static: the same file must run on the host and, as the OCI runtime, inside. vpnkit is no longer kept by its authors.
+# The main executable starts without the gvisor-tap-vsock driver, which has one of its own (pkg/parent/drivers.go).
+LEAN        = -tags no_gvisortapvsock
+# Static: the same file must run on the host and, as the OCI runtime, inside.
 export CGO_ENABLED ?= 0
 
 .PHONY: help up down build components crictl test test-unit test-e2e lint bench conformance install uninstall clean
@@ -22,7 +24,8 @@ down: ## stop the node that `make up` started
 
 build: ## build rootlessnode and its OCI runtime shim
 	@mkdir -p $(OUT)/bin $(OUT)/libexec/rootlessnode
-	$(GO) build $(GOFLAGS_X) -o $(OUT)/bin/rootlessnode ./cmd/rootlessnode
+	$(GO) build $(GOFLAGS_X) $(LEAN) -o $(OUT)/bin/rootlessnode ./cmd/rootlessnode
+	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-gvisor ./cmd/rootlessnode
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-runc ./cmd/rootlessnode-runc
 
 components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, as far as they changed

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
 )
 
@@ -88,13 +90,16 @@ const outcomeColumn = len(hostsetup.Already)
 
 func newHostEnter() *cobra.Command {
 	var o hostsetup.EnterOptions
+	var command bool
 	cmd := &cobra.Command{
 		Use:   "enter [flags] -- ARG...",
 		Short: "Become the account and run rootlessnode as it",
 		Long: `For hosts without systemd: root puts itself into the account's delegated cgroup,
 becomes the account with a clean environment, and executes rootlessnode with the
-given arguments.`,
-		Example:     `  rootlessnode host enter --user rootlessnode -- up`,
+given arguments. With --command they are a program of their own and its arguments:
+a shell in which "rootlessnode up" works, or a CI job.`,
+		Example: `  rootlessnode host enter --user alice -- up
+  rootlessnode host enter --user alice --command -- bash -l`,
 		Args:        arguments(1, -1),
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -103,10 +108,17 @@ given arguments.`,
 				return err
 			}
 			o.Exe, o.Args = exe, args
+			if command {
+				if o.Exe, err = exec.LookPath(args[0]); err != nil {
+					return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("find the command: %w", err))
+				}
+				o.Args = args[1:]
+			}
 			return hostsetup.Enter(o)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
+	cmd.Flags().BoolVar(&command, "command", false, "execute ARG... itself, not rootlessnode")
 	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
 	return cmd
 }

@@ -22,7 +22,7 @@ const (
 	// FieldManager owns the fields that Apply sets.
 	FieldManager = "rootlessnode"
 	// applyPatience is how long Apply asks again for one document when the server is not quite up: connection refused,
-	// 5xx, too many requests, or a namespace that the control plane makes by itself shortly.
+	// unavailable, too many requests, or a namespace that the control plane makes by itself shortly.
 	applyPatience = 15 * time.Second
 )
 
@@ -45,6 +45,7 @@ func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
 	w := waiter{pace: c.applyPace}
+	var last error
 	for {
 		path, err := m.path(ctx, d)
 		if err == nil {
@@ -57,9 +58,13 @@ func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 				},
 			}, nil)
 		}
+		if last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return fmt.Errorf("%w; last: %w", err, last)
+		}
 		if err == nil || !passing(err) || !w.wait(ctx, err) {
 			return err
 		}
+		last = err
 	}
 }
 
@@ -70,10 +75,13 @@ func passing(err error) bool {
 		return !errors.Is(err, errUnknownKind) && !errors.Is(err, context.Canceled) &&
 			!errors.Is(err, context.DeadlineExceeded)
 	}
-	switch c := int(se.ErrStatus.Code); {
-	case c == http.StatusTooManyRequests || c >= http.StatusInternalServerError:
+	switch se.ErrStatus.Code {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		// Not 500: that is also the answer to a field which the schema does not have.
 		return true
-	case c == http.StatusNotFound:
+	case http.StatusForbidden: // an admission plugin whose informers have not synced
+		return strings.Contains(se.ErrStatus.Message, "not yet ready to handle request")
+	case http.StatusNotFound:
 		return se.ErrStatus.Details != nil && se.ErrStatus.Details.Kind == "namespaces"
 	}
 	return false

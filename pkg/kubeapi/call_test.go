@@ -177,6 +177,32 @@ a: 2
 	})
 }
 
+func TestApplyKeepsTheLastReason(t *testing.T) {
+	f := newFakeAPI(t, false)
+	asked := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	f.other = func(w http.ResponseWriter, r *http.Request) {
+		if asked++; asked == 5 {
+			cancel()
+			<-r.Context().Done()
+			return
+		}
+		answer(w, 503, status(503, "ServiceUnavailable", "apiserver is shutting down"))
+	}
+	err := f.client(t).Apply(ctx, []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}"))
+	assert.ErrorContains(t, err, "apply Namespace x: patch /api/v1/namespaces/x: context canceled; last: ")
+	assert.ErrorContains(t, err, "apiserver is shutting down")
+
+	f.other = func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		answer(w, 500, status(500, "", ".spec.bogus: field not declared in schema"))
+	}
+	asked = 0
+	err = f.client(t).Apply(t.Context(), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}"))
+	assert.ErrorContains(t, err, "field not declared in schema")
+	assert.Equal(t, asked, 1)
+}
+
 func FuzzParseManifest(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n---\n"))
 	f.Add([]byte("kind: List\nitems: [{}, 1]\n"))

@@ -57,8 +57,18 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	if err := n.preflight(ctx); err != nil {
 		return err
 	}
+	exe, err := parent.Executable(n.cfg.Network.Driver, n.cfg.ComponentsDir)
+	if err != nil {
+		return err
+	}
+	if exe != selfExe {
+		return syscall.Exec(exe, os.Args, os.Environ())
+	}
 	return parent.Run(ctx, parent.Options{Config: n.cfg, Runtime: n.rt, Log: n.log})
 }
+
+// selfExe is this program, also after its file was replaced.
+const selfExe = "/proc/self/exe"
 
 // startHelper starts a role and gives it its input. What it prints goes to the node's own log.
 func (n *Node) startHelper(role string) (*helper, error) {
@@ -89,8 +99,14 @@ func (n *Node) startHelper(role string) (*helper, error) {
 	}
 	defer log.Close()
 
+	exe := selfExe
+	if role == layout.RoleParent {
+		if exe, err = parent.Executable(n.cfg.Network.Driver, n.cfg.ComponentsDir); err != nil {
+			return nil, err
+		}
+	}
 	const first = 3 // exec.Cmd numbers ExtraFiles from here
-	cmd := exec.Command("/proc/self/exe")
+	cmd := exec.Command(exe)
 	cmd.Args = []string{"rootlessnode", "--name", n.cfg.Name, role}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{configR, reportW}

@@ -43,6 +43,25 @@ func ResolveDriver(name string) string {
 	return config.DriverGvisor
 }
 
+// gvisorProgram is this program once more, with the gvisor-tap-vsock driver linked in. Our own build leaves the driver out
+// of the main executable (RootlessKit's build tag no_gvisortapvsock): a debugging aid that it brings along fills tables
+// when a program starts, at some 20 ms and 8 MB in each of a node's processes, whatever driver is used.
+const gvisorProgram = "rootlessnode-gvisor"
+
+// Executable returns the program that is to play the parent with a network driver: this one, unless the driver is not
+// linked into it. Runs in: parent.
+func Executable(driver, componentsDir string) (string, error) {
+	if driver != config.DriverGvisor || gvisortapvsock.Available {
+		return "/proc/self/exe", nil
+	}
+	path, err := exec.LookPath(filepath.Join(componentsDir, gvisorProgram))
+	if err != nil {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the program with the %s driver: %w", driver, err)),
+			"make build\n# or install slirp4netns, which network.driver: auto prefers")
+	}
+	return path, nil
+}
+
 // networkDriver makes RootlessKit's parent driver for the configured network. Config.Network.Driver is resolved.
 func (r *run) networkDriver() (network.ParentDriver, error) {
 	n := r.Config.Network
