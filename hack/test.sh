@@ -72,6 +72,8 @@ e2e_image() {
 	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id; do
 		files+=(-file "/bin/$applet=/bin/busybox")
 	done
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$out/test/netprobe" ./test/e2e/netprobe
+	files+=(-file "/bin/netprobe=$out/test/netprobe")
 	(cd components/images && go run . -o "$1" -name rootlessnode.test/busybox:1 -entrypoint /bin/sh "${files[@]}")
 }
 
@@ -82,7 +84,7 @@ e2e() {
 	go test -c -o "$out/bin/e2e.test" ./test/e2e
 	local image=$out/test/busybox.tar
 	mkdir -p "$out/test"
-	[ -e "$image" ] || e2e_image "$image"
+	e2e_image "$image"
 	local run=(env "ROOTLESSNODE_TEST_PROMISES=${ROOTLESSNODE_TEST_PROMISES:-}"
 		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}")
 	if [ "$(id -u)" != 0 ]; then

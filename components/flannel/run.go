@@ -19,6 +19,7 @@ import (
 	"github.com/flannel-io/flannel/pkg/trafficmngr"
 	"github.com/flannel-io/flannel/pkg/trafficmngr/iptables"
 	"github.com/flannel-io/flannel/pkg/trafficmngr/nftables"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 )
 
@@ -62,20 +63,15 @@ func run(ctx context.Context, o options, nodeName string) error {
 	if err != nil {
 		return err
 	}
-	if err := waitPodCIDR(ctx, client, nodeName); err != nil {
-		return err
-	}
-	// The manager reads NODE_NAME itself.
-	manager, err := kube.NewSubnetManager(ctx, o.kubeAPIURL, o.kubeconfigFile, o.kubeAnnotationPrefix,
-		o.netConfigPath, o.setNodeNetworkUnavailable)
+	traffic, manager, err := prepare(ctx, o, config, func(ctx context.Context) error { return waitPodCIDR(ctx, client, nodeName) })
 	if err != nil {
-		return fmt.Errorf("subnet manager: %w", err)
+		return err
 	}
 	network, err := register(ctx, &wg, o, config, manager)
 	if err != nil {
 		return err
 	}
-	if err := setUpTraffic(ctx, o, config, previous, network); err != nil {
+	if err := masquerade(ctx, o, config, previous, network, traffic); err != nil {
 		return err
 	}
 
@@ -104,6 +100,30 @@ func run(ctx context.Context, o options, nodeName string) error {
 		// Routes to new nodes would be missing from now on.
 		return fmt.Errorf("backend %s ended by itself", config.BackendType)
 	}
+}
+
+// prepare does side by side what needs no lease: the subnet manager, which takes a second to see that it has caught up,
+// the packet filter, and the wait for the Node to have a pod CIDR.
+func prepare(ctx context.Context, o options, config *subnet.Config, waitCIDR func(context.Context) error) (
+	traffic trafficmngr.TrafficManager, manager subnet.Manager, err error,
+) {
+	g, ready := errgroup.WithContext(ctx)
+	g.Go(func() error { return waitCIDR(ready) })
+	g.Go(func() (err error) {
+		traffic, err = packetFilter(ctx, config)
+		return err
+	})
+	g.Go(func() (err error) {
+		// It reads NODE_NAME itself, and works for as long as the context that it is given.
+		manager, err = kube.NewSubnetManager(ctx, o.kubeAPIURL, o.kubeconfigFile, o.kubeAnnotationPrefix,
+			o.netConfigPath, o.setNodeNetworkUnavailable)
+		if err != nil {
+			return fmt.Errorf("subnet manager: %w", err)
+		}
+		return nil
+	})
+	err = g.Wait()
+	return traffic, manager, err
 }
 
 // register finds the interface to other nodes and joins the backend's network.
@@ -171,9 +191,9 @@ func findInterface(o options, config *subnet.Config) (*backend.ExternalInterface
 	return nil, fmt.Errorf("interface towards other nodes: %w", oneLine(errs))
 }
 
-// setUpTraffic makes the packet filter rules, and removes those of the other
-// packet filter, which a run with another configuration may have left.
-func setUpTraffic(ctx context.Context, o options, config *subnet.Config, previous previousLease, network backend.Network) error {
+// packetFilter makes the chosen packet filter ready for rules, and removes those of the other one, which a run with
+// another configuration may have left.
+func packetFilter(ctx context.Context, config *subnet.Config) (trafficmngr.TrafficManager, error) {
 	var wanted, other trafficmngr.TrafficManager = &iptables.IPTablesManager{}, &nftables.NFTablesManager{}
 	if config.EnableNFTables {
 		wanted, other = other, wanted
@@ -183,18 +203,25 @@ func setUpTraffic(ctx context.Context, o options, config *subnet.Config, previou
 		klog.V(1).Infof("rules of the other packet filter not removed: %v", err)
 	}
 	if err := wanted.Init(ctx); err != nil {
-		return fmt.Errorf("packet filter: %w", err)
+		return nil, fmt.Errorf("packet filter: %w", err)
 	}
+	return wanted, nil
+}
+
+// masquerade makes the packet filter rules of the lease.
+func masquerade(ctx context.Context, o options, config *subnet.Config, previous previousLease, network backend.Network,
+	traffic trafficmngr.TrafficManager,
+) error {
 	if o.ipMasq {
 		const plainMasquerade = false
-		if err := wanted.SetupAndEnsureMasqRules(ctx, config.Network, previous.subnet, previous.network,
+		if err := traffic.SetupAndEnsureMasqRules(ctx, config.Network, previous.subnet, previous.network,
 			config.IPv6Network, previous.subnet6, previous.network6,
 			network.Lease(), o.iptablesResync, plainMasquerade); err != nil {
 			return fmt.Errorf("masquerading rules: %w", err)
 		}
 	}
 	if o.iptablesForwardRules {
-		wanted.SetupAndEnsureForwardRules(ctx, config.Network, config.IPv6Network, o.iptablesResync)
+		traffic.SetupAndEnsureForwardRules(ctx, config.Network, config.IPv6Network, o.iptablesResync)
 	}
 	return nil
 }

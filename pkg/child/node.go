@@ -100,6 +100,9 @@ func (n *nodeRole) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, u := range n.group.Status() { // a unit that waits has made no transition yet, and is not ready all the same
+		n.hub.SetComponent(picture(u), nil)
+	}
 	context.AfterFunc(ctx, func() { n.hub.SetStopping(why(ctx)) })
 	err = n.group.Run(ctx)
 	n.events.Wait()
@@ -176,6 +179,10 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) })
+	// The CNI configuration of the last run would make the Node Ready before flannel routes anything.
+	if err := os.Remove(layout.InsideCNIConfFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the last run's CNI configuration: %w", err)
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,8 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		Name: unitNodeReady, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
 	}
 	return []supervisor.Unit{
+		oneShot(unitRoles, supervisor.Poll(readyPoll, apiserver.Name, apiserver.Ready(n.env)), apiserver.Name),
+		oneShot(unitStaleNode, n.markStale, apiserver.Name),
 		oneShot(unitAddons, n.applyAddons, apiserver.Name),
 		images,
 		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
@@ -62,6 +65,15 @@ func (n *nodeRole) applyAddons(ctx context.Context) error {
 		return err
 	}
 	return c.Apply(ctx, manifests)
+}
+
+// markStale takes back the readiness that the Node object has from the last run, before the kubelet sees it.
+func (n *nodeRole) markStale(ctx context.Context) error {
+	c, err := n.client()
+	if err != nil {
+		return err
+	}
+	return c.MarkNodeNotReady(ctx, n.cfg.NodeName, "NodeStarting", "the node is being started")
 }
 
 // waitRegistered waits until the kubelet has registered the Node and the controller manager has given it a pod CIDR.
@@ -105,6 +117,9 @@ func (n *nodeRole) followNode(ctx context.Context, ready func()) error {
 		if node.UID == "" {
 			reason = "the Node object does not exist"
 		}
+		if ok && !heardSince(node, n.handover.StartedAt) {
+			ok, reason = false, "the kubelet has not reported yet; the Node object is that of the last run"
+		}
 		if ok {
 			reason = ""
 		}
@@ -114,6 +129,14 @@ func (n *nodeRole) followNode(ctx context.Context, ready func()) error {
 		} else {
 			supervisor.Progress(ctx, "%s", reason)
 		}
+	})
+}
+
+// heardSince tells whether the kubelet has reported readiness since start, the beginning of this run: the Node object
+// outlives a stop, with the condition that it had. The API's times are whole seconds.
+func heardSince(node *corev1.Node, start time.Time) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && !c.LastHeartbeatTime.Time.Before(start.Truncate(time.Second))
 	})
 }
 

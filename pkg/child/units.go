@@ -22,6 +22,8 @@ import (
 // Units that are no components of their own but steps of the node role.
 const (
 	unitAddons     = "addons"
+	unitRoles      = "api-roles"
+	unitStaleNode  = "stale-node"
 	unitImages     = "images"
 	unitRegistered = "node-registered"
 	unitCNI        = "cni"
@@ -44,12 +46,12 @@ type program struct {
 func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	programs := []program{
 		{etcd.Render, etcd.Ready, nil, nil},
-		{apiserver.Render, apiserver.Ready, needs(etcd.Name), nil},
-		{controllermanager.Render, controllermanager.Ready, needs(apiserver.Name), nil},
-		{scheduler.Render, scheduler.Ready, needs(apiserver.Name), nil},
+		{apiserver.Render, apiserver.Serving, needs(etcd.Name), nil},
+		{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
+		{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
 		{containerd.Render, containerd.Ready, nil, n.adaptContainerd},
-		{kubelet.Render, kubelet.Ready, needs(containerd.Name, apiserver.Name), nil},
-		{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), nil},
+		{kubelet.Render, kubelet.Ready, needs(containerd.Name, unitStaleNode), nil},
+		{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil},
 		{flannel.Render, flannel.Ready, needs(unitRegistered, unitAddons), nil},
 	}
 	var (
@@ -142,15 +144,25 @@ func (n *nodeRole) transition(t supervisor.Transition) {
 		Name: t.Unit, State: status.ComponentState(t.To), PID: t.PID, Restarts: t.Restarts, Reason: t.Reason, Since: t.Time,
 	}
 	for _, u := range n.group.Status() {
-		if u.Name != t.Unit {
-			continue
-		}
-		c.Log = u.LogPath
-		if u.State == t.To {
-			for _, w := range u.WaitingFor {
-				c.WaitingFor = append(c.WaitingFor, w.String())
+		if u.Name == t.Unit {
+			now := picture(u)
+			c.Log = now.Log
+			if u.State == t.To {
+				c.WaitingFor = now.WaitingFor
 			}
 		}
 	}
 	n.hub.SetComponent(c, t.Tail)
+}
+
+// picture is a unit as the status shows it.
+func picture(u supervisor.UnitStatus) status.Component {
+	c := status.Component{
+		Name: u.Name, State: status.ComponentState(u.State), Since: u.Since, PID: u.PID, Restarts: u.Restarts,
+		Reason: u.Reason, Log: u.LogPath,
+	}
+	for _, w := range u.WaitingFor {
+		c.WaitingFor = append(c.WaitingFor, w.String())
+	}
+	return c
 }

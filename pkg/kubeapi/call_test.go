@@ -183,6 +183,7 @@ func TestApplyKeepsTheLastReason(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f.other = func(w http.ResponseWriter, r *http.Request) {
 		if asked++; asked == 5 {
+			bodyOf(r) // the server notices a client that leaves only once the body is read
 			cancel()
 			<-r.Context().Done()
 			return

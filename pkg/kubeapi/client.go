@@ -29,7 +29,9 @@ const (
 
 	mimeJSON       = "application/json"
 	mimeMergePatch = "application/merge-patch+json"
-	mimeApplyPatch = "application/apply-patch+yaml"
+	// A strategic merge patch changes one condition of a list, by its type.
+	mimeStrategicPatch = "application/strategic-merge-patch+json"
+	mimeApplyPatch     = "application/apply-patch+yaml"
 
 	// maxErrorBody bounds how much of a refusal's body is read.
 	maxErrorBody = 64 << 10

@@ -9,6 +9,7 @@ import (
 	"net/url"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -116,6 +117,41 @@ func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[strin
 	}, nil)
 	if err != nil {
 		return fmt.Errorf("label node %s: %w", name, err)
+	}
+	return nil
+}
+
+// MarkNodeNotReady sets the Ready condition of the Node object name to Unknown, as the control plane does with a node
+// that went silent. A Node that is not Ready, or does not exist, is left alone.
+//
+// It is for the beginning of a node's run: the Node object still says what it said at the end of the last one, and a
+// kubelet that finds its Node Ready skips the quick first reports and waits for its next regular one (kubelet 1.37,
+// fastNodeStatusUpdate).
+func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message string) error {
+	var node corev1.Node
+	path := nodesPath + "/" + url.PathEscape(name)
+	err := c.do(ctx, request{method: http.MethodGet, path: path}, &node)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read node %s: %w", name, err)
+	}
+	if ready, _ := NodeReady(&node); !ready {
+		return nil
+	}
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: reason, Message: message,
+		LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
+	}}}})
+	if err != nil {
+		return fmt.Errorf("mark node %s: %w", name, err)
+	}
+	err = c.do(ctx, request{
+		method: http.MethodPatch, path: path + "/status", contentType: mimeStrategicPatch, body: body,
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("mark node %s: %w", name, err)
 	}
 	return nil
 }

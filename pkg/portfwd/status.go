@@ -12,7 +12,7 @@ type State string
 const (
 	// StateOpen: the host port accepts.
 	StateOpen State = "open"
-	// StatePending: asked for, or about to be; with an Error, the port manager does not answer.
+	// StatePending: about to be opened or closed; with an Error, the port manager does not answer.
 	StatePending State = "pending"
 	// StateFailed: refused; it is tried again by itself.
 	StateFailed State = "failed"
@@ -49,13 +49,13 @@ type Event struct {
 	Reason, Message, Hint string
 }
 
-// Status returns all wanted forwards, and those that could not be removed, sorted by port, address and protocol. It may
-// be called at any time from any goroutine.
+// Status returns all wanted forwards, and those that were wanted until they are closed, sorted by port, address and
+// protocol. It may be called at any time from any goroutine.
 func (f *Forwarder) Status() []PortStatus {
 	f.mu.Lock()
 	shown := make([]*entry, 0, len(f.entries))
 	for _, e := range f.entries {
-		if e.want != nil || e.err != nil {
+		if e.want != nil || e.err != nil || e.have != nil && e.have.ours && e.owner != (Owner{}) {
 			shown = append(shown, e)
 		}
 	}

@@ -125,7 +125,7 @@ func (n *testNode) use(nodePort int) {
 	sub("cluster DNS", func(n *testNode) {
 		eventually(n.t, podLimit, "the Service's name resolves in a pod", func() error {
 			out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--",
-				"wget", "-q", "-O", "-", "-T", "5", "http://web.default.svc.cluster.local/")
+				"netprobe", "get", "http://web.default.svc.cluster.local/")
 			if code != 0 || !strings.Contains(out, "hello") {
 				return fmt.Errorf("exit %d: %s%s", code, out, stderr)
 			}
@@ -217,7 +217,7 @@ func (n *testNode) hostNetwork() {
 	n.t.Helper()
 	fetch := func(address string) (string, int) {
 		out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--",
-			"wget", "-q", "-O", "-", "-T", "5", "http://"+address+"/")
+			"netprobe", "get", "http://"+address+"/")
 		return out + stderr, code
 	}
 	if ip := hostAddress(n.t); ip != "" {

@@ -19,7 +19,7 @@ func TestBadInput(t *testing.T) {
 	require(t)
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
 	assert.NilError(t, err)
-	defer taken.Close()
+	t.Cleanup(func() { _ = taken.Close() }) // after the subtests, which run in parallel
 	_, takenPort, err := net.SplitHostPort(taken.Addr().String())
 	assert.NilError(t, err)
 	file := func(text string) string {
