@@ -56,7 +56,8 @@ type NodeConfig struct {
 	Restart      Restart      `json:"restart"`
 }
 
-// Network drivers. DriverAuto takes slirp4netns where it is found and gvisor-tap-vsock, which is built in, elsewhere.
+// Network drivers. DriverAuto takes slirp4netns where it is found and gvisor-tap-vsock, which needs no program of the
+// host, elsewhere. There is no driver for the host's own network: Validate says why.
 const (
 	DriverAuto       = "auto"
 	DriverSlirp      = "slirp4netns"
@@ -64,7 +65,6 @@ const (
 	DriverPasta      = "pasta"
 	DriverLXCUserNIC = "lxc-user-nic"
 	DriverVPNKit     = "vpnkit"
-	DriverHost       = "host"
 )
 
 // Network is the node's uplink: how its network namespace reaches the world.
@@ -78,7 +78,7 @@ type Network struct {
 	AllowHostLoopback bool `json:"allowHostLoopback"`
 	// IPv6 enables IPv6 on the tap where the driver can.
 	IPv6 bool `json:"ipv6"`
-	// SlirpSandbox and SlirpSeccomp confine slirp4netns: auto, true or false as in RootlessKit.
+	// SlirpSandbox and SlirpSeccomp confine slirp4netns: to a mount namespace of its own, by a seccomp filter.
 	SlirpSandbox bool `json:"slirpSandbox"`
 	SlirpSeccomp bool `json:"slirpSeccomp"`
 	// LXCBridge is the bridge that lxc-user-nic connects to.
@@ -110,7 +110,7 @@ type API struct {
 
 // Ports says how Service ports reach the host.
 type Ports struct {
-	// Driver is builtin, or none for no forwarding at all (with network.driver host nothing needs forwarding).
+	// Driver is builtin, or none for no forwarding at all, not even of the API server.
 	Driver string `json:"driver"`
 	// SourceIPTransparent keeps the client's address of TCP connections where the kernel can.
 	SourceIPTransparent bool `json:"sourceIPTransparent"`
@@ -215,8 +215,8 @@ type Certificates struct {
 	Lifetime   Duration `json:"lifetime"`
 }
 
-// Inside are the ports that components listen on in the node's own network namespace. They need changing only with
-// network.driver host.
+// Inside are the TCP ports that components listen on in the node's own network namespace, where they collide only with
+// pods of the host's network (hostNetwork: true), which is the node's.
 type Inside struct {
 	APIServerPort         int `json:"apiServerPort"`
 	EtcdClientPort        int `json:"etcdClientPort"`

@@ -40,7 +40,7 @@ func (c *NodeConfig) Validate() error {
 // Permitted values of the fields that are a choice.
 func logLevels() []string { return []string{"debug", "info", "warning", "error"} }
 func networkDrivers() []string {
-	return []string{DriverAuto, DriverSlirp, DriverGvisor, DriverPasta, DriverLXCUserNIC, DriverVPNKit, DriverHost}
+	return []string{DriverAuto, DriverSlirp, DriverGvisor, DriverPasta, DriverLXCUserNIC, DriverVPNKit}
 }
 func evictionSignals() []string {
 	return []string{

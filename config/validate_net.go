@@ -17,9 +17,17 @@ const (
 	maxNodeCIDRBits, maxNodeMask = 16, 29
 )
 
+// driverHost is RootlessKit's name for no network namespace of its own, which users of it may ask for.
+const driverHost = "host"
+
 func (c *NodeConfig) validateNetwork(fs *faults) {
 	n := c.Network
-	oneOf(fs, "network.driver", n.Driver, networkDrivers()...)
+	if n.Driver == driverHost {
+		fs.add("network.driver", "leave network.driver out, or choose one of "+strings.Join(networkDrivers(), ", "),
+			"%s: an account has no rights over the host's network namespace, so no CNI plugin could give a pod a network there", n.Driver)
+	} else {
+		oneOf(fs, "network.driver", n.Driver, networkDrivers()...)
+	}
 	inRange(fs, "network.mtu", n.MTU, minMTU, maxMTU)
 	if n.IPv6 && n.MTU >= minMTU && n.MTU < minMTUv6 {
 		fs.add("network.mtu", "", "%d: IPv6 (network.ipv6) needs at least %d", n.MTU, minMTUv6)
@@ -112,9 +120,7 @@ func (c *NodeConfig) validateOverlaps(fs *faults) {
 	}
 	add("cluster.podCIDR", c.Cluster.PodCIDR)
 	add("cluster.serviceCIDR", c.Cluster.ServiceCIDR)
-	if c.Network.Driver != DriverHost {
-		add("network.cidr", c.Network.CIDR)
-	}
+	add("network.cidr", c.Network.CIDR)
 	for i, a := range networks {
 		for _, b := range networks[:i] {
 			if a.prefix.Overlaps(b.prefix) {
@@ -172,9 +178,6 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	}
 	if len(c.Ports.Static) > 0 && c.Ports.Driver == "none" {
 		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
-	}
-	if len(c.Ports.Static) > 0 && c.Network.Driver == DriverHost {
-		fs.add("ports.static", "", "cannot be forwarded with network.driver host, where the node's ports are the host's")
 	}
 	c.validateForwards(fs)
 }

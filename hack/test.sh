@@ -20,15 +20,8 @@ race() { CGO_ENABLED=1 go test -race -timeout "$unit_limit" "$@"; }
 unit() {
 	say "unit tests, with the race detector"
 	race ./...
-	local module
-	for module in components/*/go.mod components/internal/*/go.mod; do
-		[ -e "$module" ] || continue
-		module=$(dirname "$module")
-		if ls "$module"/*_test.go "$module"/internal/*/*_test.go >/dev/null 2>&1; then
-			say "unit tests of $module"
-			(cd "$module" && CGO_ENABLED=0 go test -timeout "$unit_limit" ./...)
-		fi
-	done
+	say "unit tests of the components"
+	components/test.sh
 	if [ "$(id -u)" = 0 ]; then
 		say "unit tests again, as an ordinary user"
 		unit_as_user

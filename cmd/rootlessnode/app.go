@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
@@ -47,6 +48,7 @@ type app struct {
 	out, err io.Writer
 	env      func(string) string
 	uid      int
+	inUserNS func() bool
 	now      func() time.Time
 	// newNode and attach make the node's handle.
 	newNode func(*config.NodeConfig, node.Options) (handle, error)
@@ -58,7 +60,7 @@ type app struct {
 func newApp() *app {
 	return &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, out: os.Stdout, err: os.Stderr,
-		env: os.Getenv, uid: os.Geteuid(), now: time.Now,
+		env: os.Getenv, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
 		replace: replaceProcess,

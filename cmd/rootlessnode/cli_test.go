@@ -66,9 +66,13 @@ func TestRootIsRefused(t *testing.T) {
 		c := newCLI(t)
 		c.uid = 0
 		assert.Check(t, is.Equal(c.run(args...), errdefs.ExitPreflight), "%v", args)
-		assert.Check(t, is.Contains(c.err.String(), "error: run as an ordinary user"))
+		assert.Check(t, is.Contains(c.err.String(), "error: run as an ordinary user: a rootless node is not for root"))
 		assert.Check(t, is.Len(c.node.calls, 0))
 	}
+	c := newCLI(t)
+	c.uid, c.inUserNS = 0, func() bool { return true }
+	assert.Equal(t, c.run("up"), errdefs.ExitPreflight)
+	assert.Assert(t, is.Contains(c.err.String(), "uid 0 is root here too, that of another user namespace"))
 	for _, args := range [][]string{{"version"}, {"config", "default"}, {"completion", "bash"}, {"help"}, {"up", "--help"}, {"check"}, {"host"}, {}} {
 		c := newCLI(t)
 		c.uid = 0

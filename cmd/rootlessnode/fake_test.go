@@ -113,7 +113,7 @@ func newCLI(t *testing.T) *cli {
 	}
 	c.app = &app{
 		stdin: null, stdout: null, stderr: null, out: &c.out, err: &c.err,
-		env: func(k string) string { return c.env[k] }, uid: 1000, now: func() time.Time { return at(10) },
+		env: func(k string) string { return c.env[k] }, uid: 1000, inUserNS: func() bool { return false }, now: func() time.Time { return at(10) },
 		newNode: func(cfg *config.NodeConfig, _ node.Options) (handle, error) { return open(cfg) },
 		attach: func(name string, _ node.Options) (handle, error) {
 			cfg := config.Default()

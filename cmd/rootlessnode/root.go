@@ -130,8 +130,13 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if _, ok := cmd.Annotations[allowRoot]; ok || a.uid != 0 {
 		return nil
 	}
-	return errdefs.WithHint(
-		errdefs.Class(errdefs.ErrPreflight, errors.New("run as an ordinary user: a rootless node is not for root")), a.rootHint())
+	err, hint := errors.New("run as an ordinary user: a rootless node is not for root"), a.rootHint()
+	if a.inUserNS() {
+		err = errors.New("run as an ordinary user: uid 0 is root here too, that of another user namespace")
+		hint = "leave that user namespace (unshare, a rootless container, a node's own shell)," +
+			"\nor in a container with ids enough for an account of its own:\n" + hint
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), hint)
 }
 
 // rootHint is the way for root: the account that was set up, or to set one up.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -146,12 +147,27 @@ func register(ctx context.Context, wg *sync.WaitGroup, o options, config *subnet
 	if err != nil {
 		return nil, fmt.Errorf("backend %s: %w", config.BackendType, err)
 	}
-	network, err := b.RegisterNetwork(ctx, wg, config)
-	if err != nil {
-		return nil, fmt.Errorf("backend %s: %w", config.BackendType, err)
+	for {
+		network, err := b.RegisterNetwork(ctx, wg, config)
+		if err == nil {
+			return network, nil
+		}
+		// The manager's own copy of the Node may be a moment older than the one in which we saw the pod CIDR.
+		if !strings.Contains(err.Error(), notAssigned) || ctx.Err() != nil {
+			return nil, fmt.Errorf("backend %s: %w", config.BackendType, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(registerPause):
+		}
 	}
-	return network, nil
 }
+
+// notAssigned is how flannel's subnet manager says that the Node has no pod CIDR, as far as it knows.
+const notAssigned = "pod cidr not assigned"
+
+// registerPause lies between two attempts to register.
+const registerPause = 20 * time.Millisecond
 
 // findInterface tries what the flags ask for, in their documented order, and the
 // interface of a public address or of the default route when they ask for nothing.

@@ -70,6 +70,7 @@ var OrdinaryUser = Requirement{"user", func() error {
 // UserNS: a process may make a user and mount namespace with its own id mapped to 0.
 var UserNS = Requirement{"userns", func() error {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // a program with the race detector sleeps at its end
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"gotest.tools/v3/assert"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // The test binary starts itself in two further parts: as one test inside a sandbox (envSandbox), and as a process that

@@ -11,8 +11,8 @@ import (
 
 	"gotest.tools/v3/assert"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
 )
 
 func assertPrepared(t *testing.T, sb *sandbox) {

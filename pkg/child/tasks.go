@@ -20,6 +20,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -42,7 +43,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		Name: unitNodeReady, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
 	}
 	return []supervisor.Unit{
-		oneShot(unitRoles, supervisor.Poll(readyPoll, apiserver.Name, apiserver.Ready(n.env)), apiserver.Name),
+		oneShot(unitRoles, n.waitRoles, apiserver.Name),
 		oneShot(unitStaleNode, n.markStale, apiserver.Name),
 		oneShot(unitAddons, n.applyAddons, apiserver.Name),
 		images,
@@ -65,6 +66,18 @@ func (n *nodeRole) applyAddons(ctx context.Context) error {
 		return err
 	}
 	return c.Apply(ctx, manifests)
+}
+
+// waitRoles waits until the control plane's own users may do their work. Before that they could only be refused, and they
+// answer refusals with long pauses.
+func (n *nodeRole) waitRoles(ctx context.Context) error {
+	c, err := n.client()
+	if err != nil {
+		return err
+	}
+	return supervisor.Poll(readyPoll, "the default roles", func(ctx context.Context) error {
+		return c.HasRoleBindings(ctx, pki.UserControllerManager, pki.UserScheduler, "system:node-proxier")
+	})(ctx)
 }
 
 // markStale takes back the readiness that the Node object has from the last run, before the kubelet sees it.

@@ -46,13 +46,14 @@ type program struct {
 func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	programs := []program{
 		{etcd.Render, etcd.Ready, nil, nil},
-		{apiserver.Render, apiserver.Serving, needs(etcd.Name), nil},
+		// It waits for etcd by itself, and has a second of work to do before it asks.
+		{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, nil},
 		{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
 		{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
 		{containerd.Render, containerd.Ready, nil, n.adaptContainerd},
 		{kubelet.Render, kubelet.Ready, needs(containerd.Name, unitStaleNode), nil},
 		{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil},
-		{flannel.Render, flannel.Ready, needs(unitRegistered, unitAddons), nil},
+		{flannel.Render, flannel.Ready, needs(unitAddons), nil},
 	}
 	var (
 		units []supervisor.Unit

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 const (

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
 )
 
 // envEnter makes the test binary enter as the user that it names.

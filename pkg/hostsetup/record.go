@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // RecordDir keeps one record for each account that the host was set up for.

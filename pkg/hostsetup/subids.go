@@ -7,7 +7,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 func (e *env) ownRows() map[string][]string {

@@ -11,7 +11,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // leaves makes a cgroup for each program below one of the test's own. Only root may do so everywhere.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 func checkAccount(_ context.Context, h *host) []Finding {

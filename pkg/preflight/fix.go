@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // sudoMark stands before a command for root, until it is known how root is become here.

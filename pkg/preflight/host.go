@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // programTimeout bounds each program that a check runs. They answer in milliseconds; one that hangs is a finding.

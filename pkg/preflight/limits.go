@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 func checkOpenFiles(_ context.Context, h *host) []Finding {

@@ -36,18 +36,12 @@ func (p wantedPort) network() string {
 
 func (p wantedPort) address() string { return net.JoinHostPort(p.ip.String(), strconv.Itoa(p.port)) }
 
-// wantedPorts lists what the config wants: the API server's port and the static forwards, or with the host's own
-// network the components' ports. Node ports are not known yet; one that is taken is an event of the running node.
+// wantedPorts lists what the config wants: the API server's port and the static forwards. Node ports are not known yet;
+// one that is taken is an event of the running node.
 func wantedPorts(c *config.NodeConfig) []wantedPort {
 	var out []wantedPort
 	add := func(role, field, proto string, ip netip.Addr, port int, another string) {
 		out = append(out, wantedPort{role, field, proto, ip, port, another})
-	}
-	if c.Network.Driver == config.DriverHost {
-		for _, p := range insideRoles(c) {
-			add(p.role, p.field, "tcp", netip.IPv4Unspecified(), p.port, fmt.Sprintf("--set %s=%d", p.field, p.port+1))
-		}
-		return out
 	}
 	if c.Ports.Driver == "none" {
 		return nil
@@ -66,32 +60,6 @@ func wantedPorts(c *config.NodeConfig) []wantedPort {
 		}
 	}
 	return out
-}
-
-type insideRole struct {
-	role, field string
-	port        int
-}
-
-func insideRoles(c *config.NodeConfig) []insideRole {
-	i := c.Inside
-	roles := []insideRole{
-		{"kubelet", "inside.kubeletPort", i.KubeletPort},
-		{"kubelet health", "inside.kubeletHealthzPort", i.KubeletHealthzPort},
-		{"kube-proxy health", "inside.kubeProxyHealthzPort", i.KubeProxyHealthzPort},
-		{"kube-proxy metrics", "inside.kubeProxyMetricsPort", i.KubeProxyMetricsPort},
-		{"flannel health", "inside.flannelHealthzPort", i.FlannelHealthzPort},
-	}
-	if c.ControlPlane.Embedded {
-		roles = append(roles,
-			insideRole{"API server", "inside.apiServerPort", i.APIServerPort},
-			insideRole{"etcd client", "inside.etcdClientPort", i.EtcdClientPort},
-			insideRole{"etcd peer", "inside.etcdPeerPort", i.EtcdPeerPort},
-			insideRole{"etcd metrics", "inside.etcdMetricsPort", i.EtcdMetricsPort},
-			insideRole{"controller manager", "inside.controllerManagerPort", i.ControllerManagerPort},
-			insideRole{"scheduler", "inside.schedulerPort", i.SchedulerPort})
-	}
-	return roles
 }
 
 func checkPorts(_ context.Context, h *host) []Finding {

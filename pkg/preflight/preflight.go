@@ -16,8 +16,8 @@ import (
 	"sync"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -152,8 +152,14 @@ func checkRoot(h *host) Finding {
 		return f
 	}
 	f := fail("a node is run by an ordinary user, not by root")
+	once := "# once, for an account of its own:"
+	if h.probes.InUserNS() {
+		f = fail("a node is run by an ordinary user, and uid 0 is root here too: that of another user namespace")
+		f.fix.add("# leave that namespace (unshare, a rootless container, a node's own shell) and run it as the account that made it;")
+		once = "# or, where this is a container with ids enough for an account of its own, once:"
+	}
 	f.Check = rootCheck
-	f.fix.add("# once, for an account of its own:",
+	f.fix.add(once,
 		h.self()+" host setup --user rootlessnode --create-user",
 		"# then, each time:",
 		h.self()+" host enter --user rootlessnode -- up")

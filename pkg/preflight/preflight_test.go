@@ -16,9 +16,9 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/golden"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -95,6 +95,12 @@ func TestRootIsToldOnlyThat(t *testing.T) {
 /usr/local/bin/rootlessnode host setup --user rootlessnode --create-user
 # then, each time:
 /usr/local/bin/rootlessnode host enter --user rootlessnode -- up`)
+
+	f.in.Probes.InUserNS = func() bool { return true }
+	err = Err(Run(t.Context(), f.in))
+	assert.Error(t, err, "root: a node is run by an ordinary user, and uid 0 is root here too: that of another user namespace")
+	assert.Assert(t, strings.HasPrefix(errdefs.ReportOf(err).Hints[0], "# leave that namespace (unshare,"))
+	assertShell(t, errdefs.ReportOf(err).Hints[0])
 }
 
 func TestDeepAndHintsFromElsewhere(t *testing.T) {
@@ -280,8 +286,8 @@ func TestChecks(t *testing.T) {
 		{"no tun", "tun", func(f *fakeHost) { f.remove("dev/net") },
 			"fail: /dev/net/tun: no such file or directory\n  sudo modprobe tun\n  sudo mkdir -p /dev/net\n" +
 				"  test -c /dev/net/tun || sudo mknod -m 0666 /dev/net/tun c 10 200\n" + setup},
-		{"host network needs no tun", "tun", func(f *fakeHost) { f.remove("dev/net"); f.set("network.driver", "host") },
-			"pass: network driver host needs no /dev/net/tun\n"},
+		{"a veth needs no tun", "tun", func(f *fakeHost) { f.remove("dev/net"); f.set("network.driver", "lxc-user-nic") },
+			"pass: network driver lxc-user-nic needs no /dev/net/tun\n"},
 		{"E7 noexec", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOEXEC | unix.ST_NODEV}) },
 			"fail: data dir /ROOT/data is on a mount with nodev,noexec: no program of an image can be run\n" + local},
 		{"E8 nosuid", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOSUID | unix.ST_NODEV}) },
@@ -344,16 +350,6 @@ func TestChecks(t *testing.T) {
 		},
 			"pass: free: 127.0.0.1:6443/tcp (api.port), 127.0.0.1:80/tcp (ports.static[0]), [::1]:80/tcp (ports.static[0]), [::1]:53/udp (ports.static[1])\n"},
 		{"no forwarding", "ports", func(f *fakeHost) { f.set("ports.driver", "none") }, "pass: no port of the host is wanted\n"},
-		{"G11 host network", "ports", func(f *fakeHost) {
-			f.set("network.driver", "host")
-			f.in.Probes.Listen = func(_, address string) error {
-				if address == "0.0.0.0:10250" {
-					return unix.EADDRINUSE
-				}
-				return nil
-			}
-		}, "fail: kubelet (inside.kubeletPort) wants 0.0.0.0:10250/tcp, which is in use\n" +
-			"  # choose another: --set inside.kubeletPort=10251, or see who has it:\n  ss -Hlnp 'sport = :10250'\n"},
 		{"host is in the pods' network", "routes", func(f *fakeHost) { f.route("cni0", "00012A0A", "00FFFFFF") },
 			"fail: cluster.podCIDR 10.42.0.0/16 overlaps the host's route to 10.42.1.0/24 (cni0): addresses in both cannot be reached from the node\n" +
 				"  # choose a range that the host is not in: --set cluster.podCIDR=10.142.0.0/16\n"},
@@ -480,7 +476,7 @@ func TestResolveRuntimeDir(t *testing.T) {
 func TestResolveRuntimeDirForRoot(t *testing.T) {
 	t.Parallel()
 	_, _, err := ResolveRuntimeDir(nil, 0, t.TempDir())
-	assert.Error(t, err, "root: a node is run by an ordinary user, not by root")
+	assert.ErrorContains(t, err, "root: a node is run by an ordinary user") // and of which namespace, if not the initial one
 }
 
 func (f *fakeHost) own(path string, mode os.FileMode) string {

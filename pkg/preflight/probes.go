@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
@@ -25,6 +26,8 @@ type Probes struct {
 	MayMapIDs func(path string, gids bool) (bool, error)
 	// Delegation finds the cgroup that the node would use.
 	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
+	// InUserNS tells whether this process is in a user namespace other than the initial one.
+	InUserNS func() bool
 }
 
 // FileSystem is what statfs(2) tells.
@@ -54,6 +57,9 @@ func (p Probes) orReal() Probes {
 	}
 	if p.Delegation == nil {
 		p.Delegation = delegation
+	}
+	if p.InUserNS == nil {
+		p.InUserNS = userns.Inside
 	}
 	return p
 }

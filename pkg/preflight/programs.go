@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // checkPrograms looks for what RootlessKit (ip), the kubelet (mount, umount), and kube-proxy and the CNI plugins (nft or
@@ -126,8 +126,7 @@ func (h *host) programVersion(ctx context.Context, path string) (string, error) 
 
 // checkTun opens the device that gives the node its interface; opening alone makes nothing.
 func checkTun(_ context.Context, h *host) []Finding {
-	switch h.cfg.Network.Driver {
-	case config.DriverHost, config.DriverLXCUserNIC:
+	if h.cfg.Network.Driver == config.DriverLXCUserNIC {
 		return []Finding{pass("network driver %s needs no %s", h.cfg.Network.Driver, hostinfo.TunDevice)}
 	}
 	f, err := os.OpenFile(h.path(hostinfo.TunDevice), os.O_RDWR|unix.O_CLOEXEC, 0)

@@ -10,8 +10,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"github.com/rootlessnode/rootlessnode/config"
 )
 
 // route is one IPv4 route of the host.
@@ -59,9 +57,7 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 	networks := []network{
 		{"cluster.podCIDR", c.Cluster.PodCIDR, "10.142.0.0/16", true},
 		{"cluster.serviceCIDR", c.Cluster.ServiceCIDR, "10.143.0.0/16", true},
-	}
-	if c.Network.Driver != config.DriverHost {
-		networks = append(networks, network{"network.cidr", c.Network.CIDR, "10.241.2.0/24", false})
+		{"network.cidr", c.Network.CIDR, "10.241.2.0/24", false},
 	}
 	routes := parseRoutes(b)
 	var found []Finding

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rootlessnode/rootlessnode/pkg/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // minUserNamespaces is where a node with some pods of hostUsers: false may run out (RootlessKit warns there too).

@@ -2,7 +2,10 @@
 package arrows
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,21 +15,27 @@ import (
 
 const module = "github.com/rootlessnode/rootlessnode/"
 
+// testFloor is that of tests and examples, which may import what they like.
+const testFloor = 7
+
+// testsOnly are the packages that nothing but tests imports.
+var testsOnly = []string{"internal/testutil", "pkg/component/internal/fixture"}
+
 // floors: a package imports only packages of lower floors. A prefix that ends in a slash covers everything below it.
 var floors = []struct {
 	floor    int
 	packages []string
 	why      string
 }{
-	{7, []string{"test/", "examples/"}, "nothing imports tests and examples"},
+	{testFloor, []string{"test/", "examples/"}, "nothing imports tests and examples"},
 	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc"}, "programs are on top"},
 	{5, []string{"pkg/node"}, "the embedder's door stands on both roles"},
 	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
 	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup"}, "checks and components use mechanisms, roles use them"},
-	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/mountns", "pkg/kubeapi", "pkg/nodeexec"},
+	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/kubeapi", "pkg/nodeexec"},
 		"mechanisms are strangers to one another"},
 	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
-	{0, []string{"pkg/internal/"}, "helpers without knowledge of a node"},
+	{0, []string{"internal/hostinfo", "internal/specfilter", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
 }
 
 // family lists packages that may import one another though they are on one floor.
@@ -45,15 +54,20 @@ var guarded = []struct {
 	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/portfwd"},
 		"its traps are handled in few places"},
 	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "one package speaks to the cgroup file system"},
-	{"github.com/opencontainers/runc/", []string{"pkg/internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
+	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
 	{"k8s.io/client-go", []string{"pkg/kubeapi"}, "the API calls that we need are behind small interfaces"},
 	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not bring a command line along"},
 }
 
+// matches tells whether pkg is name, or below it where name ends in a slash.
+func matches(pkg, name string) bool {
+	return pkg == name || strings.HasSuffix(name, "/") && strings.HasPrefix(pkg, name)
+}
+
 func floorOf(pkg string) (int, string, bool) {
 	for _, f := range floors {
-		for _, p := range f.packages {
-			if pkg == p || strings.HasSuffix(p, "/") && strings.HasPrefix(pkg, p) {
+		for _, name := range f.packages {
+			if matches(pkg, name) {
 				return f.floor, f.why, true
 			}
 		}
@@ -63,38 +77,93 @@ func floorOf(pkg string) (int, string, bool) {
 
 func related(a, b string) bool {
 	in := func(pkg string, list []string) bool {
-		return slices.ContainsFunc(list, func(p string) bool {
-			return pkg == p || strings.HasSuffix(p, "/") && strings.HasPrefix(pkg, p)
-		})
+		return slices.ContainsFunc(list, func(name string) bool { return matches(pkg, name) })
 	}
 	return slices.ContainsFunc(family, func(list []string) bool { return in(a, list) && in(b, list) })
 }
 
+// pkgImports is one package of ours as go list sees it. Paths of ours are without the module's.
+type pkgImports struct {
+	path           string
+	imports, tests []string
+}
+
+func list(t *testing.T) []pkgImports {
+	t.Helper()
+	const format = `{{.ImportPath}};{{join .Imports " "}};{{join .TestImports " "}} {{join .XTestImports " "}}`
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", format, module+"...").Output()
+	assert.NilError(t, err)
+	var all []pkgImports
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSpace(line), ";")
+		assert.Equal(t, len(f), 3, line)
+		all = append(all, pkgImports{strings.TrimPrefix(f[0], module), strings.Fields(f[1]), strings.Fields(f[2])})
+	}
+	return all
+}
+
 func TestArrows(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, module+"...").Output()
-	assert.NilError(t, err)
-	for line := range strings.Lines(string(out)) {
-		fields := strings.Fields(line)
-		from := strings.TrimPrefix(fields[0], module)
-		floor, _, known := floorOf(from)
+	met := map[string]bool{}
+	for _, p := range list(t) {
+		floor, _, known := floorOf(p.path)
 		if !known {
-			t.Errorf("%s stands on no floor: add it to this test and to docs/architecture.md", from)
+			t.Errorf("%s stands on no floor: add it to this test and to docs/architecture.md", p.path)
 			continue
 		}
-		for _, to := range fields[1:] {
-			checkImport(t, from, floor, to)
+		for _, to := range p.imports {
+			checkImport(t, p.path, floor, to)
+			checkGuarded(t, p.path, floor, to)
+			if own := strings.TrimPrefix(to, module); slices.Contains(testsOnly, own) && floor < testFloor {
+				t.Errorf("%s imports %s, which is for tests", p.path, own)
+			}
 		}
+		for _, to := range p.tests {
+			if strings.TrimPrefix(to, module) != p.path {
+				checkImport(t, p.path, floor, to)
+			}
+		}
+		for _, f := range floors {
+			for _, name := range f.packages {
+				met[name] = met[name] || matches(p.path, name)
+			}
+		}
+	}
+	for name, found := range met {
+		assert.Check(t, found, "%s is in this test and in no directory", name)
 	}
 }
 
-func checkImport(t *testing.T, from string, floor int, to string) {
-	t.Helper()
-	for _, g := range guarded {
-		if strings.HasPrefix(to, g.path) && !slices.Contains(g.only, from) && floor < 7 {
-			t.Errorf("%s imports %s, which only %s may: %s", from, to, strings.Join(g.only, ", "), g.why)
+// TestArchitecturePageDrawsTheFloors compares the drawing of docs/architecture.md with floors, both ways.
+func TestArchitecturePageDrawsTheFloors(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "architecture.md"))
+	assert.NilError(t, err)
+	drawn := map[string]int{}
+	row := regexp.MustCompile(`(?m)^([0-7])  (.+)$`)
+	for _, m := range row.FindAllStringSubmatch(string(page), -1) {
+		for _, word := range strings.Fields(m[2]) {
+			if _, _, known := floorOf(strings.TrimSuffix(word, "*")); known {
+				drawn[word] = int(m[1][0] - '0')
+			}
 		}
 	}
+	for _, f := range floors {
+		for _, name := range f.packages {
+			if strings.HasSuffix(name, "/") {
+				name += "*"
+			}
+			floor, there := drawn[name]
+			assert.Check(t, there && floor == f.floor, "docs/architecture.md does not draw %s on floor %d", name, f.floor)
+			delete(drawn, name)
+		}
+	}
+	assert.Check(t, len(drawn) == 0, "docs/architecture.md draws what this test does not know: %v", drawn)
+}
+
+// checkImport: packages of ours import downwards.
+func checkImport(t *testing.T, from string, floor int, to string) {
+	t.Helper()
 	own, inside := strings.CutPrefix(to, module)
 	if !inside {
 		return
@@ -104,4 +173,14 @@ func checkImport(t *testing.T, from string, floor int, to string) {
 		return
 	}
 	t.Errorf("%s (floor %d) imports %s (floor %d): %s", from, floor, own, below, why)
+}
+
+// checkGuarded: some modules of others are let in by one door. Tests may look behind it.
+func checkGuarded(t *testing.T, from string, floor int, to string) {
+	t.Helper()
+	for _, g := range guarded {
+		if strings.HasPrefix(to, g.path) && !slices.Contains(g.only, from) && floor < testFloor {
+			t.Errorf("%s imports %s, which only %s may: %s", from, to, strings.Join(g.only, ", "), g.why)
+		}
+	}
 }

@@ -4,24 +4,15 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
-	"gotest.tools/v3/golden"
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
 )
 
 func TestRender(t *testing.T) {
 	t.Parallel()
-	for name, env := range map[string]component.Env{"default": fixture.Env(), "poor": fixture.Poor()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r, err := Render(env)
-			assert.NilError(t, err)
-			golden.Assert(t, fixture.Text(r), name+".golden")
-		})
-	}
+	fixture.Golden(t, Render)
 }
 
 func TestAuthenticationIsUnderstood(t *testing.T) {

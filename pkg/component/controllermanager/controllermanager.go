@@ -38,22 +38,14 @@ func Render(e component.Env) (component.Rendered, error) {
 }
 
 func access(e component.Env, kubeconfig string) []string {
-	return []string{
-		component.Flag("kubeconfig", kubeconfig),
-		component.Flag("authentication-kubeconfig", kubeconfig),
-		component.Flag("authorization-kubeconfig", kubeconfig),
-		component.Flag("client-ca-file", pki.CertFile(pki.ClusterCA)),
-		component.Flag("requestheader-client-ca-file", pki.CertFile(pki.FrontProxyCA)),
-		component.Flag("bind-address", component.Loopback),
-		component.IntFlag("secure-port", e.Config.Inside.ControllerManagerPort),
-		component.Flag("tls-cert-file", pki.CertFile(pki.ControllerManager)),
-		component.Flag("tls-private-key-file", pki.KeyFile(pki.ControllerManager)),
+	flags := append([]string{component.Flag("kubeconfig", kubeconfig)},
+		pki.LoopbackFlags(pki.ControllerManager, kubeconfig, e.Config.Inside.ControllerManagerPort)...)
+	return append(flags,
 		component.Flag("leader-elect", "false"),
 		component.Flag("profiling", "false"),
 		component.IntFlag("kube-api-qps", e.Config.ControlPlane.ClientQPS),
 		component.IntFlag("kube-api-burst", e.Config.ControlPlane.ClientBurst),
-		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
-	}
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)))
 }
 
 func signing() []string {
@@ -88,8 +80,5 @@ func controllers(e component.Env) []string {
 
 // Ready asks for healthz.
 func Ready(e component.Env) func(context.Context) error {
-	return component.Probe{
-		URL:    "https://" + component.LoopbackAddress(e.Config.Inside.ControllerManagerPort) + "/healthz",
-		CAFile: pki.CertFile(pki.ClusterCA),
-	}.Check
+	return pki.LoopbackProbe(e.Config.Inside.ControllerManagerPort).Check
 }

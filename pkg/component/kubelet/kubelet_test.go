@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
-	"gotest.tools/v3/golden"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
@@ -15,14 +14,7 @@ import (
 
 func TestRender(t *testing.T) {
 	t.Parallel()
-	for name, env := range map[string]component.Env{"default": fixture.Env(), "poor": fixture.Poor()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r, err := Render(env)
-			assert.NilError(t, err)
-			golden.Assert(t, fixture.Text(r), name+".golden")
-		})
-	}
+	fixture.Golden(t, Render)
 }
 
 func decode(t *testing.T, e component.Env) kubeletv1beta1.KubeletConfiguration {

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
-	"gotest.tools/v3/golden"
 	proxyv1alpha1 "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
@@ -14,14 +13,7 @@ import (
 
 func TestRender(t *testing.T) {
 	t.Parallel()
-	for name, env := range map[string]component.Env{"default": fixture.Env(), "poor": fixture.Poor()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r, err := Render(env)
-			assert.NilError(t, err)
-			golden.Assert(t, fixture.Text(r), name+".golden")
-		})
-	}
+	fixture.Golden(t, Render)
 }
 
 func TestConfigIsUnderstood(t *testing.T) {

@@ -6,6 +6,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
@@ -48,6 +49,11 @@ func Render(e component.Env) (component.Rendered, error) {
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
+	args := slices.Concat(
+		[]string{component.Flag("config", configFile)},
+		pki.LoopbackFlags(pki.Scheduler, kubeconfigFile, e.Config.Inside.SchedulerPort),
+		[]string{component.IntFlag("v", component.Verbosity(e.Config.LogLevel))},
+	)
 	return component.Rendered{
 		Name: Name,
 		Files: []component.File{
@@ -55,25 +61,11 @@ func Render(e component.Env) (component.Rendered, error) {
 			{Path: configFile, Mode: 0o600, Data: config},
 		},
 		Path: e.BinDir(Name),
-		Args: append([]string{
-			component.Flag("config", configFile),
-			component.Flag("authentication-kubeconfig", kubeconfigFile),
-			component.Flag("authorization-kubeconfig", kubeconfigFile),
-			component.Flag("client-ca-file", pki.CertFile(pki.ClusterCA)),
-			component.Flag("requestheader-client-ca-file", pki.CertFile(pki.FrontProxyCA)),
-			component.Flag("bind-address", component.Loopback),
-			component.IntFlag("secure-port", e.Config.Inside.SchedulerPort),
-			component.Flag("tls-cert-file", pki.CertFile(pki.Scheduler)),
-			component.Flag("tls-private-key-file", pki.KeyFile(pki.Scheduler)),
-			component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
-		}, cp.SchedulerExtraArgs...),
+		Args: append(args, cp.SchedulerExtraArgs...),
 	}, nil
 }
 
 // Ready asks for healthz.
 func Ready(e component.Env) func(context.Context) error {
-	return component.Probe{
-		URL:    "https://" + component.LoopbackAddress(e.Config.Inside.SchedulerPort) + "/healthz",
-		CAFile: pki.CertFile(pki.ClusterCA),
-	}.Check
+	return pki.LoopbackProbe(e.Config.Inside.SchedulerPort).Check
 }

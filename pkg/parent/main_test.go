@@ -1,0 +1,121 @@
+package parent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+
+	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// The test binary plays every role of a node, with a child that fails where a test wants it to.
+const (
+	envFault  = "ROOTLESSNODE_TEST_FAULT"
+	envConfig = "ROOTLESSNODE_TEST_CONFIG"
+	envRT     = "ROOTLESSNODE_TEST_RUNTIME"
+)
+
+func TestMain(m *testing.M) {
+	log := logrus.New()
+	var err error
+	switch {
+	case os.Getenv(layout.EnvPipeFD) != "":
+		err = playChild(os.Getenv(envFault))
+	case os.Getenv(layout.EnvRole) == layout.RoleGuard:
+		err = RunGuard(log)
+	case os.Getenv(layout.EnvRole) == layout.RoleNode:
+		err = playNode(os.Getenv(envFault))
+	case os.Getenv(layout.EnvRole) == layout.RoleParent:
+		err = playParent(log)
+	default:
+		goleak.VerifyTestMain(m)
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+	}
+	os.Exit(errdefs.ExitCode(err))
+}
+
+func playParent(log *logrus.Logger) error {
+	var cfg config.NodeConfig
+	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &cfg); err != nil {
+		return err
+	}
+	return Run(context.Background(), Options{Config: &cfg, Runtime: layout.Runtime{Dir: os.Getenv(envRT)}, Log: log})
+}
+
+// playNode is a node role that is ready at once: the parent sees its socket, and it ends at TERM.
+func playNode(fault string) error {
+	if fault == "target" {
+		return errors.New("the node role fails at once")
+	}
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	rt := layout.Runtime{Dir: os.Getenv(envRT)}
+	if err := os.WriteFile(rt.NodeSocket(), nil, 0o600); err != nil {
+		return err
+	}
+	<-term
+	return nil
+}
+
+// playChild fails in the phase that fault names, or goes on to the node role.
+func playChild(fault string) error {
+	capable := os.Getuid() == 0 && os.Getenv("HOME") != "" && mapped()
+	if fault == "hello" || fault == "idmap" && capable {
+		return fmt.Errorf("fails in phase %s", fault)
+	}
+	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
+		return err
+	}
+	return rkchild.Child(rkchild.Opt{
+		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
+		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
+		TargetCmd: []string{"/proc/self/exe"}, NetworkDriver: faultyNetwork{slirp4netns.NewChildDriver(), fault},
+		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: builtin.NewChildDriver(os.Stderr),
+		MountProcfs: true, Propagation: "rslave", Reaper: true, EvacuateCgroup2: true,
+	})
+}
+
+// mapped tells whether this process's user namespace has its ids already: before that everything is the overflow id.
+func mapped() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	return err == nil && len(b) > 0
+}
+
+type faultyNetwork struct {
+	network.ChildDriver
+	fault string
+}
+
+func (f faultyNetwork) ConfigureNetworkChild(m *messages.ParentInitNetworkDriverCompleted, netns string) (string, error) {
+	if f.fault == "network" {
+		return "", errors.New("fails in phase network")
+	}
+	return f.ChildDriver.ConfigureNetworkChild(m, netns)
+}
+
+type faultyCopyUp struct{ fault string }
+
+func (f faultyCopyUp) CopyUp([]string) ([]string, error) {
+	if f.fault == "copyup" {
+		return nil, errors.New("fails in phase copyup")
+	}
+	return nil, nil
+}

@@ -1,0 +1,257 @@
+package parent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// endLimit is how long a test waits for what must end by itself. It is not a measurement.
+const endLimit = time.Minute
+
+// rig is a node whose roles the test binary plays.
+type rig struct {
+	t    *testing.T
+	cfg  *config.NodeConfig
+	rt   layout.Runtime
+	data layout.Data
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	testutil.Require(t, testutil.OrdinaryUser, testutil.Subids, testutil.DelegatedCgroup, testutil.Program("slirp4netns"))
+	name := fmt.Sprintf("p%d-%s", os.Getpid(), strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "/", "-"))
+	dir, err := os.MkdirTemp(os.Getenv("XDG_RUNTIME_DIR"), "rn")
+	assert.NilError(t, err)
+	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
+	cfg := config.Default()
+	cfg.Name, cfg.Network.Driver = name, config.DriverSlirp
+	cfg.DataDir = filepath.Join(dir, "data")
+	cfg.Complete(config.HostFacts{Hostname: "test", XDGDataHome: dir})
+	return &rig{t: t, cfg: cfg, rt: layout.NewRuntime(dir, name), data: layout.NewData(cfg.DataDir)}
+}
+
+// start starts a parent whose child has the given fault.
+func (r *rig) start(fault string) (cmd *exec.Cmd, output *strings.Builder) {
+	r.t.Helper()
+	encoded, err := json.Marshal(r.cfg)
+	assert.NilError(r.t, err)
+	cmd = exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), layout.EnvRole+"="+layout.RoleParent, envConfig+"="+string(encoded),
+		envRT+"="+r.rt.Dir, envFault+"="+fault)
+	output = &strings.Builder{}
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.WaitDelay = 5 * time.Second // the guard holds the same standard error for a moment
+	assert.NilError(r.t, cmd.Start())
+	return cmd, output
+}
+
+// ends waits for the parent and fails the test if it hangs.
+func (r *rig) ends(cmd *exec.Cmd, output *strings.Builder) int {
+	r.t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = cmd.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(endLimit):
+		_ = cmd.Process.Kill()
+		<-done
+		r.t.Fatalf("the parent hangs:\n%s", output)
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+// gone waits until nothing of the run is left.
+func (r *rig) gone(cgroup string) {
+	r.t.Helper()
+	r.eventually("everything is gone", func() error {
+		if h, err := Holder(r.rt); err != nil || h.Locked {
+			return fmt.Errorf("locked: %+v %w", h, err)
+		}
+		for _, p := range []string{r.rt.Dir, r.rt.Lock(), cgroup} {
+			if _, err := os.Lstat(p); p != "" && err == nil {
+				return fmt.Errorf("%s is left", p)
+			}
+		}
+		return nil
+	})
+}
+
+func (r *rig) eventually(what string, check func() error) {
+	r.t.Helper()
+	deadline := time.After(endLimit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			r.t.Fatalf("%s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// ready waits for the played node role and returns the cgroup and what the parent handed over.
+func (r *rig) ready() (string, layout.HandoverInfo) {
+	r.t.Helper()
+	var h layout.HandoverInfo
+	r.eventually("the node role runs", func() error {
+		if _, err := os.Stat(r.rt.NodeSocket()); err != nil {
+			return err
+		}
+		return layout.ReadJSON(r.rt.Handover(), &h)
+	})
+	return h.Cgroup.Path, h
+}
+
+// lives tells whether a process is more than a zombie that the host's init has not come to yet.
+func lives(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, found := strings.Cut(string(b), ") ")
+	return err == nil && found && !strings.HasPrefix(after, "Z")
+}
+
+// TestChildFails: a child that dies in any phase ends the parent, with an error, and leaves nothing. RootlessKit's own
+// parent would wait for ever after most of these.
+func TestChildFails(t *testing.T) {
+	t.Parallel()
+	for _, phase := range []string{"hello", "idmap", "copyup", "network", "target"} {
+		t.Run(phase, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			cmd, output := r.start(phase)
+			code := r.ends(cmd, output)
+			assert.Equal(t, code, errdefs.ExitComponent, "%s", output)
+			r.gone("")
+			var report errdefs.Report
+			assert.NilError(t, layout.ReadJSON(r.data.LastExit(), &report))
+			assert.Assert(t, report.Message != "")
+		})
+	}
+}
+
+func TestStops(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("")
+	cgroup, h := r.ready()
+	assert.Equal(t, h.ParentPID, cmd.Process.Pid)
+	assert.Equal(t, h.Network.IP, "10.0.2.100")
+	holder, err := Holder(r.rt)
+	assert.NilError(t, err)
+	assert.Equal(t, holder, LockHolder{Locked: true, ParentPID: cmd.Process.Pid})
+
+	second, text := r.start("")
+	assert.Equal(t, r.ends(second, text), errdefs.ExitOther)
+	assert.Assert(t, cmp.Contains(text.String(), "already running (parent pid "+strconv.Itoa(cmd.Process.Pid)))
+
+	assert.NilError(t, cmd.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
+	r.gone(cgroup)
+	_, err = os.Stat(r.data.LastExit())
+	assert.Assert(t, errors.Is(err, os.ErrNotExist), "an orderly stop leaves no report of a fault")
+}
+
+// TestParentKilled: the guard cleans up after a parent that had no chance to.
+func TestParentKilled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("")
+	cgroup, h := r.ready()
+	assert.NilError(t, cmd.Process.Kill())
+	r.ends(cmd, output)
+	r.gone(cgroup)
+	assert.Assert(t, !lives(h.ChildPID), "the child is left")
+	var report errdefs.Report
+	assert.NilError(t, layout.ReadJSON(r.data.LastExit(), &report))
+	assert.Assert(t, cmp.Contains(report.Message, "killed"))
+
+	again, output := r.start("")
+	r.ready()
+	assert.NilError(t, again.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, r.ends(again, output), 0, "%s", output)
+}
+
+// TestUplinkKilled: the end of slirp4netns stops the node, and says so.
+func TestUplinkKilled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("")
+	cgroup, _ := r.ready()
+	out, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid), "slirp4netns").Output()
+	assert.NilError(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	assert.NilError(t, err)
+	assert.NilError(t, syscall.Kill(pid, syscall.SIGKILL))
+	assert.Equal(t, r.ends(cmd, output), errdefs.ExitComponent)
+	assert.Assert(t, cmp.Contains(output.String(), "slirp4netns"))
+	assert.Assert(t, cmp.Contains(output.String(), "killed"))
+	r.gone(cgroup)
+}
+
+// TestGuardKilled: a guard that somebody ended is replaced, and the replacement does its work.
+func TestGuardKilled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("")
+	cgroup, _ := r.ready()
+	guardPID := func() (int, error) {
+		out, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid), "-f", "rootlessnode: guard").Output()
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(string(out)))
+	}
+	first, err := guardPID()
+	assert.NilError(t, err)
+	assert.NilError(t, syscall.Kill(first, syscall.SIGKILL))
+	r.eventually("another guard", func() error {
+		pid, err := guardPID()
+		if err == nil && pid == first {
+			err = errors.New("still the first")
+		}
+		return err
+	})
+	assert.NilError(t, cmd.Process.Kill())
+	r.ends(cmd, output)
+	r.gone(cgroup)
+}
+
+// TestLockIsFreedWithItsFile: a lock whose file was removed while it was held is no lock.
+func TestLockIsFreedWithItsFile(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime(t.TempDir(), "x")
+	lock, err := takeLock(rt)
+	assert.NilError(t, err)
+	_, err = takeLock(rt)
+	assert.Assert(t, errors.Is(err, errdefs.ErrAlreadyRunning))
+	assert.NilError(t, cleanUp(context.Background(), rt))
+	assert.NilError(t, lock.Close())
+	h, err := Holder(rt)
+	assert.NilError(t, err)
+	assert.Equal(t, h, LockHolder{})
+	lock, err = takeLock(rt)
+	assert.NilError(t, err)
+	assert.NilError(t, lock.Close())
+}
