@@ -54,6 +54,7 @@ type Node struct {
 	data   layout.Data
 	log    logrus.FieldLogger
 	detach bool
+	tried  []string // places that hold no components
 
 	mu     sync.Mutex
 	helper *helper
@@ -91,7 +92,7 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	n.rt = layout.NewRuntime(base, own.Name)
 	n.data = layout.NewData(own.DataDir)
 	if own.ComponentsDir == "" {
-		own.ComponentsDir = findComponents(xdgData)
+		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	return n, nil
 }
@@ -114,18 +115,14 @@ func Attach(name string, o Options) (*Node, error) {
 	return n, nil
 }
 
-// findComponents returns the components directory, or "" when there is none: the preflight says so, with the places
-// that were searched.
-func findComponents(xdgData string) string {
-	exe, err := os.Executable()
+// findComponents returns the components directory, or "" and the places that were searched when there is none: the
+// preflight says so.
+func findComponents(xdgData string) (dir string, tried []string) {
+	dir, tried, err := preflight.FindComponents("", executable(), xdgData, filepath.SplitList(os.Getenv("PATH")))
 	if err != nil {
-		return ""
+		return "", tried
 	}
-	dir, _, err := preflight.FindComponents("", exe, xdgData, filepath.SplitList(os.Getenv("PATH")))
-	if err != nil {
-		return ""
-	}
-	return dir
+	return dir, nil
 }
 
 func xdgDataHome() (string, error) {
@@ -167,7 +164,7 @@ func (n *Node) ComponentPath(name string) (string, error) {
 // Check looks at the host without changing anything and returns what it finds, good and bad.
 func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
-		Config: n.cfg, Runtime: n.rt, Data: n.data, ComponentsDir: n.cfg.ComponentsDir, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
+		Config: n.cfg, Runtime: n.rt, Data: n.data, ComponentsDir: n.cfg.ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err
