@@ -21,7 +21,7 @@ func TestLoadBytesRefuses(t *testing.T) {
 		name, text string
 		want       []string // each a whole line of the error
 	}{
-		{"unknown field", head + "netwrok: {mtu: 1}", []string{"f: netwrok: unknown field, did you mean network?"}},
+		{"unknown field", head + "networl: {mtu: 1}", []string{"f: networl: unknown field, did you mean network?"}},
 		{"unknown field below", head + "network: {mtuu: 1}", []string{"f: network.mtuu: unknown field, did you mean network.mtu?"}},
 		{"swapped letters", head + "network: {dirver: x}", []string{"f: network.dirver: unknown field, did you mean network.driver?"}},
 		{"wrong case", head + "api: {Port: 1}", []string{"f: api.Port: unknown field, did you mean api.port?"}},

@@ -84,7 +84,7 @@ func (l *logReader) follow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch log: %w", err)
 	}
-	defer w.Close()
+	defer func() { _ = w.Close() }() // nothing was written
 	if err := w.Add(filepath.Dir(l.path)); err != nil {
 		return fmt.Errorf("watch log: %w", err)
 	}

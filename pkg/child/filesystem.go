@@ -11,5 +11,5 @@ func fileSystemType(dir string) int64 {
 	if unix.Statfs(dir, &st) != nil {
 		return 0
 	}
-	return int64(st.Type)
+	return int64(st.Type) //nolint:unconvert // its type is another one on other architectures
 }

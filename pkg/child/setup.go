@@ -85,7 +85,7 @@ func (n *nodeRole) sysctls() error {
 	var errs []error
 	for _, s := range want {
 		err := os.WriteFile("/proc/sys/"+strings.ReplaceAll(s.name, ".", "/"), []byte(s.value), 0)
-		if err != nil && !(s.optional && errors.Is(err, fs.ErrNotExist)) {
+		if err != nil && (!s.optional || !errors.Is(err, fs.ErrNotExist)) {
 			errs = append(errs, fmt.Errorf("set %s=%s inside: %w", s.name, s.value, err))
 		}
 	}

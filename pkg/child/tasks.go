@@ -40,7 +40,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	images := oneShot(unitImages, n.importImages, containerd.Name)
 	images.Essential, images.GiveUpAfter = false, 0
 	ready := supervisor.Unit{
-		Name: unitNodeReady, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
+		Name: unitNode, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
 	}
 	return []supervisor.Unit{
 		oneShot(unitRoles, n.waitRoles, apiserver.Name),
@@ -176,7 +176,7 @@ func waitFile(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch for %s: %w", path, err)
 	}
-	defer w.Close()
+	defer func() { _ = w.Close() }() // nothing was written
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}

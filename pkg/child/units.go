@@ -27,8 +27,9 @@ const (
 	unitImages     = "images"
 	unitRegistered = "node-registered"
 	unitCNI        = "cni"
-	unitNodeReady  = "node-ready"
-	unitPorts      = "ports"
+	// The Node object and its Ready condition.
+	unitNode  = "node-object"
+	unitPorts = "ports"
 )
 
 // readyPoll is the pause between two attempts at a component that is not usable yet, for those that can only be asked.

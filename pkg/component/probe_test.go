@@ -24,14 +24,15 @@ func TestProbeURL(t *testing.T) {
 	}{
 		"ready": {func(w http.ResponseWriter, _ *http.Request) {}, ""},
 		"failed checks": {func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]informer-sync failed: 2 not started\nreadyz check failed", 500)
+			http.Error(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]informer-sync failed: 2 not started\nreadyz check failed", http.StatusInternalServerError)
 		}, "500 Internal Server Error: etcd failed: reason withheld; informer-sync failed: 2 not started"},
-		"one line": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no lease in use yet\nmore", 503) },
-			"503 Service Unavailable: no lease in use yet"},
-		"nothing said": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, "404 Not Found"},
+		"one line": {func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no lease in use yet\nmore", http.StatusServiceUnavailable)
+		}, "503 Service Unavailable: no lease in use yet"},
+		"nothing said": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, "404 Not Found"},
 		"redirect": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "/elsewhere")
-			http.Error(w, "nowhere", 302)
+			http.Error(w, "nowhere", http.StatusFound)
 		}, "302 Found: nowhere"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -104,14 +104,14 @@ func (a *applier) tree(root string) (*tree, error) {
 	var fsStat unix.Statfs_t
 	var st unix.Stat_t
 	err = errors.Join(unix.Fstatfs(int(dir.Fd()), &fsStat), unix.Fstat(int(dir.Fd()), &st))
-	if err == nil && int64(fsStat.Type) != unix.TMPFS_MAGIC {
+	if err == nil && int64(fsStat.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // its type is another one on other architectures
 		err = fmt.Errorf("%s is no tmpfs", root)
 	}
 	if err != nil {
 		_ = dir.Close()
 		return nil, err
 	}
-	t := &tree{dir: dir, dev: uint64(st.Dev)}
+	t := &tree{dir: dir, dev: st.Dev}
 	a.roots[root] = t
 	return t, nil
 }
@@ -145,7 +145,7 @@ func (t *tree) step(at *os.File, name string, bound bool) (*os.File, error) {
 	}
 	var st unix.Stat_t
 	err = unix.Fstat(int(dir.Fd()), &st)
-	if err == nil && !bound && uint64(st.Dev) != t.dev {
+	if err == nil && !bound && st.Dev != t.dev {
 		err = fmt.Errorf("%s is not on the copied-up tmpfs", name)
 	}
 	if err != nil {

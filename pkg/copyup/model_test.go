@@ -181,7 +181,7 @@ func (m *model) apply(s Step, sources []*inode) error {
 			return fmt.Errorf("%v: %s is not a real directory", s, e)
 		}
 		inBind = inBind || at.mounted
-		if at.host && !(s.Bound && inBind) {
+		if at.host && (!s.Bound || !inBind) {
 			return fmt.Errorf("%v: %s is the host's", s, e)
 		}
 	}

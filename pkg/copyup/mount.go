@@ -67,7 +67,7 @@ func remount(source, target string, extra uintptr) error {
 	if err := unix.Statfs(source, &st); err != nil {
 		return err
 	}
-	flags := remountFlags(int64(st.Flags)) | extra
+	flags := remountFlags(int64(st.Flags)) | extra //nolint:unconvert // its type is another one on other architectures
 	return unix.Mount("none", target, "", unix.MS_BIND|unix.MS_REMOUNT|flags, "")
 }
 

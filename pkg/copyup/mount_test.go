@@ -99,7 +99,7 @@ func statfsFlags(t *testing.T, name string) int64 {
 	t.Helper()
 	var st unix.Statfs_t
 	assert.NilError(t, unix.Statfs(name, &st))
-	return int64(st.Flags)
+	return int64(st.Flags) //nolint:unconvert // its type is another one on other architectures
 }
 
 func TestMaskUnreadable(t *testing.T) {

@@ -112,7 +112,7 @@ func ReportOf(err error) *Report {
 	}
 	r := &Report{Code: ExitCode(err), Message: err.Error()}
 	walk(err, func(e error) {
-		switch v := e.(type) {
+		switch v := e.(type) { //nolint:errorlint // walk comes by each wrapped error itself
 		case *hinted:
 			for _, h := range r.Hints {
 				if h == v.hint {
@@ -182,7 +182,7 @@ func walk(err error, visit func(error)) {
 		return
 	}
 	visit(err)
-	switch v := err.(type) {
+	switch v := err.(type) { //nolint:errorlint // this is what unwraps
 	case interface{ Unwrap() error }:
 		walk(v.Unwrap(), visit)
 	case interface{ Unwrap() []error }:

@@ -106,7 +106,8 @@ func isUserName(s string) bool {
 		return false
 	}
 	return !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+		isLetter, isDigit := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z', r >= '0' && r <= '9'
+		return !isLetter && !isDigit && !strings.ContainsRune("._-", r)
 	})
 }
 

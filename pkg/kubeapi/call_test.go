@@ -41,7 +41,7 @@ func TestWaitReady(t *testing.T) {
 		assert.Check(t, is.Equal(r.Header.Get("Authorization"), "Bearer secret"))
 		assert.Check(t, is.Equal(r.Header.Get("User-Agent"), DefaultUserAgent))
 		if n.Add(1) < 4 {
-			http.Error(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/rbac/bootstrap-roles failed: x\n", 500)
+			http.Error(w, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/rbac/bootstrap-roles failed: x\n", http.StatusInternalServerError)
 		}
 	}
 	c := f.client(t)

@@ -14,7 +14,7 @@ import (
 func BenchmarkRun(b *testing.B) {
 	dir, err := os.MkdirTemp("", "ne")
 	assert.NilError(b, err)
-	defer os.RemoveAll(dir)
+	defer func() { assert.Check(b, os.RemoveAll(dir)) }()
 	socket := filepath.Join(dir, "s")
 	l, err := Listen(socket)
 	assert.NilError(b, err)

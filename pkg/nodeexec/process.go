@@ -76,7 +76,7 @@ func spawn(s *starter, req request, env []string, files []*os.File, leaf string)
 		if err != nil {
 			return nil, fmt.Errorf("open cgroup %s: %w", leaf, err)
 		}
-		defer unix.Close(fd)
+		defer func() { _ = unix.Close(fd) }() // it was only referred to
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 	}
 	p, err := s.start(path, req.Argv, attr)

@@ -3,6 +3,7 @@ package portfwd
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -39,7 +40,7 @@ func rootlesskit(t *testing.T) Manager {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pf") // a socket's path must be short
 	assert.NilError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
 	parent, err := builtin.NewParentDriver(io.Discard, dir, false, "")
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
@@ -61,7 +62,7 @@ func rootlesskit(t *testing.T) Manager {
 			assert.Check(t, m.RemovePort(context.Background(), st.ID))
 		}
 		closeIdle()
-		srv.Close()
+		assert.Check(t, srv.Close())
 		<-served
 		close(quit)
 		assert.Check(t, <-ended)
@@ -89,7 +90,7 @@ func echo(t *testing.T) int {
 			go func() {
 				defer c.Close()
 				for sc := bufio.NewScanner(c); sc.Scan(); {
-					fmt.Fprintln(c, "echo "+sc.Text())
+					_, _ = fmt.Fprintln(c, "echo "+sc.Text()) // the asker sees what is missing
 				}
 			}()
 		}
@@ -105,7 +106,7 @@ func echo(t *testing.T) int {
 			_, _ = pc.WriteTo(append([]byte("echo "), buf[:n]...), from)
 		}
 	}()
-	t.Cleanup(func() { ln.Close(); pc.Close(); <-done; <-done })
+	t.Cleanup(func() { assert.Check(t, errors.Join(ln.Close(), pc.Close())); <-done; <-done })
 	return at.Port
 }
 
@@ -116,7 +117,8 @@ func ask(t *testing.T, proto string, p int) string {
 	assert.NilError(t, err)
 	defer c.Close()
 	assert.NilError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
-	fmt.Fprintln(c, proto)
+	_, err = fmt.Fprintln(c, proto)
+	assert.NilError(t, err)
 	line, err := bufio.NewReader(c).ReadString('\n')
 	assert.NilError(t, err)
 	return strings.TrimSpace(line)

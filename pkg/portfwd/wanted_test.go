@@ -29,7 +29,7 @@ func lines(forwards []Forward) []string {
 		if f.ChildIP.IsValid() {
 			child = f.ChildIP.String()
 		}
-		out = append(out, f.Bind.String()+">"+child+":"+itoa(f.ChildPort)+" "+f.Owner.String())
+		out = append(out, f.String()+">"+child+":"+itoa(f.ChildPort)+" "+f.Owner.String())
 	}
 	return out
 }

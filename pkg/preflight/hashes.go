@@ -29,7 +29,7 @@ func fingerprintOf(path string) (fingerprint, error) {
 		return fingerprint{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return fingerprint{
-		Size: st.Size, MTime: st.Mtim.Nano(), CTime: st.Ctim.Nano(), Dev: uint64(st.Dev), Inode: st.Ino,
+		Size: st.Size, MTime: st.Mtim.Nano(), CTime: st.Ctim.Nano(), Dev: st.Dev, Inode: st.Ino,
 		regular: st.Mode&unix.S_IFMT == unix.S_IFREG, executable: st.Mode&0o111 != 0,
 	}, nil
 }

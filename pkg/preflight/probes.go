@@ -71,7 +71,7 @@ func statfs(path string) (FileSystem, error) {
 	}
 	size := uint64(st.Bsize)
 	return FileSystem{
-		Type: int64(st.Type), Flags: int64(st.Flags),
+		Type: int64(st.Type), Flags: int64(st.Flags), //nolint:unconvert // their types are other ones on other architectures
 		Available: st.Bavail * size, Total: st.Blocks * size, InodesFree: st.Ffree, Inodes: st.Files,
 	}, nil
 }

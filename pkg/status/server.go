@@ -61,7 +61,9 @@ func Serve(ctx context.Context, l net.Listener, h *Hub, c Control) error {
 		cancelRequests()
 		err = srv.Close()
 	}
-	<-served
+	if serveErr := <-served; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
+	}
 	if err != nil {
 		return fmt.Errorf("close status socket: %w", err)
 	}

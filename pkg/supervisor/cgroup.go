@@ -73,7 +73,7 @@ func killDirect(dir string) error {
 	handles := make(map[int]int, len(first))
 	defer func() {
 		for _, fd := range handles {
-			unix.Close(fd)
+			_ = unix.Close(fd)
 		}
 	}()
 	for pid := range first {

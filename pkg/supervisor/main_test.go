@@ -49,7 +49,7 @@ func puppetMain() int {
 		fmt.Println(err)
 		return 99
 	}
-	fmt.Fprintln(conn, os.Getenv(envName), os.Getpid())
+	_, _ = fmt.Fprintln(conn, os.Getenv(envName), os.Getpid()) // the loop ends where the test has gone
 	in := bufio.NewScanner(conn)
 	for in.Scan() {
 		verb, arg, _ := strings.Cut(in.Text(), " ")
@@ -95,7 +95,7 @@ func puppetMain() int {
 			dir, _ := os.Getwd()
 			answer = fmt.Sprintln(dir, os.Args, os.Getenv("EXTRA"))
 		}
-		fmt.Fprintln(conn, strings.TrimSpace(answer))
+		_, _ = fmt.Fprintln(conn, strings.TrimSpace(answer))
 	}
 	return 98 // The test has gone.
 }
@@ -147,11 +147,11 @@ func newStage(t *testing.T) *stage {
 	s := &stage{t: t, path: path, l: l}
 	t.Cleanup(func() {
 		// The puppets end when their connection does.
-		l.Close()
+		assert.Check(t, l.Close())
 		for _, p := range s.puppets {
 			p.conn.Close()
 		}
-		os.RemoveAll(dir)
+		assert.Check(t, os.RemoveAll(dir))
 	})
 	return s
 }
@@ -207,7 +207,8 @@ func (p *puppet) do(command string) string {
 // exit has the puppet end by itself.
 func (p *puppet) exit(code int) {
 	p.t.Helper()
-	fmt.Fprintln(p.conn, "exit", code)
+	_, err := fmt.Fprintln(p.conn, "exit", code)
+	assert.NilError(p.t, err)
 	p.gone()
 }
 

@@ -160,7 +160,7 @@ func (o *output) pump(r *os.File, done chan<- struct{}) {
 func (o *output) close() {
 	o.mu.Lock()
 	for r := range o.readers {
-		r.SetReadDeadline(time.Unix(1, 0))
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // a pipe that is closed already needs none
 	}
 	o.mu.Unlock()
 	o.pumps.Wait()

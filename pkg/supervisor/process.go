@@ -105,7 +105,7 @@ func (p *process) wait() {
 	if within(p.pumped, drainWait) || p.u.KeepChildren {
 		return // Kept children may go on writing; the pump stays until the unit ends.
 	}
-	p.output.SetReadDeadline(time.Unix(1, 0))
+	_ = p.output.SetReadDeadline(time.Unix(1, 0)) // a pipe that is closed already needs none
 	<-p.pumped
 }
 

@@ -32,7 +32,7 @@ func TestPeerUIDIsOurs(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "ls")
 	assert.NilError(t, err)
-	defer os.RemoveAll(dir)
+	defer func() { assert.Check(t, os.RemoveAll(dir)) }()
 	l, err := Listen(filepath.Join(dir, "s"))
 	assert.NilError(t, err)
 	own := Own(l)

@@ -1,0 +1,172 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"gotest.tools/v3/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/copyup"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPublicEnv(t *testing.T) {
+	t.Parallel()
+	got := publicEnv([]string{"A=1", layout.EnvRole + "=node", "_ROOTLESSKIT_REEXEC_COUNT_1_1=1", layout.EnvName + "=x"})
+	assert.DeepEqual(t, got, []string{"A=1", layout.EnvName + "=x"})
+}
+
+// TestHeardSince: the readiness that a Node object kept over a stop is no readiness.
+func TestHeardSince(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
+	node := func(heartbeat time.Time) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(heartbeat)},
+		}}}
+	}
+	assert.Assert(t, !heardSince(node(start.Add(-time.Second)), start))
+	assert.Assert(t, heardSince(node(start.Truncate(time.Second)), start), "the API keeps whole seconds")
+	assert.Assert(t, heardSince(node(start.Add(time.Minute)), start))
+	assert.Assert(t, !heardSince(&corev1.Node{}, start))
+}
+
+func TestWaitFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "dir", "subnet.env")
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := waitFile(t.Context(), path)
+		done <- result{b, err}
+	}()
+	tmp := filepath.Join(t.TempDir(), "tmp")
+	assert.NilError(t, os.WriteFile(tmp, []byte("whole"), 0o600))
+	for { // the waiter makes the directory when it has begun
+		if err := os.Rename(tmp, path); err == nil {
+			break
+		} else if !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	r := <-done
+	assert.NilError(t, r.err)
+	assert.Equal(t, string(r.b), "whole")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := waitFile(ctx, path+".never")
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestAPIPort(t *testing.T) {
+	t.Parallel()
+	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Owner: portfwd.Owner{Name: apiForward}.String()}
+	with := func(state portfwd.State) portfwd.PortStatus {
+		p := api
+		p.State = state
+		return p
+	}
+	other := portfwd.PortStatus{Owner: "default/web/http", State: portfwd.StateFailed}
+	open, err := apiPort([]portfwd.PortStatus{other, with(portfwd.StatePending)})
+	assert.NilError(t, err)
+	assert.Assert(t, !open)
+	open, err = apiPort([]portfwd.PortStatus{with(portfwd.StateOpen), other})
+	assert.NilError(t, err)
+	assert.Assert(t, open)
+	failed := with(portfwd.StateFailed)
+	failed.Error, failed.Hint = "address already in use", "choose another"
+	_, err = apiPort([]portfwd.PortStatus{failed})
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	assert.ErrorContains(t, err, "127.0.0.1:6443 (api.port): address already in use")
+	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"choose another"})
+}
+
+func TestPortConfig(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Ports.Static = []string{"8080:30080", "127.0.0.1:5353:30053/udp"}
+	n := &nodeRole{cfg: cfg}
+	got, err := n.portConfig()
+	assert.NilError(t, err)
+	assert.Equal(t, len(got.Static), 3)
+	assert.Equal(t, got.Static[0].Name, apiForward)
+	assert.Equal(t, got.Static[0].ChildPort, cfg.Inside.APIServerPort)
+	assert.Equal(t, got.Static[2].Protocol, "udp")
+	assert.Assert(t, got.NodePorts)
+}
+
+func TestForwardable(t *testing.T) {
+	t.Parallel()
+	got := forwardable(kubeapi.Service{
+		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
+		Ports: []kubeapi.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
+	})
+	assert.DeepEqual(t, got, portfwd.Service{
+		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
+		Ports: []portfwd.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
+	})
+}
+
+// TestFileSystem: everything that the node role will touch keeps its name inside.
+func TestFileSystem(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Complete(config.HostFacts{Hostname: "h", XDGDataHome: "/home/u/.local/share"})
+	cfg.ComponentsDir = "/opt/rootlessnode"
+	cfg.Containerd.RegistryConfigDir = "/home/u/registries"
+	rt := layout.NewRuntime("/run/user/1000", cfg.Name)
+	spec := fileSystem(cfg, rt)
+	keep := strings.Join(spec.Keep, " ")
+	for _, p := range []string{rt.Dir, cfg.DataDir, cfg.ComponentsDir} {
+		assert.Assert(t, strings.Contains(keep, p), p)
+	}
+	last := spec.Binds[len(spec.Binds)-1]
+	assert.DeepEqual(t, last, copyup.Bind{Source: "/home/u/registries", Target: layout.InsideRegistryConf})
+	assert.Equal(t, len(spec.Binds), len(layout.NewData(cfg.DataDir).Binds())+1)
+}
+
+// TestSignalAll: every process of a tree is signalled once, those that are gone and foreign lines are no fault.
+func TestSignalAll(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sleeper := exec.Command("sleep", "600")
+	assert.NilError(t, sleeper.Start())
+	pid := sleeper.Process.Pid
+	sub := filepath.Join(root, "pod", "container")
+	assert.NilError(t, os.MkdirAll(sub, 0o700))
+	assert.NilError(t, os.WriteFile(filepath.Join(sub, "cgroup.procs"), []byte("0\n"+strconv.Itoa(pid)+"\n"), 0o600))
+	assert.NilError(t, os.WriteFile(filepath.Join(root, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600))
+	assert.Assert(t, populated(root))
+	assert.NilError(t, signalAll(root, 15))
+	err := sleeper.Wait()
+	var exit *exec.ExitError
+	assert.Assert(t, errors.As(err, &exit), "%v", err)
+	assert.NilError(t, signalAll(root, 15), "the process is gone")
+	assert.NilError(t, signalAll(filepath.Join(root, "none"), 15))
+
+	ctx, cancel := context.WithTimeout(t.Context(), emptyPoll)
+	defer cancel()
+	waitEmpty(ctx, root) // ends with ctx
+	assert.NilError(t, os.WriteFile(filepath.Join(root, "cgroup.events"), []byte("populated 0\n"), 0o600))
+	waitEmpty(t.Context(), root)
+}

@@ -1,0 +1,66 @@
+package errdefs_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+func TestExitCode(t *testing.T) {
+	t.Parallel()
+	base := errors.New("x")
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{nil, 0},
+		{base, 1},
+		{errdefs.Class(errdefs.ErrConfig, base), 2},
+		{fmt.Errorf("outer: %w", errdefs.Class(errdefs.ErrPreflight, base)), 3},
+		{errdefs.WithHint(errdefs.Class(errdefs.ErrComponent, base), "do"), 4},
+		{errors.Join(base, errdefs.Class(errdefs.ErrTimeout, base)), 5},
+		{errdefs.Class(errdefs.ErrNotRunning, base), 1},
+		{errdefs.Class(errdefs.ErrConfig, nil), 0},
+		{errdefs.WithHint(nil, "do"), 0},
+		{errdefs.WithLog(nil, "c", "p", nil), 0},
+	} {
+		assert.Equal(t, errdefs.ExitCode(c.err), c.code, "%v", c.err)
+	}
+}
+
+// TestReport: what an error carries survives the way to another process.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	assert.Assert(t, errdefs.ReportOf(nil) == nil)
+	var none *errdefs.Report
+	assert.NilError(t, none.Err())
+
+	inner := errdefs.WithLog(errors.New("exit status 7"), "etcd", "/log/etcd.log", []string{"disk full"})
+	err := errors.Join(
+		errdefs.WithHint(errdefs.Class(errdefs.ErrComponent, fmt.Errorf("run etcd: %w", inner)), "free some space"),
+		errdefs.WithHintf(errors.New("second"), "free %s", "some space"),
+		errdefs.WithHint(errors.New("third"), "another way"),
+	)
+	b, jerr := json.Marshal(errdefs.ReportOf(err))
+	assert.NilError(t, jerr)
+	var r errdefs.Report
+	assert.NilError(t, json.Unmarshal(b, &r))
+	assert.DeepEqual(t, r, errdefs.Report{
+		Code: errdefs.ExitComponent, Message: "run etcd: exit status 7\nsecond\nthird",
+		Hints:     []string{"free some space", "another way"},
+		Component: "etcd", LogPath: "/log/etcd.log", LogTail: []string{"disk full"},
+	})
+	again := r.Err()
+	assert.Equal(t, again.Error(), err.Error())
+	assert.Assert(t, errors.Is(again, errdefs.ErrComponent))
+	assert.Assert(t, !errors.Is(again, errdefs.ErrConfig))
+	assert.DeepEqual(t, *errdefs.ReportOf(fmt.Errorf("told: %w", again)), errdefs.Report{
+		Code: errdefs.ExitComponent, Message: "told: " + err.Error(), Hints: r.Hints,
+		Component: "etcd", LogPath: "/log/etcd.log", LogTail: []string{"disk full"},
+	})
+}

@@ -1,0 +1,73 @@
+package layout_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+func TestLongestSocketIsTheLongest(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime("/run/user/1000", "default")
+	for _, p := range []string{rt.APISocket(), rt.NodeSocket(), rt.ExecSocket()} {
+		assert.Assert(t, len(p) <= len(rt.LongestSocket()), p)
+	}
+}
+
+// TestLockIsOutsideTheRuntimeDir: the dir is removed while the lock is held.
+func TestLockIsOutsideTheRuntimeDir(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime("/run/user/1000", "default")
+	assert.Assert(t, !strings.HasPrefix(rt.Lock(), rt.Dir+"/"))
+	assert.Assert(t, strings.HasPrefix(rt.StateDir(), rt.Dir+"/"))
+}
+
+func TestBindsAreBelowTheDataDir(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, b := range layout.NewData("/data").Binds() {
+		assert.Assert(t, strings.HasPrefix(b.Host, "/data/") && filepath.IsAbs(b.Inside), "%+v", b)
+		assert.Assert(t, !seen[b.Host] && !seen[b.Inside], "twice: %+v", b)
+		seen[b.Host], seen[b.Inside] = true, true
+	}
+}
+
+func TestPrivateEnv(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{
+		layout.EnvRole, layout.EnvPipeFD, layout.EnvStateDir, layout.EnvChildActivation, layout.EnvActivationHelper,
+		layout.EnvConfig, layout.EnvLifeline, layout.EnvReport, layout.EnvConfigFD, layout.EnvGuard, layout.EnvRemove,
+	} {
+		assert.Assert(t, layout.IsPrivateEnv(key+"=x"), key)
+	}
+	assert.Assert(t, !layout.IsPrivateEnv(layout.EnvName+"=x"))
+}
+
+func TestWriteJSON(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "h.json")
+	want := layout.HandoverInfo{ParentPID: 7, Network: layout.NetworkInfo{IP: "10.0.2.100"}}
+	assert.NilError(t, layout.WriteJSON(path, want))
+	assert.NilError(t, layout.WriteJSON(path, want)) // over what is there
+	st, err := os.Stat(path)
+	assert.NilError(t, err)
+	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o600))
+	var got layout.HandoverInfo
+	assert.NilError(t, layout.ReadJSON(path, &got))
+	assert.DeepEqual(t, got, want)
+	left, err := os.ReadDir(filepath.Dir(path))
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 1, "a temporary file is left")
+
+	assert.ErrorIs(t, layout.ReadJSON(path+".none", &got), os.ErrNotExist)
+	assert.NilError(t, os.WriteFile(path, []byte("{"), 0o600))
+	assert.ErrorContains(t, layout.ReadJSON(path, &got), "decode "+path)
+	err = layout.WriteJSON(filepath.Join(path, "x"), want)
+	assert.Assert(t, err != nil && !errors.Is(err, os.ErrNotExist), "%v", err)
+}

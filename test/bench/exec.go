@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// execLimit bounds one run of a program that does nothing.
+const execLimit = 10 * time.Second
+
+// execWarmUp is how many runs are not counted.
+const execWarmUp = 5
+
+// packageInit is how long one package took to initialise, in milliseconds, by GODEBUG=inittrace=1.
+type packageInit struct {
+	Package string  `json:"package"`
+	MS      float64 `json:"ms"`
+}
+
+// exec runs true(1) inside by our exec and by nsenter, and beside them what neither can be quicker than.
+func (b *bench) exec(ctx context.Context) ([]row, error) {
+	pid, err := os.ReadFile(filepath.Join(layout.NewRuntime(os.Getenv("XDG_RUNTIME_DIR"), b.name).StateDir(), "child_pid"))
+	if err != nil {
+		return nil, err
+	}
+	const program = "/bin/true"
+	runs := []struct {
+		name string
+		argv []string
+	}{
+		{"exec", []string{b.bin, "--name", b.name, "exec", "--", program}},
+		{"nsenter", []string{"nsenter", "-t", strings.TrimSpace(string(pid)), "-U", "--preserve-credentials", "-m", "-n", "-p", "-i", "-u", "-C", program}},
+		{"true", []string{program}},
+		{"empty", []string{b.empty}},
+	}
+	b.waitQuiet(ctx)
+	samples := map[string][]float64{}
+	for i := range b.execPairs + execWarmUp {
+		for _, r := range runs {
+			took, err := once(ctx, r.argv)
+			if err != nil {
+				return nil, err
+			}
+			if i >= execWarmUp {
+				samples[r.name] = append(samples[r.name], took)
+			}
+		}
+	}
+	inits, err := b.initTrace(ctx, runs[0].argv)
+	if err != nil {
+		return nil, err
+	}
+	var total float64
+	for _, p := range inits {
+		total += p.MS
+	}
+	runtime := summarize(samples["empty"]).Median
+	const target = 8
+	rows := []row{
+		compared("exec -- true, against nsenter … true", samples["exec"], samples["nsenter"], "ms", target),
+		{what: "  true alone", peer: show(summarize(samples["true"]), "ms")},
+		{what: "  of ours: the start of any Go program", ours: show(summarize(samples["empty"]), "ms")},
+		{what: "  of ours: initialisation of packages", ours: fmt.Sprintf("%.2f ms", total)},
+		{what: "  of ours: the rest", ours: fmt.Sprintf("%.2f ms", (summarize(samples["exec"]).Median-runtime)*1000-total)},
+	}
+	return rows, b.save(partExec, map[string]any{"seconds": samples, "packageInit": inits})
+}
+
+func once(ctx context.Context, argv []string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, execLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	t0 := time.Now()
+	err := cmd.Run()
+	took := time.Since(t0).Seconds()
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	}
+	return took, nil
+}
+
+// initLine is a line of GODEBUG=inittrace=1: init PACKAGE @START ms, TOOK ms clock, …
+var initLine = regexp.MustCompile(`^init (\S+) @\S+ ms, (\S+) ms clock`)
+
+// initTrace returns how long each package of argv took to initialise, the slowest first.
+func (b *bench) initTrace(ctx context.Context, argv []string) ([]packageInit, error) {
+	ctx, cancel := context.WithTimeout(ctx, execLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	var trace strings.Builder
+	cmd.Stderr = &trace
+	if err := cmd.Run(); err != nil {
+		return nil, err
+	}
+	var out []packageInit
+	for line := range strings.Lines(trace.String()) {
+		if m := initLine.FindStringSubmatch(line); m != nil {
+			ms, err := strconv.ParseFloat(m[2], 64)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, packageInit{m[1], ms})
+		}
+	}
+	slices.SortFunc(out, func(a, b packageInit) int { return int((b.MS - a.MS) * 1e6) })
+	return out, nil
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// roleObserve is this program as the observer: started inside the network namespace of either side, it looks from
+// there, with the same means and the same rules, when what is there.
+const roleObserve = "observe"
+
+// What the observer reports.
+const (
+	seenAPI     = "api"        // the API server lets a watch of the Node begin
+	seenNode    = "registered" // the Node object has a pod CIDR
+	seenReady   = "node-ready" // its Ready condition is true, and not that of an earlier run
+	seenFlannel = "flannel"    // flanneld's readyz says so
+	seenProxy   = "kube-proxy" // kube-proxy's healthz says so
+)
+
+// observed are the reports without which a side is not ready.
+func observed() []string { return []string{seenAPI, seenNode, seenReady, seenFlannel, seenProxy} }
+
+// Polling what can only be asked costs next to nothing at these intervals; the Node is watched.
+const (
+	observePoll    = 20 * time.Millisecond
+	observeRequest = 2 * time.Second
+)
+
+// report is one line of the observer's output.
+type report struct {
+	Seen string    `json:"seen"`
+	At   time.Time `json:"at"`
+}
+
+type observer struct {
+	pki, api, node string
+	since          time.Time
+	mu             sync.Mutex
+	out            *json.Encoder
+}
+
+func observe(args []string) error {
+	fs := flag.NewFlagSet(roleObserve, flag.ContinueOnError)
+	o := &observer{out: json.NewEncoder(os.Stdout)}
+	var since, proxy, flannel string
+	var limit time.Duration
+	fs.StringVar(&o.pki, "pki", "", "directory of the cluster's certificates")
+	fs.StringVar(&o.api, "api", "", "URL of the API server")
+	fs.StringVar(&o.node, "node", "", "name of the Node object")
+	fs.StringVar(&since, "since", "", "time before which a report of the kubelet does not count")
+	fs.StringVar(&proxy, "kube-proxy", "", "health URL of kube-proxy")
+	fs.StringVar(&flannel, "flannel", "", "health URL of flanneld")
+	fs.DurationVar(&limit, "limit", time.Minute, "when to give up")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	var err error
+	if o.since, err = time.Parse(time.RFC3339Nano, since); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	var g sync.WaitGroup
+	errs := make([]error, 3)
+	g.Go(func() { errs[0] = o.health(ctx, seenProxy, proxy) })
+	g.Go(func() { errs[1] = o.health(ctx, seenFlannel, flannel) })
+	g.Go(func() { errs[2] = o.watch(ctx) })
+	g.Wait()
+	return errors.Join(errs...)
+}
+
+func (o *observer) saw(what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_ = o.out.Encode(report{what, time.Now()}) // without a reader nobody waits for us
+}
+
+// health asks url until it answers 200.
+func (o *observer) health(ctx context.Context, what, url string) error {
+	client := &http.Client{Timeout: observeRequest}
+	return until(ctx, what, func() error {
+		resp, err := client.Get(url)
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(io.Discard, resp.Body) // the code says all
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		o.saw(what)
+		return nil
+	})
+}
+
+func until(ctx context.Context, what string, f func() error) error {
+	tick := time.NewTicker(observePoll)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s was not seen: %w", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// event is as much of a watch event as we look at.
+type event struct {
+	Object struct {
+		Spec   struct{ PodCIDR string }
+		Status struct {
+			Conditions []struct {
+				Type, Status      string
+				LastHeartbeatTime time.Time
+			}
+		}
+	}
+}
+
+// watch follows the Node object until it is Ready.
+func (o *observer) watch(ctx context.Context) error {
+	seen := map[string]bool{}
+	see := func(what string) {
+		if !seen[what] {
+			seen[what] = true
+			o.saw(what)
+		}
+	}
+	var client *http.Client
+	return until(ctx, seenReady, func() (err error) {
+		if client == nil { // the certificates may not exist yet
+			if client, err = o.client(); err != nil {
+				return err
+			}
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.api+"/api/v1/nodes?watch=1&fieldSelector=metadata.name="+o.node, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		see(seenAPI)
+		for events := json.NewDecoder(resp.Body); ; {
+			var e event
+			if err := events.Decode(&e); err != nil {
+				return err
+			}
+			if e.Object.Spec.PodCIDR != "" {
+				see(seenNode)
+			}
+			if o.ready(e) {
+				see(seenReady)
+				return nil
+			}
+		}
+	})
+}
+
+// ready takes a Ready condition for true only if the kubelet has reported since the start: the object outlives a stop
+// with the condition that it had. The API's times are whole seconds.
+func (o *observer) ready(e event) bool {
+	for _, c := range e.Object.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True" && !c.LastHeartbeatTime.Before(o.since.Truncate(time.Second))
+		}
+	}
+	return false
+}
+
+func (o *observer) client() (*http.Client, error) {
+	ca, err := os.ReadFile(filepath.Join(o.pki, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	cert, err := tls.LoadX509KeyPair(filepath.Join(o.pki, "admin.crt"), filepath.Join(o.pki, "admin.key"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true,
+	}}, nil
+}

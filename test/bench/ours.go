@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// told is when a side itself said that it is ready, and how far it was by when.
+type told struct {
+	at    time.Time
+	marks map[string]float64 // seconds since the start, by component
+	err   error
+}
+
+// launch is a start under way.
+type launch struct {
+	t0 time.Time
+	// pidFile will hold the pid of RootlessKit's child.
+	pidFile string
+	// pki holds the administrator's certificate, once it is made.
+	pki string
+	// told gets one value.
+	told <-chan told
+}
+
+// oursSide is rootlessnode by its command line, as a user runs it.
+type oursSide struct {
+	b    *bench
+	data string
+}
+
+func (s *oursSide) name() string { return "rootlessnode" }
+
+func (s *oursSide) command(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, s.b.bin, append([]string{"--name", s.b.name}, args...)...)
+}
+
+// reset makes the data dir that of a node that has its images and no cluster.
+func (s *oursSide) reset(ctx context.Context) error {
+	if s.b.setup == nil {
+		return s.remove(ctx)
+	}
+	data := layout.NewData(s.data)
+	return s.b.resetData(ctx, s.data, filepath.Base(data.ImportedImages()), filepath.Base(data.Verified()))
+}
+
+func (s *oursSide) launch(ctx context.Context) (*launch, error) {
+	runtimeDir := os.Getenv("XDG_RUNTIME_DIR")
+	if runtimeDir == "" {
+		return nil, errors.New("XDG_RUNTIME_DIR is not set")
+	}
+	rt := layout.NewRuntime(runtimeDir, s.b.name)
+	up := s.command(ctx, "up", "--data-dir", s.data, "--set", "api.port="+strconv.Itoa(s.b.port), "--timeout", s.b.limit.String())
+	var out strings.Builder
+	up.Stdout, up.Stderr = &out, &out
+	done := make(chan told, 1)
+	l := &launch{
+		t0: time.Now(), pidFile: filepath.Join(rt.StateDir(), "child_pid"), pki: layout.NewData(s.data).PKI(), told: done,
+	}
+	if err := up.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		err := up.Wait()
+		t := told{at: time.Now()}
+		if err != nil {
+			t.err = fmt.Errorf("rootlessnode up: %w:\n%s", err, out.String())
+		} else if st, err := s.status(ctx); err != nil {
+			t.err = err
+		} else {
+			t.marks = st.Timings
+		}
+		done <- t
+	}()
+	return l, nil
+}
+
+func (s *oursSide) status(ctx context.Context) (*status.Status, error) {
+	out, err := s.command(ctx, "status", "-o", "json").Output()
+	if err != nil {
+		return nil, fmt.Errorf("rootlessnode status: %w", err)
+	}
+	st := &status.Status{}
+	return st, json.Unmarshal(out, st)
+}
+
+// stop ends the node and looks whether anything is left. A node that does not run is no error.
+func (s *oursSide) stop(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.b.limit)
+	defer cancel()
+	st, err := s.status(ctx)
+	if err != nil {
+		return err
+	}
+	if out, err := s.command(ctx, "down").CombinedOutput(); err != nil {
+		return fmt.Errorf("rootlessnode down: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	var errs []error
+	for _, path := range []string{st.Cgroup.Path, st.RuntimeDir} {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("rootlessnode down left %s", path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove takes the data dir away.
+func (s *oursSide) remove(ctx context.Context) error {
+	if _, err := os.Stat(s.data); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	out, err := exec.CommandContext(ctx, s.b.rootlesskit, "rm", "-rf", s.data).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w: %s", s.data, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

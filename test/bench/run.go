@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// bench is one run of this program.
+type bench struct {
+	options
+	facts facts
+	setup *setup
+	ours  *oursSide
+	bare  *bareSide
+}
+
+func run(ctx context.Context, o options) (err error) {
+	for _, p := range []string{o.bin, o.rootlesskit, o.namespaces, o.empty, o.script} {
+		if _, err := os.Stat(p); err != nil {
+			return fmt.Errorf("find what is compared: %w", err)
+		}
+	}
+	if os.Geteuid() == 0 {
+		return errors.New("nodes do not run as root: use hack/bench.sh, which takes an account of its own")
+	}
+	for _, dir := range []string{o.out, o.work} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	b := &bench{options: o}
+	b.ours = &oursSide{b: b, data: filepath.Join(o.work, "ours")}
+	b.bare = &bareSide{b: b, data: filepath.Join(o.work, "bare")}
+	defer func() { err = errors.Join(err, b.cleanUp()) }()
+	if err := b.ours.stop(ctx); err != nil { // of an earlier run that was killed
+		return err
+	}
+	return b.measure(ctx)
+}
+
+// measure runs the parts. One start of ours comes first: it warms the page cache for both sides, shows with which
+// arguments and files the components run, and is the node whose memory and exec are measured.
+func (b *bench) measure(ctx context.Context) error {
+	b.facts = readFacts(ctx, b.options)
+	say("%s", b.facts)
+	say("a first start, for the configuration")
+	if err := b.first(ctx); err != nil {
+		return err
+	}
+	var rows []row
+	for _, part := range []struct {
+		name string
+		f    func(context.Context) ([]row, error)
+	}{
+		{partMemory, b.memory}, {partExec, b.exec}, {partNamespaces, b.networkAlone}, {partReady, b.ready},
+	} {
+		if part.name == partNamespaces || part.name == partReady {
+			if err := b.ours.stop(ctx); err != nil {
+				return err
+			}
+		}
+		if !b.wants(part.name) {
+			continue
+		}
+		say("measuring: %s", part.name)
+		r, err := part.f(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		rows = append(rows, r...)
+	}
+	fmt.Print(table(rows))
+	return nil
+}
+
+// first starts our node and keeps it.
+func (b *bench) first(ctx context.Context) error {
+	if err := b.ours.reset(ctx); err != nil {
+		return err
+	}
+	l, err := b.ours.launch(ctx)
+	if err != nil {
+		return err
+	}
+	if t := <-l.told; t.err != nil {
+		return t.err
+	}
+	s, err := b.ours.status(ctx)
+	if err != nil {
+		return err
+	}
+	b.facts.Kubernetes, b.facts.Rootlessnode, b.facts.Snapshot = s.Kubernetes, s.Version, s.Network.Driver
+	b.setup, err = capture(s, filepath.Join(b.work, "setup"))
+	return err
+}
+
+// cleanUp ends what is left of both sides, whatever happened before.
+func (b *bench) cleanUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.limit)
+	defer cancel()
+	errs := []error{b.bare.stop(ctx), b.ours.stop(ctx), b.ours.remove(ctx)}
+	if errors.Join(errs...) == nil {
+		errs = append(errs, b.removeWork(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// removeWork goes through RootlessKit: images can hold files of subordinate ids.
+func (b *bench) removeWork(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, b.rootlesskit, "rm", "-rf", b.work).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("remove %s: %w: %s", b.work, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// save writes the samples of one part, with the machine that they are from.
+func (b *bench) save(part string, samples any) error {
+	data, err := json.MarshalIndent(map[string]any{"machine": b.facts, "samples": samples}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.out, part+".json"), append(data, '\n'), 0o644)
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
