@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+func TestMain(m *testing.M) {
+	Dispatch() // a host program's first line
+	goleak.VerifyTestMain(m)
+}
+
+// TestRole: the environment alone decides, and the child's pipe before all else.
+func TestRole(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		some bool
+	}{
+		{nil, false},
+		{map[string]string{layout.EnvName: "x"}, false},
+		{map[string]string{layout.EnvRole: "unknown"}, false},
+		{map[string]string{layout.EnvRole: layout.RoleParent}, true},
+		{map[string]string{layout.EnvRole: layout.RoleGuard}, true},
+		{map[string]string{layout.EnvRole: layout.RoleNode, layout.EnvPipeFD: "3,4"}, true},
+		{map[string]string{layout.EnvPipeFD: "3,4", layout.EnvRemove: "/x"}, true},
+		{map[string]string{layout.EnvActivationHelper: "true"}, true},
+		{map[string]string{layout.EnvRole: layout.RoleRemoveInside}, true},
+	} {
+		for k, v := range c.env {
+			t.Setenv(k, v)
+		}
+		assert.Equal(t, role() != nil, c.some, "%v", c.env)
+		for k := range c.env {
+			assert.NilError(t, os.Unsetenv(k))
+		}
+	}
+}
+
+// home gives a test an account of its own, as far as directories go.
+func home(t *testing.T) (runtime, data string) {
+	t.Helper()
+	testutil.Require(t, testutil.OrdinaryUser)
+	runtime, data = t.TempDir(), t.TempDir()
+	assert.NilError(t, os.Chmod(runtime, 0o700))
+	t.Setenv("XDG_RUNTIME_DIR", runtime)
+	t.Setenv("XDG_DATA_HOME", data)
+	return runtime, data
+}
+
+func TestNewTouchesNothing(t *testing.T) {
+	runtime, data := home(t)
+	cfg := config.Default()
+	n, err := New(cfg, Options{})
+	assert.NilError(t, err)
+	assert.Equal(t, cfg.DataDir, "", "the caller's config is its own")
+	assert.Equal(t, n.Data().Dir, layout.DefaultDataDir(data, "default"))
+	assert.Equal(t, n.Runtime().Dir, filepath.Join(runtime, "rootlessnode", "default"))
+	assert.Assert(t, n.Config().Network.Driver != config.DriverAuto, "the driver is decided")
+	for _, dir := range []string{runtime, data} {
+		entries, err := os.ReadDir(dir)
+		assert.NilError(t, err)
+		assert.Equal(t, len(entries), 0)
+	}
+}
+
+func TestNewTellsEveryFault(t *testing.T) {
+	home(t)
+	cfg := config.Default()
+	cfg.Name, cfg.Network.MTU, cfg.API.Port = "a/b", 1, 0
+	_, err := New(cfg, Options{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	for _, text := range []string{"name", "network.mtu", "api.port"} {
+		assert.Assert(t, cmp.Contains(err.Error(), text))
+	}
+}
+
+func TestNoNode(t *testing.T) {
+	home(t)
+	ctx := t.Context()
+	n, err := Attach("none", Options{})
+	assert.NilError(t, err)
+	s, err := n.Status(ctx)
+	assert.NilError(t, err)
+	assert.Equal(t, s.State, status.NodeStopped)
+	assert.NilError(t, n.Stop(ctx), "stopped already")
+	assert.NilError(t, n.DeleteData(ctx), "there is none")
+	assert.ErrorIs(t, n.Wait(), errdefs.ErrNotRunning)
+	_, err = n.Exec(ctx, nodeexec.Request{Argv: []string{"true"}})
+	assert.ErrorIs(t, err, errdefs.ErrNotRunning)
+	assert.ErrorIs(t, n.WaitReady(ctx, nil), errdefs.ErrNotRunning)
+	assert.ErrorIs(t, n.Events(ctx, false, nil), errdefs.ErrNotRunning)
+}
+
+// TestLastRun: why the last run ended is told until the next one.
+func TestLastRun(t *testing.T) {
+	home(t)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	assert.NilError(t, os.MkdirAll(n.Data().Dir, 0o700))
+	report := errdefs.ReportOf(errdefs.Class(errdefs.ErrComponent, errors.New("etcd: disk full")))
+	assert.NilError(t, layout.WriteJSON(n.Data().LastExit(), report))
+	s, err := n.Status(t.Context())
+	assert.NilError(t, err)
+	assert.Equal(t, s.State, status.NodeFailed)
+	assert.Equal(t, s.Reason, "etcd: disk full")
+	err = n.WaitReady(t.Context(), nil)
+	assert.ErrorIs(t, err, errdefs.ErrComponent)
+	assert.ErrorContains(t, err, "disk full")
+}
+
+// TestPreflightStopsStart: a host that cannot run a node gets every finding at once, and nothing is made.
+func TestPreflightStopsStart(t *testing.T) {
+	runtime, _ := home(t)
+	cfg := config.Default()
+	cfg.ComponentsDir = t.TempDir()
+	n, err := New(cfg, Options{})
+	assert.NilError(t, err)
+	err = n.Start(t.Context())
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	assert.ErrorContains(t, err, "manifest.json")
+	assert.Assert(t, len(errdefs.ReportOf(err).Hints) > 0)
+	entries, err := os.ReadDir(runtime)
+	assert.NilError(t, err)
+	assert.Equal(t, len(entries), 0)
+}
+
+func TestTimedOutSaysWhatWasAwaited(t *testing.T) {
+	t.Parallel()
+	n := &Node{cfg: config.Default()}
+	err := n.timedOut(&status.Status{Components: []status.Component{
+		{Name: "etcd", State: status.Ready},
+		{Name: "kubelet", State: status.Waiting, WaitingFor: []string{"containerd ready"}},
+		{Name: "containerd", State: status.Backoff, Reason: "exit status 1"},
+	}})
+	assert.ErrorIs(t, err, errdefs.ErrTimeout)
+	assert.ErrorContains(t, err, "kubelet: needs containerd ready; containerd: backoff exit status 1")
+	assert.ErrorContains(t, n.timedOut(nil), "namespaces")
+}
+
+// TestHelperReports: the reason of a helper's end comes back with its class; here the data dir is that of a run whose
+// lock somebody holds.
+func TestHelperReports(t *testing.T) {
+	home(t)
+	cfg := config.Default()
+	n, err := New(cfg, Options{})
+	assert.NilError(t, err)
+	assert.NilError(t, os.MkdirAll(n.Data().Dir, 0o700))
+	assert.NilError(t, os.MkdirAll(n.Runtime().Lock(), 0o700)) // a directory in the lock's place
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = n.DeleteData(ctx)
+	assert.ErrorContains(t, err, "open the lock")
+	_, err = os.Stat(n.Data().Dir)
+	assert.NilError(t, err, "nothing was removed")
+}
