@@ -20,6 +20,8 @@ type Config struct {
 	Runc string `json:"runc"`
 	// Drop are the controllers whose limits are taken out; see Missing.
 	Drop []string `json:"drop"`
+	// Cgroup is where containers' cgroups are moved.
+	Cgroup Move `json:"cgroup,omitzero"`
 }
 
 // Render returns c as the text of its file.
@@ -43,6 +45,9 @@ func ParseConfig(text []byte) (Config, error) {
 		if d == "" || d == "cgroup" || strings.ContainsAny(d, "./ ") {
 			return Config{}, fmt.Errorf("shim configuration: drop: %q is not the name of a controller", d)
 		}
+	}
+	if err := c.Cgroup.check(); err != nil {
+		return Config{}, fmt.Errorf("shim configuration: cgroup: %w", err)
 	}
 	return c, nil
 }
@@ -69,7 +74,7 @@ func (c *call) exec(configPath string, args []string) error {
 	if err != nil {
 		return err
 	}
-	args, stdin, err := c.prepare(args, cfg.Drop, filepath.Dir(configPath), os.Stdin)
+	args, stdin, err := c.prepare(args, cfg, filepath.Dir(configPath), os.Stdin)
 	if err != nil {
 		return err
 	}
@@ -83,14 +88,15 @@ func (c *call) exec(configPath string, args []string) error {
 }
 
 // prepare filters what the call points at. It returns the arguments for runc and, when not nil, its standard input.
-func (c *call) prepare(args, drop []string, scratch string, stdin io.Reader) ([]string, *os.File, error) {
-	if len(drop) == 0 {
-		return args, nil, nil
-	}
+func (c *call) prepare(args []string, cfg Config, scratch string, stdin io.Reader) ([]string, *os.File, error) {
+	drop := cfg.Drop
 	switch c.command {
 	case "create", "run", "restore":
-		return args, nil, filterBundle(c.bundle, drop)
+		return args, nil, filterBundle(c.bundle, cfg)
 	case "update":
+		if len(drop) == 0 {
+			return args, nil, nil
+		}
 		if c.resources == "" {
 			return c.withoutFlags(args, drop), nil, nil
 		}
@@ -104,7 +110,7 @@ func (c *call) prepare(args, drop []string, scratch string, stdin io.Reader) ([]
 }
 
 // filterBundle rewrites the bundle's config.json, atomically, its mode and owner kept; not at all when nothing changes.
-func filterBundle(bundle string, drop []string) error {
+func filterBundle(bundle string, cfg Config) error {
 	path := filepath.Join(bundle, "config.json")
 	before, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -113,11 +119,15 @@ func filterBundle(bundle string, drop []string) error {
 	if err != nil {
 		return err
 	}
-	after, dropped, err := Spec(before, drop)
+	after, dropped, err := Spec(before, cfg.Drop)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if len(dropped) == 0 {
+	after, moved, err := Cgroup(after, cfg.Cgroup)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(dropped) == 0 && !moved {
 		return nil
 	}
 	return replaceFile(path, after)

@@ -13,6 +13,8 @@ import (
 
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // The test binary plays the shim (envShim: the path of its configuration).
@@ -23,6 +25,7 @@ func TestMain(m *testing.M) {
 		_, _ = os.Stderr.WriteString(Exec(path, os.Args[1:]).Error())
 		os.Exit(1)
 	}
+	testutil.QuickChildren()
 	os.Exit(m.Run())
 }
 

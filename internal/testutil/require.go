@@ -19,6 +19,18 @@ import (
 // skipped for a promised requirement fails instead, so that continuous integration cannot lose tests in silence.
 const EnvPromises = "ROOTLESSNODE_TEST_PROMISES"
 
+// QuickExit is the environment variable that keeps a program with the race detector from pausing for a second when it
+// ends.
+const QuickExit = "GORACE=atexit_sleep_ms=0"
+
+// QuickChildren puts QuickExit into the environment that the test's children inherit. It is for TestMain.
+func QuickChildren() {
+	key, value, _ := strings.Cut(QuickExit, "=")
+	if err := os.Setenv(key, value); err != nil {
+		panic(err) // the name is a constant
+	}
+}
+
 // Requirement is something a test needs of the machine. Name is what EnvPromises lists.
 type Requirement struct {
 	Name  string
@@ -70,7 +82,7 @@ var OrdinaryUser = Requirement{"user", func() error {
 // UserNS: a process may make a user and mount namespace with its own id mapped to 0.
 var UserNS = Requirement{"userns", func() error {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // a program with the race detector sleeps at its end
+	cmd.Env = append(os.Environ(), QuickExit)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	testutil.QuickChildren()
 	goleak.VerifyTestMain(m)
 }
 

@@ -84,7 +84,7 @@ func (n *nodeRole) execEnv() []string {
 		"PATH="+n.path(),
 		"KUBECONFIG="+insideAdmin,
 		"CONTAINERD_ADDRESS="+layout.InsideContainerdSock,
-		"CONTAINERD_NAMESPACE=k8s.io",
+		"CONTAINERD_NAMESPACE="+containerdNamespace,
 		"CONTAINER_RUNTIME_ENDPOINT=unix://"+layout.InsideContainerdSock,
 		"IMAGE_SERVICE_ENDPOINT=unix://"+layout.InsideContainerdSock,
 	)

@@ -17,9 +17,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/specfilter"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
@@ -244,11 +246,14 @@ func (n *nodeRole) ociShim() error {
 			"make build")
 	}
 	n.env.OCIRuntime = shim
-	if err := os.MkdirAll(layout.InsideRun, 0o755); err != nil {
-		return err
-	}
-	return layout.WriteJSON(layout.InsideOCIShim, map[string]any{"runc": n.binary("runc"), "drop": drop})
+	return component.Write([]component.File{{Path: layout.InsideOCIShim, Mode: 0o600, Data: specfilter.Config{
+		Runc: n.binary("runc"), Drop: drop,
+		Cgroup: specfilter.Move{From: "/" + containerdNamespace, To: kubelet.PodCgroup},
+	}.Render()}})
 }
+
+// containerdNamespace is where the kubelet's containers live, and by default the name of their cgroup.
+const containerdNamespace = "k8s.io"
 
 // client is the node role's own connection to the API server, made when it is first wanted.
 func (n *nodeRole) client() (*kubeapi.Client, error) {

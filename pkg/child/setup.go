@@ -22,6 +22,9 @@ func (n *nodeRole) setUp() error {
 	if err := n.tree.Move(leaf("node"), os.Getpid()); err != nil {
 		return fmt.Errorf("enter the node role's cgroup: %w", err)
 	}
+	if _, err := n.tree.EnsureLeaf(kubepods); err != nil { // the kubelet makes it only when it keeps cgroups for classes of pods
+		return err
+	}
 	if err := unix.Sethostname([]byte(n.cfg.NodeName)); err != nil {
 		return fmt.Errorf("set the host name inside: %w", err)
 	}

@@ -229,7 +229,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 
 // ctr runs containerd's own client.
 func (n *nodeRole) ctr(ctx context.Context, args ...string) (string, error) {
-	args = append([]string{"--address", layout.InsideContainerdSock, "--namespace", "k8s.io"}, args...)
+	args = append([]string{"--address", layout.InsideContainerdSock, "--namespace", containerdNamespace}, args...)
 	cmd := exec.CommandContext(ctx, n.binary("ctr"), args...)
 	cmd.Env = n.environ(nil)
 	var stderr strings.Builder

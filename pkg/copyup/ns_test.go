@@ -37,7 +37,7 @@ func level() string { return os.Getenv(envLevel) }
 func inNamespace(t *testing.T, uid, gid int, level string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.count=1", "-test.v")
-	cmd.Env = append(os.Environ(), envLevel+"="+level, "GORACE=atexit_sleep_ms=0") // the race detector sleeps at exit
+	cmd.Env = append(os.Environ(), envLevel+"="+level, testutil.QuickExit)
 	cmd.Env = append(cmd.Env, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,

@@ -40,7 +40,8 @@ func enter(t *testing.T, user string) (string, error) {
 	exe, err := os.Executable()
 	assert.NilError(t, err)
 	cmd := exec.CommandContext(t.Context(), exe)
-	cmd.Env = []string{envEnter + "=" + user, "SECRET=x", "TERM=vt100", "LC_ALL=C", "ROOTLESSNODE_NAME=n", "HOME=/root", "XDG_RUNTIME_DIR=/run/user/0"}
+	cmd.Env = []string{envEnter + "=" + user, "SECRET=x", "TERM=vt100", "LC_ALL=C", "ROOTLESSNODE_NAME=n", "HOME=/root", "XDG_RUNTIME_DIR=/run/user/0",
+		testutil.QuickExit}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -15,6 +15,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // envClient makes the test binary a command line: it runs its arguments through the service at the given socket.
@@ -33,6 +35,7 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv(envClient); socket != "" {
 		os.Exit(clientMain(socket))
 	}
+	testutil.QuickChildren()
 	goleak.VerifyTestMain(m)
 }
 

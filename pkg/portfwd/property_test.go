@@ -138,7 +138,7 @@ func (w *world) expected() []string {
 }
 
 func TestAnyHistoryEndsWithWhatIsWanted(t *testing.T) {
-	for range 40 {
+	for range 15 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))

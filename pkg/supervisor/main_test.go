@@ -19,6 +19,8 @@ import (
 
 	"go.uber.org/goleak"
 	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // The test binary runs again as a puppet: it calls the socket named by envStage, introduces itself, and does what it is told
@@ -40,6 +42,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(envStage) != "":
 		os.Exit(puppetMain())
 	}
+	testutil.QuickChildren()
 	goleak.VerifyTestMain(m)
 }
 

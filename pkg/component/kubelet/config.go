@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 
@@ -125,6 +126,17 @@ func (c *configuration) serving(e component.Env) {
 	c.ResolvConf = layout.InsideResolvConf
 }
 
+// PodCgroup is the cgroup, from the root of the node's tree, that holds all pods.
+const PodCgroup = "/kubepods"
+
+// qosCgroups tells whether the kubelet may keep a cgroup for each pod and class of pods. When it starts and finds those
+// of the classes it writes cpu.weight and memory.low into them, and ends where the controllers are missing (kubelet
+// 1.37, qos_container_manager_linux.go): it would never come back from a restart while pods run. Without the
+// controllers these cgroups limit nothing, so containers then lie in PodCgroup side by side.
+func qosCgroups(e component.Env) bool {
+	return !slices.Contains(e.Unenforced, "cpu") && !slices.Contains(e.Unenforced, "memory")
+}
+
 func (c *configuration) user(e component.Env) {
 	k := e.Config.Kubelet
 	c.MaxPods = k.MaxPods
@@ -133,6 +145,9 @@ func (c *configuration) user(e component.Env) {
 	c.NodeStatusUpdateFrequency = k.NodeStatusUpdateFrequency.D().String()
 	// An empty list and none at all are two things to the kubelet: the latter means its default, which enforces.
 	c.EnforceNodeAllocatable = append([]string{}, k.EnforceNodeAllocatable...)
+	if !qosCgroups(e) {
+		c.CgroupsPerQOS, c.CgroupRoot, c.EnforceNodeAllocatable = false, PodCgroup, []string{}
+	}
 	c.FeatureGates = map[string]bool{gateUserNamespace: true}
 	maps.Copy(c.FeatureGates, k.FeatureGates)
 	if e.IDsPerPod > 0 {

@@ -42,6 +42,22 @@ func TestConfigIsUnderstood(t *testing.T) {
 	assert.Equal(t, c.Authorization.Mode, kubeletv1beta1.KubeletAuthorizationModeWebhook)
 }
 
+// TestNoQOSCgroupsWithoutControllers: a kubelet that finds the cgroups of pod classes on a tree without these controllers
+// does not start.
+func TestNoQOSCgroupsWithoutControllers(t *testing.T) {
+	t.Parallel()
+	for _, missing := range []string{"cpu", "memory", "cpuset", "pids", "io"} {
+		e := fixture.Env()
+		e.Unenforced = []string{missing}
+		e.Config.Kubelet.EnforceNodeAllocatable = []string{"pods"}
+		c := decode(t, e)
+		qos := missing != "cpu" && missing != "memory"
+		assert.Equal(t, *c.CgroupsPerQOS, qos, missing)
+		assert.Equal(t, c.CgroupRoot == "/", qos, missing)
+		assert.Equal(t, len(c.EnforceNodeAllocatable) == 1, qos, missing)
+	}
+}
+
 func TestExtraConfigIsMergedByField(t *testing.T) {
 	t.Parallel()
 	c := decode(t, fixture.Poor())
