@@ -69,6 +69,14 @@ func TestComponentKilled(t *testing.T) {
 	})
 	assert.Equal(t, n.kubectl("get", "pod", "web", "-o",
 		"jsonpath={.status.containerStatuses[*].restartCount} {.status.startTime}"), started)
+	// A component that is back must also stay: a kubelet may come up, be found healthy, and end over the running pods.
+	n.kubectl("run", "later", "--image="+testImage, "--restart=Never", "--command", "--", "/bin/sh", "-c", "sleep 3600")
+	n.waitPod("later")
+	for _, component := range []string{"kubelet", "containerd"} {
+		s := n.status()
+		c := s.Component(component)
+		assert.Assert(t, c.State == status.Ready && c.Restarts == 1, "%+v", c)
+	}
 }
 
 // TestRolesKilled: whatever of ours is killed, nothing of the node is left and the next up works.
@@ -134,6 +142,20 @@ func TestAgainAndAgain(t *testing.T) {
 		n.down()
 		noTrace(t, n.name)
 	}
+}
+
+// TestBuiltinNetwork: without any network program the driver that is built in does the work.
+func TestBuiltinNetwork(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "e2e-gvisor", "--set", "network.driver=gvisor-tap-vsock")
+	n.up()
+	assert.Equal(t, n.status().Network.Driver, "gvisor-tap-vsock")
+	n.importImage()
+	n.apply(fmt.Sprintf(webManifest, 30282))
+	n.waitPod("web")
+	n.answers(30282)
+	n.down()
+	noTrace(t, n.name)
 }
 
 // TestTwoStartsAtOnce: of several starts of one name one wins, and the others say who has it.
