@@ -5,9 +5,9 @@
 #   rootlesskit … bash bare.sh start SETUP DATA             starts a node, says "ready", stops at TERM
 #   rootlesskit … bash bare.sh store SETUP DATA ARCHIVE…    only fills DATA/containerd with images
 #
-# SETUP holds what is made beforehand and costs the script nothing: the command lines (cmd/), configuration files (run/)
-# and certificates of a node of ours, and where its health endpoints are (settings). So the programs, their flags and
-# their files are the same on both sides. What differs is this script: it starts one program after another, and goes on
+# SETUP holds what is made beforehand and costs the script nothing: the command lines (cmd/), environments (env/),
+# configuration files (run/) and certificates of a node of ours, and where its health endpoints are (settings). So the
+# programs, their flags and their files are the same on both sides. What differs is this script: it starts one program after another, and goes on
 # when the last one's health endpoint answers. In everything that is a matter of taste it takes the quicker way: curl
 # instead of kubectl, one pause of 0.1 s, and nothing is verified that a fault would not show anyhow.
 set -euo pipefail
@@ -17,14 +17,15 @@ shift 3
 # shellcheck source=/dev/null
 . "$setup/settings"
 pause=0.1 limit=90
-export PATH=$components:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin NODE_NAME=$node
+export PATH=$components:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 declare -A pid
 
-# start NAME: starts a component with its own command line.
+# start NAME: starts a component with its own command line and environment.
 start() {
-	local argv
+	local argv environ
 	mapfile -t argv <"$setup/cmd/$1"
-	"${argv[@]}" >>"$data/log/$1.log" 2>&1 </dev/null &
+	mapfile -t environ <"$setup/env/$1"
+	env -i "${environ[@]}" "${argv[@]}" >>"$data/log/$1.log" 2>&1 </dev/null &
 	pid[$1]=$!
 }
 

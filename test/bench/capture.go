@@ -33,8 +33,10 @@ func capture(s *status.Status, dir string) (*setup, error) {
 	if err := errors.Join(layout.ReadJSON(rt.Config(), &c.cfg), layout.ReadJSON(rt.Handover(), &c.handover)); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "cmd"), 0o700); err != nil {
-		return nil, err
+	for _, sub := range []string{"cmd", "env"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, err
+		}
 	}
 	for _, component := range s.Components {
 		if component.PID == 0 {
@@ -57,20 +59,25 @@ func capture(s *status.Status, dir string) (*setup, error) {
 	)
 }
 
-// command keeps the command line of a component, one argument a line.
+// command keeps the command line and the environment of a component, one entry a line.
 func (c *setup) command(cgroup string, comp status.Component) error {
 	pid, err := hostPID(filepath.Join(cgroup, "system", comp.Name), comp.PID)
 	if err != nil {
 		return fmt.Errorf("find the process of %s: %w", comp.Name, err)
 	}
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return err
+	for file, dir := range map[string]string{"cmdline": "cmd", "environ": "env"} {
+		list, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err != nil {
+			return err
+		}
+		if bytes.ContainsRune(list, '\n') {
+			return fmt.Errorf("%s of %s: an entry has several lines", file, comp.Name)
+		}
+		if err := os.WriteFile(filepath.Join(c.dir, dir, comp.Name), bytes.ReplaceAll(list, []byte{0}, []byte{'\n'}), 0o600); err != nil {
+			return err
+		}
 	}
-	if bytes.ContainsRune(line, '\n') {
-		return fmt.Errorf("an argument of %s has several lines", comp.Name)
-	}
-	return os.WriteFile(filepath.Join(c.dir, "cmd", comp.Name), bytes.ReplaceAll(line, []byte{0}, []byte{'\n'}), 0o600)
+	return nil
 }
 
 // hostPID finds the process of a cgroup that has the given pid in the node's pid namespace.

@@ -25,7 +25,7 @@ type facts struct {
 	Kubernetes   string    `json:"kubernetes,omitempty"`
 	RootlessKit  string    `json:"rootlesskit"`
 	Slirp        string    `json:"slirp4netns"`
-	Snapshot     string    `json:"networkDriver,omitempty"`
+	Network      string    `json:"networkDriver,omitempty"`
 }
 
 func (f facts) String() string {

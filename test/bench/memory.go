@@ -44,13 +44,13 @@ func (b *bench) memory(ctx context.Context) ([]row, error) {
 	if pids["guard"], err = processWith("guard of " + s.RuntimeDir); err != nil {
 		return nil, err
 	}
-	if helpers, err := cgroupPIDs(filepath.Join(s.Cgroup.Path, "system", "parent")); err != nil {
+	helpers, err := cgroupPIDs(filepath.Join(s.Cgroup.Path, "system", "parent"))
+	if err != nil {
 		return nil, err
-	} else {
-		for _, pid := range helpers {
-			if pid != s.ParentPID {
-				pids[oneLine(fmt.Sprintf("/proc/%d/comm", pid))] = pid
-			}
+	}
+	for _, pid := range helpers {
+		if pid != s.ParentPID {
+			pids[oneLine(fmt.Sprintf("/proc/%d/comm", pid))] = pid
 		}
 	}
 	var all []resident

@@ -170,8 +170,10 @@ func (b *bench) see(ctx context.Context, l *launch) (map[string]float64, error) 
 	cmd := exec.CommandContext(ctx, "nsenter", "--target", pid, "--user", "--preserve-credentials", "--net", exe, roleObserve,
 		"-pki", l.pki, "-node", b.setup.cfg.NodeName, "-since", l.t0.Format(time.RFC3339Nano), "-limit", b.limit.String(),
 		"-api", fmt.Sprintf("https://127.0.0.1:%d", in.APIServerPort),
-		"-kube-proxy", fmt.Sprintf("http://127.0.0.1:%d/healthz", in.KubeProxyHealthzPort),
-		"-flannel", fmt.Sprintf("http://127.0.0.1:%d/readyz", in.FlannelHealthzPort))
+		"-health", fmt.Sprintf("%s=http://127.0.0.1:%d/healthz", seenProxy, in.KubeProxyHealthzPort),
+		"-health", fmt.Sprintf("%s=http://127.0.0.1:%d/readyz", seenFlannel, in.FlannelHealthzPort),
+		"-health", fmt.Sprintf("%s=https://127.0.0.1:%d/healthz", seenManager, in.ControllerManagerPort),
+		"-health", fmt.Sprintf("%s=https://127.0.0.1:%d/healthz", seenScheduler, in.SchedulerPort))
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1") // it is to look on, not to compete

@@ -96,7 +96,7 @@ func (b *bench) first(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.facts.Kubernetes, b.facts.Rootlessnode, b.facts.Snapshot = s.Kubernetes, s.Version, s.Network.Driver
+	b.facts.Kubernetes, b.facts.Rootlessnode, b.facts.Network = s.Kubernetes, s.Version, s.Network.Driver
 	b.setup, err = capture(s, filepath.Join(b.work, "setup"))
 	return err
 }
