@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static: the same file must run on the host and, as the OCI runtime, inside.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e lint bench conformance install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e lint bench install uninstall clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14

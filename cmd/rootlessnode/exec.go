@@ -25,7 +25,7 @@ its exit code becomes this command's (128 and the signal's number if a signal
 ended it, 127 if it was not found, 126 if it cannot be executed).
 
 What the program leaves running when it ends is killed.`,
-		Example: `  rootlessnode exec -- crictl ps
+		Example: `  rootlessnode exec -- ctr containers list
   rootlessnode exec -- ip address
   rootlessnode exec -t -- top`,
 		Args: arguments(1, -1),

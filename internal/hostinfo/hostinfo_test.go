@@ -139,3 +139,14 @@ func FuzzParsers(f *testing.F) {
 		familyOf(b)
 	})
 }
+
+func TestFindProgram(t *testing.T) {
+	t.Parallel()
+	first, second := t.TempDir(), t.TempDir()
+	assert.NilError(t, os.WriteFile(filepath.Join(first, "tool"), nil, 0o644)) // not to be executed
+	assert.NilError(t, os.Mkdir(filepath.Join(first, "other"), 0o755))
+	want := filepath.Join(second, "tool")
+	assert.NilError(t, os.WriteFile(want, nil, 0o755))
+	assert.Equal(t, FindProgram("tool", "relative", first, second), want)
+	assert.Equal(t, FindProgram("other", first, second), "")
+}

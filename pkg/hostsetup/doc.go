@@ -95,13 +95,7 @@ func lookPath(program string) string {
 	if p, err := exec.LookPath(program); err == nil && filepath.IsAbs(p) {
 		return p
 	}
-	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
-		p := filepath.Join(dir, program)
-		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 {
-			return p
-		}
-	}
-	return ""
+	return hostinfo.FindProgram(program, hostinfo.SbinDirs()...)
 }
 
 func run(ctx context.Context, program string, args ...string) error {

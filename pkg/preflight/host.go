@@ -90,26 +90,14 @@ func getenv(env []string, key string) string {
 	return ""
 }
 
-// sbinDirs hold programs that a node needs and that an account's PATH often lacks (Debian).
-func sbinDirs() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
-
 // lookPath finds a program on the PATH of the environment given, "" if it is not there. With no Root the sbin
 // directories are looked through too, as the node does.
 func (h *host) lookPath(program string) string {
 	dirs := filepath.SplitList(h.env("PATH"))
 	if h.in.Root == "" {
-		dirs = append(dirs, sbinDirs()...)
+		dirs = append(dirs, hostinfo.SbinDirs()...)
 	}
-	for _, dir := range dirs {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		p := filepath.Join(dir, program)
-		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0 {
-			return p
-		}
-	}
-	return ""
+	return hostinfo.FindProgram(program, dirs...)
 }
 
 // run runs a program and returns what it printed; on failure the last line of its complaint is in the error.

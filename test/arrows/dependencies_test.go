@@ -126,12 +126,28 @@ func TestDependenciesPage(t *testing.T) {
 
 func TestDependenciesPageTellsOfTools(t *testing.T) {
 	t.Parallel()
-	var told []string
-	for _, row := range table(t, "tools/") {
-		told = append(told, names(row[0])...)
+	for heading, dir := range map[string]string{"tools/": "tools", "test/bench/rootlesskit": "test/bench/rootlesskit"} {
+		var told []string
+		for _, row := range table(t, heading) {
+			told = append(told, names(row[0])...)
+		}
+		slices.Sort(told)
+		assert.Check(t, is.DeepEqual(told, direct(t, filepath.Join(root, dir))), heading)
 	}
-	slices.Sort(told)
-	assert.DeepEqual(t, told, direct(t, filepath.Join(root, "tools")))
+}
+
+// TestPeerHasOurVersion: the benchmarks compare with the RootlessKit that we are built from.
+func TestPeerHasOurVersion(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/rootless-containers/rootlesskit/v3"
+	version := func(dir string) string {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module)
+		cmd.Dir = filepath.Join(root, dir)
+		out, err := cmd.Output()
+		assert.NilError(t, err)
+		return string(out)
+	}
+	assert.Equal(t, version("test/bench/rootlesskit"), version("."))
 }
 
 func TestDependenciesPageTellsOfComponents(t *testing.T) {

@@ -25,7 +25,7 @@ type bareSide struct {
 	data string
 
 	cmd    *exec.Cmd
-	ended  chan error
+	ended  chan struct{}
 	cgroup string
 }
 
@@ -125,8 +125,11 @@ func (s *bareSide) script(ctx context.Context, args ...string) (*launch, error) 
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	s.ended = make(chan error, 1)
-	go func(cmd *exec.Cmd, ended chan error) { ended <- cmd.Wait() }(s.cmd, s.ended)
+	s.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		_ = cmd.Wait() // by a signal or not: it has ended
+	}(s.cmd, s.ended)
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
 		return nil, fmt.Errorf("claim a cgroup for the bare script: %s", oneLine(log.Name()))
@@ -176,7 +179,7 @@ func (s *bareSide) stop(ctx context.Context) error {
 	_ = s.cmd.Process.Signal(syscall.SIGTERM) // may have ended
 	var errs []error
 	select {
-	case <-s.ended: // by a signal or not: it has ended
+	case <-s.ended:
 	case <-ctx.Done():
 		errs = append(errs, errors.New("the bare script did not stop in time, it was killed"), s.cmd.Process.Kill())
 		<-s.ended
@@ -206,8 +209,10 @@ func (s *bareSide) prepareStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := <-l.told
-	if err := errors.Join(t.err, s.stop(ctx)); err != nil {
+	limited, cancel := context.WithTimeout(ctx, s.b.limit)
+	defer cancel()
+	_, err = l.wait(limited)
+	if err := errors.Join(err, s.stop(context.WithoutCancel(ctx))); err != nil {
 		return err
 	}
 	return os.Rename(filepath.Join(s.data, "containerd"), s.b.store())

@@ -35,6 +35,16 @@ type launch struct {
 	told <-chan told
 }
 
+// wait returns what the side said, or that ctx has ended first.
+func (l *launch) wait(ctx context.Context) (told, error) {
+	select {
+	case t := <-l.told:
+		return t, t.err
+	case <-ctx.Done():
+		return told{}, fmt.Errorf("it is not ready: %w", context.Cause(ctx))
+	}
+}
+
 // oursSide is rootlessnode by its command line, as a user runs it.
 type oursSide struct {
 	b    *bench

@@ -130,11 +130,11 @@ func (b *bench) start(ctx context.Context, s side) (_ *start, err error) {
 		got.Seen, err = b.see(observing, l)
 		seen <- err
 	}()
-	t := <-l.told
-	if t.err != nil {
+	t, err := l.wait(ctx)
+	if err != nil {
 		stopObserving()
-		<-seen
-		return nil, t.err
+		<-seen //nolint:errcheck // it says no more than that it was stopped
+		return nil, err
 	}
 	if err := <-seen; err != nil {
 		return nil, err

@@ -89,8 +89,10 @@ func (b *bench) first(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t := <-l.told; t.err != nil {
-		return t.err
+	limited, cancel := context.WithTimeout(ctx, b.limit)
+	defer cancel()
+	if _, err := l.wait(limited); err != nil {
+		return err
 	}
 	s, err := b.ours.status(ctx)
 	if err != nil {

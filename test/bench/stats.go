@@ -71,7 +71,7 @@ func table(rows []row) string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
 	line := func(r row) {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.ours, r.peer, r.ratio, r.target)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.ours, r.peer, r.ratio, r.target)
 	}
 	line(row{"median (min–max)", "rootlessnode", "without it", "ratio", "target"})
 	for _, r := range rows {

@@ -1,0 +1,39 @@
+package userns
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+)
+
+// envAsk makes the test binary print what Inside says, and end.
+const envAsk = "USERNS_TEST_ASK"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envAsk) != "" {
+		fmt.Print(Inside())
+		return
+	}
+	testutil.QuickChildren()
+	os.Exit(m.Run())
+}
+
+func TestInsideAnotherUserNamespace(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.UserNS)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), envAsk+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+	}
+	out, err := cmd.CombinedOutput()
+	assert.NilError(t, err, "%s", out)
+	assert.Equal(t, string(out), "true")
+}
