@@ -88,7 +88,8 @@ func TestSettleSortsDescendants(t *testing.T) {
 		return
 	}
 	_, s := claimHere(t, sb, "a")
-	child := start(t, "", "sh", "-c", "cat & echo $!; wait")
+	// A shell gives /dev/null to what it starts in the background, unless told otherwise: cat would end at once.
+	child := start(t, "", "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
 	line := child.line(t)
 	_, err := s.Settle(os.Getpid(), child.Process.Pid)
 	assert.NilError(t, err)

@@ -21,6 +21,9 @@ const execLimit = 10 * time.Second
 // execWarmUp is how many runs are not counted.
 const execWarmUp = 5
 
+// execTraces is how often the initialisation of packages is traced.
+const execTraces = 10
+
 // packageInit is how long one package took to initialise, in milliseconds, by GODEBUG=inittrace=1.
 type packageInit struct {
 	Package string  `json:"package"`
@@ -56,13 +59,9 @@ func (b *bench) exec(ctx context.Context) ([]row, error) {
 			}
 		}
 	}
-	inits, err := b.initTrace(ctx, runs[0].argv)
+	inits, total, err := b.initTraces(ctx, runs[0].argv)
 	if err != nil {
 		return nil, err
-	}
-	var total float64
-	for _, p := range inits {
-		total += p.MS
 	}
 	runtime := summarize(samples["empty"]).Median
 	const target = 8
@@ -91,6 +90,24 @@ func once(ctx context.Context, argv []string) (float64, error) {
 
 // initLine is a line of GODEBUG=inittrace=1: init PACKAGE @START ms, TOOK ms clock, …
 var initLine = regexp.MustCompile(`^init (\S+) @\S+ ms, (\S+) ms clock`)
+
+// initTraces is the quickest of some traces, and its sum in milliseconds: what stood in its way was not ours.
+func (b *bench) initTraces(ctx context.Context, argv []string) (best []packageInit, ms float64, err error) {
+	for range execTraces {
+		trace, err := b.initTrace(ctx, argv)
+		if err != nil {
+			return nil, 0, err
+		}
+		var sum float64
+		for _, p := range trace {
+			sum += p.MS
+		}
+		if best == nil || sum < ms {
+			best, ms = trace, sum
+		}
+	}
+	return best, ms, nil
+}
 
 // initTrace returns how long each package of argv took to initialise, the slowest first.
 func (b *bench) initTrace(ctx context.Context, argv []string) ([]packageInit, error) {
