@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -151,5 +152,6 @@ func cleanUp(ctx context.Context, rt layout.Runtime) error {
 	if err := os.Remove(rt.Lock()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
+	_ = os.Remove(filepath.Dir(rt.Lock())) // the last node of the account: other nodes keep it from being empty
 	return errors.Join(errs...)
 }

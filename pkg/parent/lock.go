@@ -19,11 +19,14 @@ import (
 //
 // The file is removed by the guard while it is locked; whoever gets a lock on a file that is no longer there tries again.
 func takeLock(rt layout.Runtime) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(rt.Lock()), 0o700); err != nil {
-		return nil, fmt.Errorf("make the runtime dir: %w", err)
-	}
 	for {
+		if err := os.MkdirAll(filepath.Dir(rt.Lock()), 0o700); err != nil {
+			return nil, fmt.Errorf("make the runtime dir: %w", err)
+		}
 		f, err := os.OpenFile(rt.Lock(), os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // another node's guard has just removed the empty directory
+		}
 		if err != nil {
 			return nil, fmt.Errorf("open the lock: %w", err)
 		}

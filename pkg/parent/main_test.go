@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
@@ -43,6 +44,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(layout.EnvRole) == layout.RoleParent:
 		err = playParent(log)
 	default:
+		testutil.QuickChildren()
 		goleak.VerifyTestMain(m)
 		return
 	}

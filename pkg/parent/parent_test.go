@@ -85,7 +85,7 @@ func (r *rig) gone(cgroup string) {
 		if h, err := Holder(r.rt); err != nil || h.Locked {
 			return fmt.Errorf("locked: %+v %w", h, err)
 		}
-		for _, p := range []string{r.rt.Dir, r.rt.Lock(), cgroup} {
+		for _, p := range []string{r.rt.Dir, r.rt.Lock(), filepath.Dir(r.rt.Lock()), cgroup} {
 			if _, err := os.Lstat(p); p != "" && err == nil {
 				return fmt.Errorf("%s is left", p)
 			}

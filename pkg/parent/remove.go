@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
 
@@ -19,7 +20,10 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.Remove(rt.Lock()), lock.Close()) }()
+	defer func() {
+		err = errors.Join(err, os.Remove(rt.Lock()), lock.Close())
+		_ = os.Remove(filepath.Dir(rt.Lock())) // if it is empty
+	}()
 	if err := clearRuntime(rt); err != nil {
 		return err
 	}
