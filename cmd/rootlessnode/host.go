@@ -97,7 +97,8 @@ func newHostEnter() *cobra.Command {
 		Long: `For hosts without systemd: root puts itself into the account's delegated cgroup,
 becomes the account with a clean environment, and executes rootlessnode with the
 given arguments. With --command they are a program of their own and its arguments:
-a shell in which "rootlessnode up" works, or a CI job.`,
+a shell in which "rootlessnode up" works, or a CI job. Under systemd no cgroup is
+entered: the account's user manager gives the node one.`,
 		Example: `  rootlessnode host enter --user alice -- up
   rootlessnode host enter --user alice --command -- bash -l`,
 		Args:        arguments(1, -1),

@@ -28,7 +28,8 @@ type EnterOptions struct {
 }
 
 // Enter turns this process, root's, into one of the user inside the user's prepared cgroup and executes Exe: for hosts
-// without systemd, where only root can put a process there. It returns only with an error.
+// without systemd, where only root can put a process there. Under systemd no cgroup is prepared; there the node asks the
+// user's manager for one, which runs once host setup has enabled linger. It returns only with an error.
 //
 // The process keeps its pid, terminal and descriptors. It gets the account's groups, a clean environment with
 // XDG_RUNTIME_DIR, at least 65536 open files, and the account's home as its working directory. no_new_privs stays as it
@@ -102,6 +103,9 @@ func enterCgroup(a hostinfo.Account) error {
 		return fmt.Errorf("enter: %w", err)
 	}
 	if !owned(preparedDir(tree, a.UID), a.UID) {
+		if _, err := os.Stat(hostinfo.SystemdBooted); err == nil {
+			return nil
+		}
 		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(
 			fmt.Errorf("enter: no cgroup is prepared for %s", a.Name), "rootlessnode host setup --user "+a.Name))
 	}
