@@ -17,4 +17,10 @@ fi
 prefix=/usr/local
 hack/install.sh "$out" "$prefix"
 "$prefix/bin/rootlessnode" host setup --user "$account" --create-user
-exec "$prefix/bin/rootlessnode" host enter --user "$account" -- up "$@"
+"$prefix/bin/rootlessnode" host enter --user "$account" -- up "$@"
+cat <<EOF
+
+The node belongs to the account $account, and root is no user of it. From a shell of root's, put this before the commands:
+  rootlessnode host enter --user $account -- kubectl get nodes
+or use the kubeconfig that is named above. \`make down\` stops the node.
+EOF
