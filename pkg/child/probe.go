@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -18,19 +19,38 @@ import (
 // user namespace over the data dir's file system (Linux 5.11), else fuse-overlayfs where its containerd plugin is
 // installed, else plain copies.
 func (n *nodeRole) snapshotter(dir string) (string, error) {
-	if s := n.cfg.Containerd.Snapshotter; s != "auto" {
+	fuse, fuseErr := fuseOverlay()
+	switch s := n.cfg.Containerd.Snapshotter; s {
+	case "auto":
+	case containerd.SnapshotterFuseOverlayfs:
+		n.env.FuseOverlayfsPath = fuse
+		return s, errdefs.Class(errdefs.ErrPreflight, fuseErr)
+	default:
 		return s, nil
 	}
 	err := probeOverlay(dir)
 	if err == nil {
-		return "overlayfs", nil
+		return containerd.SnapshotterOverlay, nil
 	}
-	if _, lerr := exec.LookPath(fuseOverlayProgram); lerr == nil && unix.Access("/dev/fuse", unix.R_OK|unix.W_OK) == nil {
+	if fuseErr == nil {
 		n.warn("overlayfs cannot be mounted here (%v), using fuse-overlayfs", err)
-		return "fuse-overlayfs", nil
+		n.env.FuseOverlayfsPath = fuse
+		return containerd.SnapshotterFuseOverlayfs, nil
 	}
 	n.warn("overlayfs cannot be mounted here (%v), every container gets a full copy of its image", err)
-	return "native", nil
+	return containerd.SnapshotterNative, nil
+}
+
+// fuseOverlay finds the proxy snapshotter, and the device that it needs.
+func fuseOverlay() (string, error) {
+	path, err := exec.LookPath(fuseOverlayProgram)
+	if err == nil {
+		err = unix.Access("/dev/fuse", unix.R_OK|unix.W_OK)
+	}
+	if err != nil {
+		return "", fmt.Errorf("use the snapshotter fuse-overlayfs: %w", err)
+	}
+	return path, nil
 }
 
 // fuseOverlayProgram is containerd's proxy snapshotter for fuse-overlayfs.

@@ -45,13 +45,19 @@ type program struct {
 
 // units are everything that runs in the node, with what each needs. Whatever needs nothing starts at once.
 func (n *nodeRole) units() ([]supervisor.Unit, error) {
+	var snapshotter []program
+	var runtimeNeeds []supervisor.Need
+	if n.env.Snapshotter == containerd.SnapshotterFuseOverlayfs {
+		snapshotter = []program{{containerd.RenderFuseOverlayfs, containerd.ReadyFuseOverlayfs, nil, nil}}
+		runtimeNeeds = needs(containerd.FuseOverlayfs)
+	}
 	programs := []program{
 		{etcd.Render, etcd.Ready, nil, nil},
 		// It waits for etcd by itself, and has a second of work to do before it asks.
 		{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, nil},
 		{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
 		{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
-		{containerd.Render, containerd.Ready, nil, n.adaptContainerd},
+		{containerd.Render, containerd.Ready, runtimeNeeds, n.adaptContainerd},
 		{kubelet.Render, kubelet.Ready, needs(containerd.Name, unitStaleNode), nil},
 		{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil},
 		{flannel.Render, flannel.Ready, needs(unitAddons), nil},
@@ -60,7 +66,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 		units []supervisor.Unit
 		errs  []error
 	)
-	for _, p := range programs {
+	for _, p := range append(snapshotter, programs...) {
 		u, err := n.unit(p)
 		units, errs = append(units, u), append(errs, err)
 	}

@@ -13,12 +13,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -147,7 +150,22 @@ func (r *run) environment() error {
 			return err
 		}
 	}
-	return os.Setenv(layout.EnvConfig, r.Runtime.Config())
+	return errors.Join(
+		os.Setenv(layout.EnvConfig, r.Runtime.Config()),
+		os.Setenv("PATH", withSbin(os.Getenv("PATH"))),
+	)
+}
+
+// withSbin adds the directories of system programs to a search path. Distributions leave them out of the PATH of
+// ordinary users, and nft, iptables and conntrack lie there.
+func withSbin(path string) string {
+	dirs := filepath.SplitList(path)
+	for _, d := range hostinfo.SbinDirs() {
+		if !slices.Contains(dirs, d) {
+			dirs = append(dirs, d)
+		}
+	}
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
 // claim finds the delegated cgroup and puts this process into the node's own subtree of it, so that the child's cgroup

@@ -255,3 +255,9 @@ func TestLockIsFreedWithItsFile(t *testing.T) {
 	assert.NilError(t, err)
 	assert.NilError(t, lock.Close())
 }
+
+func TestWithSbin(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, withSbin("/usr/bin:/sbin"), "/usr/bin:/sbin:/usr/local/sbin:/usr/sbin")
+	assert.Equal(t, withSbin(withSbin("/bin")), withSbin("/bin"))
+}
