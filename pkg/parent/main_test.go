@@ -70,10 +70,17 @@ func playNode(fault string) error {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	rt := layout.Runtime{Dir: os.Getenv(envRT)}
+	if fault == "slow" { // comes up, and is not ready for a stop yet
+		signal.Ignore(syscall.SIGTERM)
+		<-term
+	}
 	if err := os.WriteFile(rt.NodeSocket(), nil, 0o600); err != nil {
 		return err
 	}
 	<-term
+	if fault == "stubborn" {
+		<-term
+	}
 	return nil
 }
 

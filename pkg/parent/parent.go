@@ -203,13 +203,13 @@ func (r *run) settle(childPID int, n layout.NetworkInfo) error {
 
 // conclude turns the way the node ended into the error that the caller tells, and records it for `status`.
 func (r *run) conclude(err error) error {
-	if err == nil {
-		return nil
-	}
-	// What the node role left says more than "exit status 1" of its process.
+	// What the node role left says more than "exit status 1" of its process. It is of this run: prepare removed any other.
 	var inside errdefs.Report
 	if layout.ReadJSON(r.data.LastExit(), &inside) == nil {
 		return inside.Err()
+	}
+	if err == nil {
+		return nil
 	}
 	if werr := layout.WriteJSON(r.data.LastExit(), errdefs.ReportOf(err)); werr != nil {
 		r.Log.WithError(werr).Warn("the reason for the end is not recorded")

@@ -173,6 +173,33 @@ func TestStops(t *testing.T) {
 	assert.Assert(t, errors.Is(err, os.ErrNotExist), "an orderly stop leaves no report of a fault")
 }
 
+// TestStopsEarly: a stop before the node role listens is an orderly one too.
+func TestStopsEarly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("slow")
+	var h layout.HandoverInfo
+	r.eventually("the child exists", func() error { return layout.ReadJSON(r.rt.Handover(), &h) })
+	assert.NilError(t, cmd.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
+	r.gone(h.Cgroup.Path)
+	_, err := os.Stat(r.data.LastExit())
+	assert.Assert(t, errors.Is(err, os.ErrNotExist), "a stop that was asked for is no fault")
+}
+
+// TestStopIsLimited: a node that does not stop is killed after timeouts.stop, and that is a fault.
+func TestStopIsLimited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.cfg.Timeouts.Stop = config.Duration(time.Second)
+	cmd, output := r.start("stubborn")
+	cgroup, _ := r.ready()
+	assert.NilError(t, cmd.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, r.ends(cmd, output), errdefs.ExitComponent, "%s", output)
+	assert.Assert(t, cmp.Contains(output.String(), "did not stop in time"))
+	r.gone(cgroup)
+}
+
 // TestParentKilled: the guard cleans up after a parent that had no chance to.
 func TestParentKilled(t *testing.T) {
 	t.Parallel()

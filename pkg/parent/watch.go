@@ -31,6 +31,8 @@ type watch struct {
 	hook    *networkHook
 	signals chan os.Signal
 	chld    chan os.Signal
+	// forced: the node did not stop as it was asked to, and was killed.
+	forced bool
 }
 
 func newWatch(o Options, hook *networkHook) *watch {
@@ -79,6 +81,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		case s := <-w.signals:
 			if stopping {
 				w.o.Log.WithField("signal", s).Warn("second signal, killing the node")
+				w.forced = true
 				w.kill()
 				break
 			}
@@ -87,7 +90,9 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 			dead.look()
 		case d := <-dead.found:
 			if d.pid == w.hook.childPID() || w.hook.childPID() == 0 {
-				cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during set-up: %s", d.status))
+				if !stopping {
+					cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during set-up: %s", d.status))
+				}
 				gone = time.After(returnLimit)
 				break
 			}
@@ -97,6 +102,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 			}
 		case <-killAt:
 			w.o.Log.WithField("limit", w.o.Config.Timeouts.Stop.D()).Warn("the node did not stop in time, killing it")
+			w.forced = true
 			w.kill()
 		case <-gone:
 			return cause
@@ -119,8 +125,10 @@ func (w *watch) result(err, cause error, stopping bool) error {
 		return cause
 	case err == nil:
 		return nil
-	case stopping && w.hook.childPID() == 0:
-		return nil // stopped before anything was there
+	case stopping && !w.forced:
+		// However RootlessKit's processes ended: the stop may have come before they were ready for one. What the node role
+		// itself has to complain of it has left in the data dir.
+		return nil
 	case isPermission(err) && w.hook.childPID() == 0:
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("make the namespaces: %w", err)),
 			"rootlessnode check")
@@ -134,8 +142,7 @@ func isPermission(err error) bool {
 		strings.Contains(err.Error(), "newgidmap")
 }
 
-// terminate asks the node role to stop. A pid namespace's init that has no handler yet ignores TERM
-// (pid_namespaces(7)), so a child that has not come to our node role is killed.
+// terminate asks the node role to stop. A child that has not come to our node role has nobody to ask, and is killed.
 func (w *watch) terminate(alreadySignalled bool) {
 	pid := w.hook.childPID()
 	if pid == 0 {
