@@ -67,7 +67,8 @@ func TestComponents(t *testing.T) {
 		}, "fail: no components found: no manifest.json in /a, /b\n" + build},
 		{"none, found out here", func(f *fakeHost) {
 			f.in.ComponentsDir, f.in.Env = "", append(f.in.Env, "HOME=/h")
-		}, "fail: no components found: no manifest.json in /usr/local/libexec/rootlessnode, /h/.local/share/rootlessnode/bin, /ROOT/bin\n" + build},
+			f.in.Exe = f.path("usr/bin/rootlessnode") // the host that runs the test may have components installed
+		}, "fail: no components found: no manifest.json in /ROOT/usr/libexec/rootlessnode, /h/.local/share/rootlessnode/bin, /ROOT/bin\n" + build},
 		{"missing file", func(f *fakeHost) { f.remove("comp/bin/kubelet") },
 			"fail: kubelet: stat /ROOT/comp/bin/kubelet: no such file or directory\n" + rebuild},
 		{"altered, shared by two", func(f *fakeHost) { f.write("comp/bin/kubernetes", "the program kuberneteX") },
