@@ -32,12 +32,14 @@ race() { CGO_ENABLED=1 go test -race -timeout "$unit_limit" "$@"; }
 unit() {
 	say "unit tests, with the race detector"
 	if [ "$(id -u)" = 0 ]; then
-		ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup e2e-build) race ./...
+		ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup e2e-build conformance-suite) race ./...
 	else
-		ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build) race ./...
+		ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build conformance-suite) race ./...
 	fi
 	say "unit tests of the components"
 	components/test.sh
+	say "unit tests of the conformance driver"
+	(cd test/conformance && GOWORK=off go vet ./... && GOWORK=off race ./...)
 	if [ "$(id -u)" = 0 ]; then
 		say "unit tests again, as an ordinary user"
 		unit_as_user
@@ -69,7 +71,7 @@ unit_as_user() {
 		cp -r "$dir/." "$name/"
 		CGO_ENABLED=1 go test -race -c -o "$name/$pkg.test" "./$dir"
 		chmod -R go+rX "$stage/unit"
-		as_account env "ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build)" \
+		as_account env "ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build conformance-suite)" \
 			sh -c "cd $name && exec ./$pkg.test -test.timeout=$unit_limit" || failed=1
 	done
 	return $failed
@@ -94,10 +96,14 @@ e2e() {
 	local image=$out/test/busybox.tar
 	mkdir -p "$out/test"
 	e2e_image "$image"
+	local suite=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
+	say "Kubernetes' own end-to-end suite and its images"
+	hack/conformance.sh build "$suite"
 	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(promises root)"
 		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}")
 	if [ "$(id -u)" != 0 ]; then
-		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" \
+		cp test/conformance/expectations.yaml "$suite/"
+		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
 			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
 		return
 	fi
@@ -105,8 +111,12 @@ e2e() {
 	hack/install.sh "$out" "$stage"
 	install -m 0755 "$out/bin/embed" "$out/bin/e2e.test" "$stage/bin/"
 	install -m 0644 "$image" "$stage/busybox.tar"
+	mkdir "$stage/suite"
+	cp -r --reflink=auto "$suite/conformance" "$suite/programs" "$suite/images.tar" test/conformance/expectations.yaml "$stage/suite/"
+	chmod -R go+rX "$stage/suite"
 	# The clone may lie where only root can read, so the account works in the stage.
 	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
+		"ROOTLESSNODE_E2E_SUITE=$stage/suite" \
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
 }
 

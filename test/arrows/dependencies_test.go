@@ -126,7 +126,11 @@ func TestDependenciesPage(t *testing.T) {
 
 func TestDependenciesPageTellsOfTools(t *testing.T) {
 	t.Parallel()
-	for heading, dir := range map[string]string{"tools/": "tools", "test/bench/rootlesskit": "test/bench/rootlesskit"} {
+	for _, dir := range []string{"tools", "test/bench/rootlesskit", "test/conformance", "test/conformance/suite"} {
+		heading := dir
+		if dir == "tools" {
+			heading += "/"
+		}
 		var told []string
 		for _, row := range table(t, heading) {
 			told = append(told, names(row[0])...)
@@ -136,18 +140,27 @@ func TestDependenciesPageTellsOfTools(t *testing.T) {
 	}
 }
 
+// TestSuiteIsOfOurKubernetes: a node is judged by the suite of the release that it runs.
+func TestSuiteIsOfOurKubernetes(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, version(t, "test/conformance/suite", "k8s.io/kubernetes"), version(t, "components/kubernetes", "k8s.io/kubernetes"))
+}
+
+// version is that of a module in the build of the module in dir.
+func version(t *testing.T, dir, module string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module)
+	cmd.Dir = filepath.Join(root, dir)
+	out, err := cmd.Output()
+	assert.NilError(t, err)
+	return string(out)
+}
+
 // TestPeerHasOurVersion: the benchmarks compare with the RootlessKit that we are built from.
 func TestPeerHasOurVersion(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/rootless-containers/rootlesskit/v3"
-	version := func(dir string) string {
-		cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module)
-		cmd.Dir = filepath.Join(root, dir)
-		out, err := cmd.Output()
-		assert.NilError(t, err)
-		return string(out)
-	}
-	assert.Equal(t, version("test/bench/rootlesskit"), version("."))
+	assert.Equal(t, version(t, "test/bench/rootlesskit", module), version(t, ".", module))
 }
 
 func TestDependenciesPageTellsOfComponents(t *testing.T) {

@@ -53,6 +53,8 @@ type cri struct {
 type cni struct {
 	BinDirs []string `toml:"bin_dirs"`
 	ConfDir string   `toml:"conf_dir"`
+	// A plugin for lo would be two processes more for each pod.
+	InternalLoopback bool `toml:"use_internal_loopback"`
 }
 
 type runtimes struct {
@@ -161,7 +163,7 @@ func criFor(e component.Env) cri {
 		TolerateMissingHugetlbController: true, DisableHugetlbController: true,
 		// The other place is /run/netns, which may be a link to the host's.
 		NetNSMountsUnderStateDir: true,
-		CNI:                      cni{BinDirs: []string{e.BinDir("cni")}, ConfDir: layout.InsideCNIConf},
+		CNI:                      cni{BinDirs: []string{e.BinDir("cni")}, ConfDir: layout.InsideCNIConf, InternalLoopback: true},
 		Containerd: runtimes{
 			Default: runcName,
 			Runtimes: map[string]ociRuntime{runcName: {

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# `make conformance`: holds the node that `make up` started against Kubernetes' own end-to-end suite, built here with its
+# images. As root the node is that of the dedicated account, and so the suite runs as that account.
+#
+#   hack/conformance.sh        with SET (all), FOCUS (a regular expression), PROCS and NAME (default) from the environment
+#   hack/conformance.sh build DIR    only builds, into DIR
+#
+# test/conformance/expectations.yaml lists the specs that do not pass. What the last run that was kept gave is in
+# test/conformance/recorded/; RECORD=1 keeps this one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. hack/lib.sh
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
+
+# build DIR: the driver, the suite and the images.
+build() {
+	ensure_packages "$build_needs apt-get:apt dpkg-deb:dpkg"
+	ensure_go
+	components/build.sh --out "$out"
+	mkdir -p "$1"
+	CGO_ENABLED=0 go -C test/conformance build -trimpath -o "$1/conformance" .
+	"$1/conformance" build -dir "$1" -pause "$out/share/rootlessnode/images/pause.tar"
+}
+
+# kind: machines with and without delegation have records of their own.
+kind() {
+	if "${as[@]}" "$rootlessnode" --name "$name" status -o json | grep -q '"unenforced"'; then echo hybrid; else echo delegated; fi
+}
+
+if [ "${1:-}" = build ]; then
+	build "${2:?directory}"
+	exit
+fi
+
+name=${NAME:-default}
+build "$cache"
+if [ "$(id -u)" = 0 ]; then
+	# The cache and the clone may lie where only root can read, so the account gets what it needs in a directory of its own.
+	rootlessnode=/usr/local/bin/rootlessnode
+	[ -x "$rootlessnode" ] || die 1 "no node is installed for the account $account" "make up"
+	as=("$rootlessnode" host enter --user "$account" --command --)
+	stage=$(mktemp -d /var/tmp/rootlessnode-conformance.XXXXXX)
+	trap 'rm -rf "$stage"' EXIT
+	chmod 0755 "$stage"
+	cp -r --reflink=auto "$cache/conformance" "$cache/programs" "$cache/images.tar" test/conformance/expectations.yaml "$stage/"
+	install -d -o "$account" "$stage/out"
+	kubectl=/usr/local/libexec/rootlessnode/kubectl
+else
+	rootlessnode=$out/bin/rootlessnode
+	as=(env)
+	stage=$cache
+	cp test/conformance/expectations.yaml "$stage/"
+	kubectl=$out/libexec/rootlessnode/kubectl
+	mkdir -p "$stage/out"
+fi
+"${as[@]}" "$rootlessnode" --name "$name" status >/dev/null || die 1 "node $name does not run" "make up"
+
+recorded=test/conformance/recorded/$(kind).txt
+if [ -e "$recorded" ]; then cp "$recorded" "$stage/last.txt"; fi
+chmod -R go+rX "$stage"
+args=(-dir "$stage" -out "$stage/out" -rootlessnode "$rootlessnode" -kubectl "$kubectl" -name "$name" -set "${SET:-all}"
+	-expectations "$stage/expectations.yaml" -last "$stage/last.txt")
+[ -z "${FOCUS:-}" ] || args+=(-focus "$FOCUS")
+[ -z "${PROCS:-}" ] || args+=(-procs "$PROCS")
+
+code=0
+"${as[@]}" "$stage/conformance" run "${args[@]}" || code=$?
+mkdir -p "$out/conformance"
+cp "$stage"/out/* "$out/conformance/" 2>/dev/null || true
+say "summary, JUnit, record and logs: $out/conformance"
+if [ -n "${RECORD:-}" ] && [ -e "$out/conformance/record.txt" ]; then
+	mkdir -p "$(dirname "$recorded")"
+	cp "$out/conformance/record.txt" "$recorded"
+	say "kept as $recorded"
+fi
+exit "$code"

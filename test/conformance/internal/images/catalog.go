@@ -1,0 +1,257 @@
+package images
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	registry = "registry.k8s.io/e2e-test-images/"
+	// nginxConfig serves one page on port 80, and logs where a container should.
+	nginxConfig = `user www-data;
+error_log /dev/stderr;
+pid /run/nginx.pid;
+events {}
+http {
+  include /etc/nginx/mime.types;
+  access_log /dev/stdout;
+  server { listen 80 default_server; root /usr/share/nginx/html; }
+}
+`
+	nginxPage = "<!DOCTYPE html>\n<html><head><title>Welcome to nginx!</title></head><body><h1>Welcome to nginx!</h1></body></html>\n"
+)
+
+// image is one test image: the names under which specs ask for it, and what it is made of.
+type image struct {
+	names []string
+	// root is the layer below: debian, busybox or none.
+	root string
+	// add adds the image's own layer to a tree; programs is the directory of the suite's programs.
+	add        func(t tree, programs string) error
+	user       string
+	entrypoint []string
+	cmd        []string
+	env        []string
+	ports      []string
+}
+
+// Roots of images.
+const (
+	debian  = "debian"
+	busybox = "busybox"
+	none    = ""
+)
+
+// reasons why an image is not made.
+const (
+	outside  = "it stands for a registry outside"
+	noVolume = "its server needs the kernel of the host, and no spec of the sets runs it"
+	noCSI    = "a CSI side-car: no spec of the sets runs it"
+	noNode   = "it is for the suite of the node itself, not for that of a cluster"
+)
+
+// notMade are the images that the suite names and that are not built, with the reason.
+var notMade = map[string]string{
+	"gcr.io/k8s-authenticated-test/agnhost":                                     outside,
+	"invalid.registry.k8s.io/invalid/alpine":                                    outside,
+	registry + "apparmor-loader":                                                "it loads profiles into the host's kernel, and no spec of the sets runs it",
+	registry + "node-perf/npb-ep":                                               noNode,
+	registry + "node-perf/npb-is":                                               noNode,
+	registry + "node-perf/pytorch-wide-deep":                                    noNode,
+	registry + "sample-device-plugin":                                           noNode,
+	registry + "volume/iscsi":                                                   noVolume,
+	registry + "volume/nfs":                                                     noVolume,
+	"registry.k8s.io/cloud-provider-gcp/gcp-compute-persistent-disk-csi-driver": noCSI,
+	"registry.k8s.io/pause":                                                     "the node brings it",
+	"registry.k8s.io/sig-storage/csi-attacher":                                  noCSI,
+	"registry.k8s.io/sig-storage/csi-external-health-monitor-controller":        noCSI,
+	"registry.k8s.io/sig-storage/csi-node-driver-registrar":                     noCSI,
+	"registry.k8s.io/sig-storage/csi-provisioner":                               noCSI,
+	"registry.k8s.io/sig-storage/csi-resizer":                                   noCSI,
+	"registry.k8s.io/sig-storage/csi-snapshot-metadata":                         noCSI,
+	"registry.k8s.io/sig-storage/csi-snapshotter":                               noCSI,
+	"registry.k8s.io/sig-storage/hello-populator":                               noCSI,
+	"registry.k8s.io/sig-storage/hostpathplugin":                                noCSI,
+	"registry.k8s.io/sig-storage/livenessprobe":                                 noCSI,
+	"registry.k8s.io/sig-storage/nfs-provisioner":                               noVolume,
+	"registry.k8s.io/sig-storage/volume-data-source-validator":                  noCSI,
+}
+
+// Check compares what the suite says it wants with what Build makes, so that a newer suite cannot ask in vain.
+func Check(wanted []string) error {
+	made := map[string]bool{}
+	for _, i := range catalog() {
+		for _, n := range i.names {
+			made[n] = true
+		}
+	}
+	var errs []error
+	for _, image := range wanted {
+		repository := image[:max(strings.LastIndexByte(image, ':'), 0)]
+		if _, known := notMade[repository]; !known && !made[image] {
+			errs = append(errs, fmt.Errorf("the suite wants image %s, which is neither in the catalog nor listed as not made", image))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// catalog lists the images that are built.
+func catalog() []image {
+	program := func(name string) func(tree, string) error {
+		return func(t tree, programs string) error {
+			return t.file("/"+name, 0o755, filepath.Join(programs, name))
+		}
+	}
+	return []image{
+		{
+			names: []string{registry + "agnhost:2.66.1", registry + "agnhost:2.55"}, root: debian, add: addAgnhost,
+			entrypoint: []string{"/agnhost"}, cmd: []string{"pause"},
+			ports: []string{"80/tcp", "8080/tcp", "8081/tcp", "9376/tcp", "5000/tcp"},
+		},
+		{
+			names: []string{registry + "busybox:1.37.0-2", registry + "busybox:1.36.1-1"}, root: busybox, cmd: []string{"sh"},
+		},
+		{names: []string{registry + "nonroot:1.5"}, root: debian, user: "1234", cmd: []string{"bash"}},
+		{
+			names: []string{registry + "nonewprivs:1.4"}, root: debian, cmd: []string{"nnp"},
+			add: func(t tree, programs string) error {
+				// It shows whether a set-uid and set-gid program gains anything.
+				return t.file("/usr/local/bin/nnp", 0o6755, filepath.Join(programs, "nonewprivs"))
+			},
+		},
+		{
+			names: []string{registry + "nginx:1.27.0-2", registry + "nginx:1.28.0-2"}, root: debian,
+			cmd: []string{"nginx", "-g", "daemon off;"}, ports: []string{"80/tcp"},
+			add: func(t tree, _ string) error {
+				t.text("/etc/nginx/nginx.conf", nginxConfig)
+				t.text("/usr/share/nginx/html/index.html", nginxPage)
+				t.dir("/var/lib/nginx", 0o755)
+				t.link("/var/log/nginx/access.log", "/dev/stdout")
+				t.link("/var/log/nginx/error.log", "/dev/stderr")
+				return nil
+			},
+		},
+		{names: []string{registry + "perl:5.26"}, root: debian, cmd: []string{"perl", "-de0"}},
+		{names: []string{registry + "ipc-utils:1.4"}, root: debian, cmd: []string{"sh"}},
+		{
+			names: []string{registry + "glibc-dns-testing:2.1.1"}, root: debian, add: program("coredns"), cmd: []string{"bash"},
+		},
+		{names: []string{"registry.k8s.io/build-image/distroless-iptables:v0.9.9"}, root: debian, cmd: []string{"bash"}},
+		{
+			names: []string{registry + "resource-consumer:1.14"}, root: debian, entrypoint: []string{"/consumer"},
+			ports: []string{"8080/tcp"},
+			add: func(t tree, programs string) error {
+				if err := t.file("/consumer", 0o755, filepath.Join(programs, "resource-consumer")); err != nil {
+					return err
+				}
+				return t.file("/consume-cpu", 0o755, filepath.Join(programs, "consume-cpu"))
+			},
+		},
+		{
+			names: []string{registry + "regression-issue-74839:1.5"}, root: debian, add: program("regression-issue-74839"),
+			entrypoint: []string{"/regression-issue-74839"},
+		},
+		{
+			names: []string{registry + "sample-apiserver:1.29.2"}, root: none, add: program("sample-apiserver"),
+			entrypoint: []string{"/sample-apiserver"},
+		},
+		{
+			names: []string{registry + "kitten:1.8"}, root: debian, entrypoint: []string{"/agnhost"}, cmd: []string{"test-webserver"},
+			add: webserver("kitten.jpg"),
+		},
+		{
+			names: []string{registry + "nautilus:1.8"}, root: debian, entrypoint: []string{"/agnhost"}, cmd: []string{"test-webserver"},
+			add: webserver("nautilus.jpg"),
+		},
+		{
+			names: []string{"registry.k8s.io/etcd:3.7.0-0"}, root: none, entrypoint: []string{"/usr/local/bin/etcd"},
+			env: []string{"PATH=/usr/local/bin"},
+			add: func(t tree, programs string) error {
+				return t.file("/usr/local/bin/etcd", 0o755, filepath.Join(programs, "etcd"))
+			},
+		},
+	}
+}
+
+// addAgnhost adds what the Dockerfile of agnhost describes, without its certificates' private part being copied into
+// this tree: programs holds the files of the Kubernetes module.
+func addAgnhost(t tree, programs string) error {
+	for _, name := range []string{"agnhost", "coredns"} {
+		if err := t.file("/"+name, 0o755, filepath.Join(programs, name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		if err := t.file("/"+name, 0o644, filepath.Join(programs, name)); err != nil {
+			return err
+		}
+	}
+	t.dir("/uploads", 0o755)
+	t.link("/agnhost-2", "agnhost")
+	t.link("/usr/local/bin/iperf", "/usr/bin/iperf")
+	return addFakeRegistry(t, filepath.Join(programs, "pause.tar"))
+}
+
+func webserver(picture string) func(tree, string) error {
+	return func(t tree, programs string) error {
+		t.text("/data.json", fmt.Sprintf("{\"image\": %q}\n", picture))
+		return t.file("/agnhost", 0o755, filepath.Join(programs, "agnhost"))
+	}
+}
+
+// addFakeRegistry makes the directory from which agnhost serves an image "pause:testing", out of the archive of the node's
+// own pause image. The layout is that of the command `agnhost fake-registry-server`.
+func addFakeRegistry(t tree, pauseArchive string) error {
+	blobs := tree{}
+	if err := blobs.fileArchive(pauseArchive); err != nil {
+		return err
+	}
+	const root = "/var/registry/pause/"
+	put := func(kind string, data []byte) string {
+		sum := sha256.Sum256(data)
+		id := hex.EncodeToString(sum[:])
+		t.bytes(root+kind+"/sha256/"+id[:2]+"/"+id+"/data", 0o644, data)
+		return "sha256:" + id
+	}
+	index := blobs["index.json"].data
+	var list struct {
+		Manifests []struct {
+			Digest string `json:"digest"`
+		} `json:"manifests"`
+	}
+	if err := json.Unmarshal(index, &list); err != nil {
+		return fmt.Errorf("index of %s: %w", filepath.Base(pauseArchive), err)
+	}
+	// A reader of the index looks at its media type, which an index inside an archive may lack.
+	var typed map[string]any
+	if err := json.Unmarshal(index, &typed); err != nil {
+		return err
+	}
+	typed["mediaType"] = "application/vnd.oci.image.index.v1+json"
+	index, err := json.Marshal(typed)
+	if err != nil {
+		return err
+	}
+	manifests := map[string]bool{}
+	for _, m := range list.Manifests {
+		manifests[m.Digest] = true
+	}
+	for name, member := range blobs {
+		if filepath.Dir(name) != "blobs/sha256" || member.header.Typeflag != tar.TypeReg {
+			continue
+		}
+		kind := "blobs"
+		if manifests["sha256:"+filepath.Base(name)] {
+			kind = "manifests"
+		}
+		put(kind, member.data)
+	}
+	t.text(root+"manifests/testing", put("manifests", index)+"\n")
+	return nil
+}

@@ -1,0 +1,79 @@
+package outcome
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"time"
+)
+
+type (
+	junitSuites struct {
+		XMLName xml.Name `xml:"testsuites"`
+		Suite   junitSuite
+	}
+	junitSuite struct {
+		XMLName  xml.Name    `xml:"testsuite"`
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Errors   int         `xml:"errors,attr"`
+		Skipped  int         `xml:"skipped,attr"`
+		Time     string      `xml:"time,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Name      string       `xml:"name,attr"`
+		Class     string       `xml:"classname,attr"`
+		Time      string       `xml:"time,attr"`
+		Failure   *junitReason `xml:"failure"`
+		Skipped   *junitReason `xml:"skipped"`
+		SystemOut string       `xml:"system-out,omitempty"`
+	}
+	junitReason struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+)
+
+// WriteJUnit writes the results of run as one test suite of that name. The raw results, not the verdict: what reads
+// JUnit has no notion of an expected failure. Characters that XML cannot hold become U+FFFD, which encoding/xml sees to.
+func WriteJUnit(w io.Writer, name string, run Run) error {
+	f := Figures(name, run, nil)
+	suite := junitSuite{
+		Name: name, Tests: f.Selected, Failures: f.Failed, Skipped: f.Skipped,
+		Time: seconds(elapsedOr(run.Elapsed, f.Duration)),
+	}
+	for _, s := range run.Specs {
+		c := junitCase{Name: s.Name, Class: name, Time: seconds(s.Duration)}
+		switch s.outcome() {
+		case Failed:
+			c.Failure = &junitReason{Message: firstLine(s.Message), Text: s.Message + "\n" + s.Location}
+		case Skipped:
+			c.Skipped = &junitReason{Message: s.Message}
+		case Flaked:
+			c.SystemOut = "passed on a second try; at first: " + s.Message
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	out, err := xml.MarshalIndent(junitSuites{Suite: suite}, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode JUnit report %q: %w", name, err)
+	}
+	if _, err := fmt.Fprintf(w, "%s%s\n", xml.Header, out); err != nil {
+		return fmt.Errorf("write JUnit report %q: %w", name, err)
+	}
+	return nil
+}
+
+func seconds(d time.Duration) string {
+	return fmt.Sprintf("%.3f", d.Seconds())
+}
+
+// elapsedOr is the wall time where it is known, else the time of all specs added up.
+func elapsedOr(elapsed, sum time.Duration) time.Duration {
+	if elapsed > 0 {
+		return elapsed
+	}
+	return sum
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/test/conformance/internal/outcome"
+	"github.com/rootlessnode/rootlessnode/test/conformance/internal/suite"
+)
+
+// options of a run.
+type options struct {
+	dir, out, rootlessnode, kubectl, name, set string
+	focus                                      []string
+	procs                                      int
+	expectations, last, record                 string
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	var o options
+	fs := flag.NewFlagSet("conformance run", flag.ContinueOnError)
+	fs.StringVar(&o.dir, "dir", "", "directory that `conformance build` filled")
+	fs.StringVar(&o.out, "out", "", "directory for logs, reports and the summary")
+	fs.StringVar(&o.rootlessnode, "rootlessnode", "rootlessnode", "the command line of the node under test")
+	fs.StringVar(&o.kubectl, "kubectl", "kubectl", "the kubectl that specs call")
+	fs.StringVar(&o.name, "name", "default", "name of the node under test")
+	fs.StringVar(&o.set, "set", setAll, "specs to run: "+strings.Join(setNames(), ", "))
+	fs.Func("focus", "of the set, only specs whose name matches this regular expression; repeatable", func(v string) error {
+		o.focus = append(o.focus, v)
+		return nil
+	})
+	fs.IntVar(&o.procs, "procs", defaultProcs, "specs that run side by side")
+	fs.StringVar(&o.expectations, "expectations", "", "file that lists the specs that do not pass, with the reasons")
+	fs.StringVar(&o.last, "last", "", "record of an earlier run, to compare with")
+	fs.StringVar(&o.record, "record", "", "file to write the record of this run to")
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	passes, err := o.passes()
+	if err != nil {
+		return err
+	}
+	expected, last, err := o.inputs()
+	if err != nil {
+		return err
+	}
+	node, err := o.node(ctx)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	result, err := o.execute(ctx, node, passes, expected)
+	// Interrupted specs leave namespaces behind. They are removed even so, by a context of their own.
+	err = errors.Join(err, node.removeNamespaces(context.WithoutCancel(ctx)))
+	if err != nil {
+		return err
+	}
+	return o.judge(result, expected, last, node, time.Since(start))
+}
+
+// inputs reads the files that a run is compared with, before it begins.
+func (o options) inputs() (expected outcome.Expectations, last outcome.Run, err error) {
+	if o.dir == "" || o.out == "" {
+		err = fmt.Errorf("%w: -dir and -out are needed", errUsage)
+	}
+	if o.expectations != "" {
+		data, readErr := os.ReadFile(o.expectations)
+		if readErr == nil {
+			expected, readErr = outcome.ParseExpectations(data)
+		}
+		err = errors.Join(err, readErr)
+	}
+	if o.last != "" {
+		data, readErr := os.ReadFile(o.last)
+		switch {
+		case errors.Is(readErr, os.ErrNotExist): // the first run has none
+		case readErr != nil:
+			err = errors.Join(err, readErr)
+		default:
+			last, readErr = outcome.Decode(data)
+			err = errors.Join(err, readErr)
+		}
+	}
+	return expected, last, err
+}
+
+// execute imports the images and runs the passes, then what failed and was not expected to once more, alone.
+func (o options) execute(ctx context.Context, node testNode, passes []suite.Pass, expected outcome.Expectations) (outcome.Run, error) {
+	out, err := filepath.Abs(o.out)
+	if err != nil {
+		return outcome.Run{}, err
+	}
+	programs, err := filepath.Abs(filepath.Join(o.dir, programsDir))
+	if err != nil {
+		return outcome.Run{}, err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return outcome.Run{}, err
+	}
+	fmt.Println("importing images")
+	if err := node.importImages(ctx, filepath.Join(o.dir, imageArchive)); err != nil {
+		return outcome.Run{}, err
+	}
+	runner := suite.Runner{Programs: programs, Kubeconfig: node.Kubeconfig, Kubectl: o.kubectl, Out: out, Progress: os.Stdout}
+	var runs []outcome.Run
+	for _, pass := range passes {
+		r, err := onePass(ctx, runner, pass)
+		if err != nil {
+			return outcome.Run{}, err
+		}
+		runs = append(runs, r)
+	}
+	result := outcome.Merge(runs...)
+	if len(result.Specs) == 0 {
+		return result, fmt.Errorf("%w: no spec is selected by set %s and focus %q", errUsage, o.set, o.focus)
+	}
+	names := result.Again()
+	for _, f := range outcome.Judge(result, expected, outcome.JudgeOptions{Delegated: node.delegated()}).Expected {
+		names = slices.DeleteFunc(names, func(name string) bool { return name == f.Spec.Name })
+	}
+	if len(names) == 0 || len(names) > mostAgain {
+		return result, nil
+	}
+	again := suite.Pass{Name: "again", Procs: 1, Limit: passLimit}
+	for _, name := range names {
+		again.Focus = append(again.Focus, suite.Exactly(name))
+	}
+	r, err := onePass(ctx, runner, again)
+	return outcome.Retry(result, r), err
+}
+
+func onePass(ctx context.Context, runner suite.Runner, pass suite.Pass) (outcome.Run, error) {
+	report, err := runner.Run(ctx, pass)
+	if err != nil {
+		return outcome.Run{}, err
+	}
+	f, err := os.Open(report)
+	if err != nil {
+		return outcome.Run{}, err
+	}
+	r, err := outcome.ParseReport(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return outcome.Run{}, fmt.Errorf("report of pass %s: %w", pass.Name, err)
+	}
+	return r, nil
+}
+
+// testNode is the node under test, as its command line shows it.
+type testNode struct {
+	command []string
+	State   string `json:"state"`
+	// Version of rootlessnode and of Kubernetes.
+	Version    string `json:"version"`
+	Kubernetes string `json:"kubernetes"`
+	Kubeconfig string `json:"kubeconfig"`
+	Cgroup     struct {
+		Controllers []string `json:"controllers"`
+		Unenforced  []string `json:"unenforced"`
+	} `json:"cgroup"`
+}
+
+func (o options) node(ctx context.Context) (testNode, error) {
+	n := testNode{command: []string{o.rootlessnode, "--name", o.name}}
+	out, err := n.run(ctx, "status", "-o", "json")
+	if err != nil {
+		return n, err
+	}
+	if err := json.Unmarshal(out, &n); err != nil {
+		return n, fmt.Errorf("status of node %s: %w", o.name, err)
+	}
+	if n.State != "ready" {
+		return n, fmt.Errorf("node %s is %s; it must be ready, see: rootlessnode --name %s up", o.name, n.State, o.name)
+	}
+	return n, nil
+}
+
+// delegated tells whether what pods ask for is enforced.
+func (n testNode) delegated() bool {
+	return !slices.ContainsFunc(n.Cgroup.Unenforced, func(c string) bool { return c == "cpu" || c == "memory" || c == "pids" })
+}
+
+func (n testNode) run(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, n.command[0], append(n.command[1:], args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("rootlessnode %s: %w\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return out, nil
+}
+
+func (n testNode) importImages(ctx context.Context, archive string) error {
+	_, err := n.run(ctx, "images", "import", archive)
+	return err
+}
+
+// removeNamespaces deletes what interrupted specs left.
+func (n testNode) removeNamespaces(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	_, err := n.run(ctx, "kubectl", "delete", "namespace", "--selector=e2e-framework", "--ignore-not-found")
+	return err
+}
