@@ -14,7 +14,7 @@ import (
 // debianPackages are what the test images' programs call, besides being called themselves.
 var debianPackages = []string{
 	"base-files", "base-passwd", "bash", "bind9-dnsutils", "bsdutils", "coreutils", "curl", "dash", "debianutils", "findutils",
-	"gawk", "grep", "hostname", "iperf", "iproute2", "iptables", "mount", "netcat-openbsd", "nginx-light", "perl-base",
+	"gawk", "grep", "hostname", "iperf", "iproute2", "iptables", "libc-bin", "mount", "netcat-openbsd", "nginx-light", "perl-base",
 	"procps", "sed", "socat", "stress", "tar", "util-linux",
 }
 
