@@ -17,6 +17,11 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
 build() {
 	ensure_packages "$build_needs apt-get:apt dpkg-deb:dpkg"
 	ensure_go
+	# The images are made of packages, which a fresh machine may have no list of.
+	if ! apt-cache show busybox-static >/dev/null 2>&1; then
+		[ "$(id -u)" = 0 ] || die $exit_preflight "apt knows no packages" "sudo apt-get update"
+		apt-get update -qq
+	fi
 	components/build.sh --out "$out"
 	mkdir -p "$1"
 	CGO_ENABLED=0 go -C test/conformance build -trimpath -o "$1/conformance" .

@@ -4,6 +4,7 @@
 #
 #   hack/test.sh [all|unit|e2e]
 #
+# RUN is a regular expression: of the end-to-end tests only those that match it.
 # ROOTLESSNODE_TEST_PROMISES lists what the machine promises; a test that needs a promised thing and lacks it fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -104,7 +105,7 @@ e2e() {
 	if [ "$(id -u)" != 0 ]; then
 		cp test/conformance/expectations.yaml "$suite/"
 		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
-			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
+			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
 		return
 	fi
 	prepare_account
@@ -117,7 +118,7 @@ e2e() {
 	# The clone may lie where only root can read, so the account works in the stage.
 	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
 		"ROOTLESSNODE_E2E_SUITE=$stage/suite" \
-		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
+		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
 }
 
 ensure_packages "$build_needs $run_needs ps:procps /bin/busybox:busybox-static"

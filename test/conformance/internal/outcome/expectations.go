@@ -23,6 +23,9 @@ const (
 	Image Kind = "image"
 	// HybridCgroup: the spec passes only where the cgroup controllers are delegated.
 	HybridCgroup Kind = "hybrid-cgroup"
+	// HostKernel: the spec uses a driver that the kernel of some hosts lacks, for root as well. It may pass elsewhere, so an
+	// entry of this kind that passes is no fault of the list.
+	HostKernel Kind = "host-kernel"
 	// Ours: a fault of this project, to be mended.
 	Ours Kind = "ours"
 )
@@ -36,6 +39,8 @@ func (k Kind) meaning() string {
 		return "an image it needs cannot be built here"
 	case HybridCgroup:
 		return "passes only where the cgroup controllers are delegated"
+	case HostKernel:
+		return "needs a driver that this host's kernel lacks"
 	case Ours:
 		return "a fault of this project, to be mended"
 	}

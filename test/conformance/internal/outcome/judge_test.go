@@ -81,6 +81,8 @@ func TestJudge(t *testing.T) {
 		},
 		{name: "stale flake alone", e: flake, opts: JudgeOptions{Whole: true}, want: "staleflake=a"},
 		{name: "hybrid fails", run: sample("failed a"), e: Expectations{Failing: entries(HybridCgroup, "a")}, want: "expected=a", ok: true},
+		{name: "kernel fails", run: sample("failed a"), e: Expectations{Failing: entries(HostKernel, "a")}, want: "expected=a", ok: true},
+		{name: "kernel passes", run: sample("passed a"), e: Expectations{Failing: entries(HostKernel, "a")}, ok: true},
 		{name: "hybrid passes", run: sample("passed a"), e: Expectations{Failing: entries(HybridCgroup, "a")}, want: "passing=a"},
 		{
 			name: "hybrid fails, delegated", run: sample("failed a"), e: Expectations{Failing: entries(HybridCgroup, "a")},

@@ -35,12 +35,18 @@ type program struct {
 }
 
 func programs(version string) []program {
-	const kubernetesImages = "k8s.io/kubernetes/test/images/"
+	const (
+		kubernetesImages = "k8s.io/kubernetes/test/images/"
+		versionPackage   = "k8s.io/component-base/version."
+	)
+	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	return []program{
 		{
 			name: suiteProgram, module: suiteModule, pkg: "k8s.io/kubernetes/test/e2e", test: true,
-			// The suite compares its own version with the API server's.
-			variables: []string{"k8s.io/component-base/version.gitVersion=" + version},
+			// The suite compares its own version with the API server's, and picks fixtures by it.
+			variables: []string{
+				versionPackage + "gitVersion=" + version, versionPackage + "gitMajor=" + numbers[0], versionPackage + "gitMinor=" + numbers[1],
+			},
 		},
 		{name: ginkgoProgram, module: suiteModule, pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
 		{name: "agnhost", module: suiteModule, pkg: kubernetesImages + "agnhost"},
