@@ -60,8 +60,8 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	start := time.Now()
 	result, err := o.execute(ctx, node, passes, expected)
-	// Interrupted specs leave namespaces behind. They are removed even so, by a context of their own.
-	err = errors.Join(err, node.removeNamespaces(context.WithoutCancel(ctx)))
+	// An interrupted run tidies up as well.
+	err = errors.Join(err, node.tidy(context.WithoutCancel(ctx)))
 	if err != nil {
 		return err
 	}
@@ -205,10 +205,15 @@ func (n testNode) importImages(ctx context.Context, archive string) error {
 	return err
 }
 
-// removeNamespaces deletes what interrupted specs left.
-func (n testNode) removeNamespaces(ctx context.Context) error {
+// hostFiles are what specs about hostPath volumes leave in /tmp, which the node shares with the host. The suite of another
+// account could not write there.
+var hostFiles = []string{"/tmp/sub-path", "/tmp/test-file"}
+
+// tidy removes what specs, interrupted ones above all, left behind.
+func (n testNode) tidy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	_, err := n.run(ctx, "kubectl", "delete", "namespace", "--selector=e2e-framework", "--ignore-not-found")
-	return err
+	_, execErr := n.run(ctx, append([]string{"exec", "--", "rm", "-rf", "--"}, hostFiles...)...)
+	return errors.Join(err, execErr)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-//go:embed build.go catalog.go debian.go tree.go
+//go:embed build.go catalog.go debian.go registry.go tree.go
 var sources embed.FS
 
 // Recipes returns bytes that change whenever the way the images are made does.

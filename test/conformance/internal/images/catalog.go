@@ -1,10 +1,6 @@
 package images
 
 import (
-	"archive/tar"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -203,55 +199,4 @@ func webserver(picture string) func(tree, string) error {
 		t.text("/data.json", fmt.Sprintf("{\"image\": %q}\n", picture))
 		return t.file("/agnhost", 0o755, filepath.Join(programs, "agnhost"))
 	}
-}
-
-// addFakeRegistry makes the directory from which agnhost serves an image "pause:testing", out of the archive of the node's
-// own pause image. The layout is that of the command `agnhost fake-registry-server`.
-func addFakeRegistry(t tree, pauseArchive string) error {
-	blobs := tree{}
-	if err := blobs.fileArchive(pauseArchive); err != nil {
-		return err
-	}
-	const root = "/var/registry/pause/"
-	put := func(kind string, data []byte) string {
-		sum := sha256.Sum256(data)
-		id := hex.EncodeToString(sum[:])
-		t.bytes(root+kind+"/sha256/"+id[:2]+"/"+id+"/data", 0o644, data)
-		return "sha256:" + id
-	}
-	index := blobs["index.json"].data
-	var list struct {
-		Manifests []struct {
-			Digest string `json:"digest"`
-		} `json:"manifests"`
-	}
-	if err := json.Unmarshal(index, &list); err != nil {
-		return fmt.Errorf("index of %s: %w", filepath.Base(pauseArchive), err)
-	}
-	// A reader of the index looks at its media type, which an index inside an archive may lack.
-	var typed map[string]any
-	if err := json.Unmarshal(index, &typed); err != nil {
-		return err
-	}
-	typed["mediaType"] = "application/vnd.oci.image.index.v1+json"
-	index, err := json.Marshal(typed)
-	if err != nil {
-		return err
-	}
-	manifests := map[string]bool{}
-	for _, m := range list.Manifests {
-		manifests[m.Digest] = true
-	}
-	for name, member := range blobs {
-		if filepath.Dir(name) != "blobs/sha256" || member.header.Typeflag != tar.TypeReg {
-			continue
-		}
-		kind := "blobs"
-		if manifests["sha256:"+filepath.Base(name)] {
-			kind = "manifests"
-		}
-		put(kind, member.data)
-	}
-	t.text(root+"manifests/testing", put("manifests", index)+"\n")
-	return nil
 }

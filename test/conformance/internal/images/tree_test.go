@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"testing"
 
 	"gotest.tools/v3/assert"
@@ -99,29 +98,6 @@ func TestCheckNamesWhatIsNotMade(t *testing.T) {
 	for _, image := range []string{registry + "agnhost:9.9", "registry.k8s.io/new:1", "odd"} {
 		assert.Check(t, is.ErrorContains(err, image))
 	}
-}
-
-func TestFakeRegistry(t *testing.T) {
-	t.Parallel()
-	const manifest = "blobs/sha256/" + "1111111111111111111111111111111111111111111111111111111111111111"
-	file := t.TempDir() + "/pause.tar"
-	tr := tree{}
-	tr.text("/index.json", `{"schemaVersion":2,"manifests":[{"digest":"sha256:`+strings.Repeat("1", 64)+`"}]}`)
-	tr.text("/"+manifest, `{"a":"manifest"}`)
-	tr.text("/blobs/sha256/"+strings.Repeat("2", 64), "a layer")
-	writeTree(t, tr, file)
-
-	made := tree{}
-	assert.NilError(t, addFakeRegistry(made, file))
-	tag := strings.TrimSpace(string(made["var/registry/pause/manifests/testing"].data))
-	id := strings.TrimPrefix(tag, "sha256:")
-	index := made["var/registry/pause/manifests/sha256/"+id[:2]+"/"+id+"/data"]
-	assert.Check(t, is.Contains(string(index.data), `"mediaType":"application/vnd.oci.image.index.v1+json"`))
-	kinds := map[string]int{}
-	for name := range made {
-		kinds[strings.Split(strings.TrimPrefix(name, "var/registry/pause/"), "/")[0]]++
-	}
-	assert.DeepEqual(t, kinds, map[string]int{"manifests": 3, "blobs": 1})
 }
 
 func writeTree(t *testing.T, tr tree, file string) {
