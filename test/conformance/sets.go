@@ -18,9 +18,13 @@ const (
 	setConformance = "conformance"
 	setSlow        = "slow"
 	setSmoke       = "smoke"
+	// setNotInUserNS is what Kubernetes says cannot pass in a user namespace. Newer kernels allow some of it.
+	setNotInUserNS = "not-in-userns"
 )
 
-func setNames() []string { return []string{setAll, setNode, setConformance, setSlow, setSmoke} }
+func setNames() []string {
+	return []string{setAll, setNode, setConformance, setSlow, setSmoke, setNotInUserNS}
+}
 
 const (
 	// defaultProcs suits two cores: specs wait more than they work.
@@ -36,22 +40,30 @@ const (
 // them resize pods, wait minutes for a limit that is not enforced on a hybrid machine, and are the same spec with other
 // numbers.
 const (
-	leftOut = "!Environment:NotInUserNS && !Alpha && !Flaky"
-	alone   = "(Serial || Disruptive)"
+	notInUserNS = "Environment:NotInUserNS"
+	leftOut     = "!Alpha && !Flaky"
+	alone       = "(Serial || Disruptive)"
 )
 
 // twoNodes are specs that fail, rather than skip themselves, on any cluster of one node.
 const twoNodes = "Conformance Tests should have at least two untainted nodes"
 
-// labelsOf is the filter of each set, before what is left out.
+// labelsOf is the filter of each set; empty for an unknown one.
 func labelsOf(set string) string {
-	return map[string]string{
+	if set == setNotInUserNS {
+		return "(Conformance || NodeConformance) && " + leftOut + " && " + notInUserNS
+	}
+	labels, ok := map[string]string{
 		setAll:         "(Conformance || (NodeConformance && !Slow))",
 		setNode:        "(NodeConformance && !Slow)",
 		setConformance: "Conformance",
 		setSlow:        "(NodeConformance && Slow && !Conformance)",
 		setSmoke:       "(Conformance || NodeConformance)",
 	}[set]
+	if !ok {
+		return ""
+	}
+	return labels + " && " + leftOut + " && !" + notInUserNS
 }
 
 //go:embed smoke.txt
@@ -93,11 +105,10 @@ func (o options) passes() ([]suite.Pass, error) {
 			return nil, errors.New("the smoke set is empty")
 		}
 	}
-	selected := labels + " && " + leftOut
-	parallel := suite.Pass{Name: "parallel", Labels: selected + " && !" + alone, Focus: focus, Procs: o.procs, Limit: passLimit,
+	parallel := suite.Pass{Name: "parallel", Labels: labels + " && !" + alone, Focus: focus, Procs: o.procs, Limit: passLimit,
 		Skip: []string{twoNodes}}
 	if o.set == setSmoke {
 		return []suite.Pass{parallel}, nil
 	}
-	return []suite.Pass{parallel, {Name: "serial", Labels: selected + " && " + alone, Focus: focus, Procs: 1, Limit: passLimit}}, nil
+	return []suite.Pass{parallel, {Name: "serial", Labels: labels + " && " + alone, Focus: focus, Procs: 1, Limit: passLimit}}, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"gotest.tools/v3/assert"
@@ -15,7 +16,8 @@ func TestPasses(t *testing.T) {
 		assert.NilError(t, err, set)
 		assert.Equal(t, passes[0].Procs, 3)
 		for _, p := range passes {
-			assert.Check(t, cmp.Contains(p.Labels, "!Environment:NotInUserNS"), set)
+			assert.Check(t, cmp.Contains(p.Labels, notInUserNS), set)
+			assert.Equal(t, strings.Contains(p.Labels, "!"+notInUserNS), set != setNotInUserNS, set)
 		}
 		if set == setSmoke {
 			assert.Equal(t, len(passes), 1)
