@@ -54,7 +54,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	programs := []program{
 		{etcd.Render, etcd.Ready, nil, nil},
 		// It waits for etcd by itself, and has a second of work to do before it asks.
-		{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, nil},
+		{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, n.adaptAPIServer},
 		{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
 		{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
 		{containerd.Render, containerd.Ready, runtimeNeeds, n.adaptContainerd},
@@ -125,6 +125,9 @@ func (n *nodeRole) backoff() supervisor.Backoff {
 	r := n.cfg.Restart
 	return supervisor.Backoff{Quick: r.Initial.D(), Initial: r.Initial.D(), Max: r.Max.D(), ResetAfter: r.ResetAfter.D()}
 }
+
+// adaptAPIServer: what makes it usable is more than what keeps it from being useless.
+func (n *nodeRole) adaptAPIServer(u *supervisor.Unit) { u.Live = apiserver.Alive(n.env) }
 
 // adaptContainerd: its shims carry the pods, so they survive its restart; when the node stops, the pods stop before it.
 func (n *nodeRole) adaptContainerd(u *supervisor.Unit) {

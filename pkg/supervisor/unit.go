@@ -8,10 +8,12 @@ import (
 
 // What an empty field of Unit, Backoff and Options stands for.
 const (
-	DefaultStopGrace    = 10 * time.Second
+	DefaultStopGrace = 10 * time.Second
+	// Those of kubeadm's liveness probes: on a machine that is busy with other things an answer can take long, and a
+	// restart takes longer.
 	DefaultLivePeriod   = 10 * time.Second
-	DefaultLiveTimeout  = 5 * time.Second
-	DefaultLiveFailures = 3
+	DefaultLiveTimeout  = 15 * time.Second
+	DefaultLiveFailures = 8
 
 	DefaultBackoffQuick      = 100 * time.Millisecond
 	DefaultBackoffInitial    = 500 * time.Millisecond

@@ -21,6 +21,7 @@ const Name = "kube-apiserver"
 
 const (
 	readyPath = "/readyz"
+	livePath  = "/livez"
 	// anyAddress: RootlessKit's port driver connects to the tap's address, pods to the Service's, components to loopback.
 	anyAddress = "0.0.0.0"
 )
@@ -43,7 +44,7 @@ type condition struct {
 func Render(e component.Env) (component.Rendered, error) {
 	authn, err := component.YAML(authenticationConfiguration{
 		TypeMeta:  component.TypeMeta{APIVersion: "apiserver.config.k8s.io/v1", Kind: "AuthenticationConfiguration"},
-		Anonymous: anonymous{Enabled: true, Conditions: []condition{{"/livez"}, {readyPath}, {"/healthz"}}},
+		Anonymous: anonymous{Enabled: true, Conditions: []condition{{livePath}, {readyPath}, {"/healthz"}}},
 	})
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -137,18 +138,24 @@ func Issuer(e component.Env) string {
 // Ready asks for readyz, as the administrator. On the first start of a cluster it takes a second or more longer than
 // Serving, until the default roles are made: controller manager, scheduler and kube-proxy can do nothing before that.
 func Ready(e component.Env) func(context.Context) error {
-	return probe(e, "")
+	return probe(e, readyPath)
 }
 
 // Serving asks whether the API server answers requests, whoever may be allowed any. It is enough for those whose rights
 // are not made of roles: the administrator and, through the Node authorizer, the kubelet.
 func Serving(e component.Env) func(context.Context) error {
-	return probe(e, "?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes")
+	return probe(e, readyPath+"?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes")
 }
 
-func probe(e component.Env, query string) func(context.Context) error {
+// Alive asks whether a new process would be better. Not so when etcd is slow or away: a restart, with every watch begun
+// anew, is the last thing that a busy machine needs.
+func Alive(e component.Env) func(context.Context) error {
+	return probe(e, livePath+"?exclude=etcd")
+}
+
+func probe(e component.Env, path string) func(context.Context) error {
 	return component.Probe{
-		URL:      e.APIServerURL + readyPath + query,
+		URL:      e.APIServerURL + path,
 		CAFile:   pki.CertFile(pki.ClusterCA),
 		CertFile: pki.CertFile(pki.Admin),
 		KeyFile:  pki.KeyFile(pki.Admin),
