@@ -74,7 +74,7 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 
 // apiPort tells how the API server's forward fares.
 func apiPort(ports []portfwd.PortStatus) (open bool, err error) {
-	api := portfwd.Owner{Name: apiForward}.String()
+	api := portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()
 	for _, p := range ports {
 		if p.Owner != api {
 			continue
