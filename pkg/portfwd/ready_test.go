@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,14 +154,28 @@ func TestAPortIsPicked(t *testing.T) {
 
 // publisher notes what it is asked to write, as the API server would show it.
 type publisher struct {
-	src  *fakeSource
+	src *fakeSource
+
+	mu   sync.Mutex
 	fail bool
 	log  []string
 }
 
+// now sets whether it fails, and returns what it was asked for since the last call.
+func (p *publisher) now(fail bool) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	log := p.log
+	p.fail, p.log = fail, nil
+	return log
+}
+
 func (p *publisher) PublishIngress(_ context.Context, s Service, addrs []netip.Addr) error {
+	p.mu.Lock()
 	p.log = append(p.log, fmt.Sprint(s.Name, addrs))
-	if p.fail {
+	fail := p.fail
+	p.mu.Unlock()
+	if fail {
 		return errors.New("no")
 	}
 	s.Ingress = nil
@@ -184,21 +199,20 @@ func TestLoadBalancersGetAnAddress(t *testing.T) {
 		start(t, Options{Manager: m, Source: src, Publisher: p, Config: everything()})
 		time.Sleep(time.Second)
 		synctest.Wait()
-		assert.Assert(t, len(p.log) > 1 && p.log[0] == "lb[127.0.0.1]", "%v", p.log)
-		p.fail, p.log = false, nil
+		log := p.now(false)
+		assert.Assert(t, len(log) > 1 && log[0] == "lb[127.0.0.1]", "%v", log)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		assert.DeepEqual(t, p.log, []string{"lb[127.0.0.1]"})
+		assert.DeepEqual(t, p.now(false), []string{"lb[127.0.0.1]"})
 		assert.Assert(t, is.Contains(m.has(), "tcp4 127.0.0.1 81 10.0.2.100 30081"))
 
-		p.log = nil
-		now := src.all["lb"]
-		now.Type = "NodePort"
+		now := lb
+		now.Type, now.Ingress = "NodePort", []string{"127.0.0.1"}
 		src.set(now)
 		src.remove("done")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		assert.DeepEqual(t, p.log, []string{"lb[]"})
+		assert.DeepEqual(t, p.now(false), []string{"lb[]"})
 		assert.Assert(t, !is.Contains(m.has(), "tcp4 127.0.0.1 81 10.0.2.100 30081")().Success())
 	})
 }
