@@ -35,6 +35,7 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 	if p, ok := cidr(fs, "network.cidr", n.CIDR); ok {
 		prefixBetween(fs, "network.cidr", p, minTapPrefix, maxTapPrefix)
 	}
+	c.validateHostPorts(fs)
 	if n.Driver == DriverLXCUserNIC && !isInterfaceName(n.LXCBridge) {
 		fs.add("network.lxcBridge", "", "%q: want the name of a bridge of the host", n.LXCBridge)
 	}
@@ -50,6 +51,30 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 		case ip.IsLoopback():
 			fs.add(at, "leave network.nameServers out: the node's own forwarder asks the host's resolver each time",
 				"%s: the host's loopback is not the node's, nothing answers there", s)
+		}
+	}
+}
+
+// validateHostPorts checks what of the host the node is to reach, and at which address.
+func (c *NodeConfig) validateHostPorts(fs *faults) {
+	for i, p := range c.Network.HostPorts {
+		at := fmt.Sprintf("network.hostPorts[%d]", i)
+		inRange(fs, at, p, 1, maxPort)
+		if slices.Contains(c.Network.HostPorts[:i], p) {
+			fs.add(at, "", "%d is there already", p)
+		}
+	}
+	const at = "network.hostAddress"
+	ip, err := netip.ParseAddr(c.Network.HostAddress)
+	if err != nil || !ip.Is4() || ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() {
+		fs.add(at, "leave network.hostAddress out", "%q: want an IPv4 address that nothing else has, not of loopback", c.Network.HostAddress)
+		return
+	}
+	for _, other := range []struct{ field, cidr string }{
+		{"network.cidr", c.Network.CIDR}, {"cluster.podCIDR", c.Cluster.PodCIDR}, {"cluster.serviceCIDR", c.Cluster.ServiceCIDR},
+	} {
+		if p, err := netip.ParsePrefix(other.cidr); err == nil && p.Contains(ip) {
+			fs.add(at, "leave network.hostAddress out", "%s is in %s %s", ip, other.field, p)
 		}
 	}
 }
@@ -168,7 +193,7 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	oneOf(fs, "ports.driver", c.Ports.Driver, "builtin", "none")
 	for i, a := range c.Ports.BindAddresses {
 		at := fmt.Sprintf("ports.bindAddresses[%d]", i)
-		address(fs, at, a)
+		bindAddress(fs, at, a)
 		if slices.Contains(c.Ports.BindAddresses[:i], a) {
 			fs.add(at, "", "%s is there already", a)
 		}
@@ -179,7 +204,24 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	if len(c.Ports.Static) > 0 && c.Ports.Driver == "none" {
 		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
 	}
+	if o := c.Ports.PrivilegedPortOffset; o != 0 {
+		inRange(fs, "ports.privilegedPortOffset", o, privilegedPorts-1, maxPort-privilegedPorts+1)
+	}
+	if _, _, err := ParsePickRange(c.Ports.PickRange); err != nil {
+		fs.add("ports.pickRange", "", "%v", err)
+	}
 	c.validateForwards(fs)
+}
+
+// maxPort is the last port there is.
+const maxPort = 65535
+
+// bindAddress: whether the host has an interface of that name, only the host knows.
+func bindAddress(fs *faults, field, s string) {
+	if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() == "" || err != nil && isInterfaceName(s) && !strings.ContainsAny(s, ":%,") {
+		return
+	}
+	fs.add(field, "", "%q: want an IP address of the host, 0.0.0.0 or :: for all, or the name of an interface", s)
 }
 
 func address(fs *faults, field, s string) {
@@ -192,12 +234,12 @@ func address(fs *faults, field, s string) {
 func (c *NodeConfig) validateForwards(fs *faults) {
 	type listener struct {
 		owner, proto string
-		port         int
+		port, count  int
 		ips          []netip.Addr
 	}
 	var taken []listener
 	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil {
-		taken = append(taken, listener{"api.port", "tcp", c.API.Port, []netip.Addr{api}})
+		taken = append(taken, listener{"api.port", "tcp", c.API.Port, 1, []netip.Addr{api}})
 	}
 	for i, s := range c.Ports.Static {
 		at := fmt.Sprintf("ports.static[%d]", i)
@@ -206,17 +248,22 @@ func (c *NodeConfig) validateForwards(fs *faults) {
 			fs.add(at, "", "%v", err)
 			continue
 		}
-		l := listener{at, f.Proto, f.HostPort, c.ForwardAddresses(f)}
+		if f.HostPort == 0 {
+			continue // the node picks one that is free
+		}
+		l := listener{at, f.Proto, f.HostPort, f.Count, c.ForwardAddresses(f)}
 		for _, other := range taken {
-			if l.proto == other.proto && l.port == other.port && anyCollides(l.ips, other.ips) {
-				fs.add(at, "", "host port %d/%s is that of %s already", l.port, l.proto, other.owner)
+			first := max(l.port, other.port)
+			if l.proto == other.proto && first < min(l.port+l.count, other.port+other.count) && anyCollides(l.ips, other.ips) {
+				fs.add(at, "", "host port %d/%s is that of %s already", first, l.proto, other.owner)
 			}
 		}
 		taken = append(taken, l)
 	}
 }
 
-// ForwardAddresses are the addresses of the host that f listens on: its own, else ports.bindAddresses.
+// ForwardAddresses are the addresses of the host that f listens on: its own, else ports.bindAddresses without the names of
+// interfaces, which only the host knows.
 func (c *NodeConfig) ForwardAddresses(f Forward) []netip.Addr {
 	if f.HostIP.IsValid() {
 		return []netip.Addr{f.HostIP}

@@ -40,7 +40,7 @@ type Config struct {
 	ExternalIPs bool
 	// PodHostPorts forwards the host ports of pods; HostNetworkPods the declared ports of pods in the node's network.
 	PodHostPorts, HostNetworkPods bool
-	// BindAddresses are the host's addresses on which Services and pods listen; DefaultBindAddress if there are none. An
+	// BindAddresses are the host's addresses on which Services and pods listen; DefaultBindAddress if it is nil. An
 	// unspecified address (0.0.0.0, ::) takes the place of all others of its family.
 	BindAddresses []netip.Addr
 	// HostAddresses are the host's own, in the order of preference. They are needed for external addresses, for interface

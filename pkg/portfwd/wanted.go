@@ -157,7 +157,7 @@ func uncover(winners map[Bind]Forward, wildcards map[place]bool) (warnings []War
 
 // normal fills in defaults and drops addresses that another one covers.
 func (c Config) normal() Config {
-	if len(c.BindAddresses) == 0 {
+	if c.BindAddresses == nil {
 		c.BindAddresses = []netip.Addr{DefaultBindAddress()}
 	}
 	c.BindAddresses = distinct(c.BindAddresses)
