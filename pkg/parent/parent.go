@@ -119,6 +119,11 @@ func (r *run) node(ctx context.Context) error {
 		return err
 	}
 	defer book.close()
+	stopHostPorts, err := r.serveHostPorts()
+	if err != nil {
+		return err
+	}
+	defer stopHostPorts()
 	if err := r.environment(); err != nil {
 		return err
 	}
