@@ -63,6 +63,9 @@ func accept(ctx context.Context, l *net.TCPListener, o RelayOptions, port int, g
 	for {
 		c, err := l.AcceptTCP()
 		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close() // it came with the stop
+			}
 			return nil
 		}
 		if err != nil {

@@ -47,6 +47,9 @@ func Serve(ctx context.Context, l net.Listener, ports []int, log logrus.FieldLog
 	for {
 		c, err := own.Accept()
 		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close() // it came with the stop
+			}
 			return nil
 		}
 		if err != nil {
