@@ -74,12 +74,17 @@ type Forwarder struct {
 	synced      synced
 	unpublished map[Key]struct{} // Services whose addresses are to be looked at
 	stale       bool             // what is promised changed since wanted was computed
+	remerge     bool             // and more than deltas tell
+	deltas      []delta
 	running     bool
 	entries     map[Bind]*entry
 
 	// Used by Run's goroutine alone.
 	dirty    map[*entry]struct{} // to be looked at
 	later    map[*entry]struct{} // to be looked at when their nextTry comes
+	wanted   map[Bind]Forward
+	places   map[place]tally
+	clean    bool // nobody competes for a place in wanted
 	inFlight int
 	listNow  bool
 	listed   bool
@@ -160,6 +165,7 @@ func New(o Options) (*Forwarder, error) {
 		synced:      synced{services: o.Source == nil, pods: o.Pods == nil, endpoints: o.Endpoints == nil},
 		unpublished: map[Key]struct{}{},
 		stale:       true,
+		remerge:     true,
 		entries:     map[Bind]*entry{},
 		dirty:       map[*entry]struct{}{},
 		later:       map[*entry]struct{}{},

@@ -43,7 +43,7 @@ func (f *Forwarder) repick(e *entry, reason string) bool {
 	}
 	f.pickFrom(e.owner, e.bind.Port+1)
 	f.expandStatic()
-	f.stale = true
+	f.stale, f.remerge = true, true
 	return true
 }
 

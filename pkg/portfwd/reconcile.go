@@ -60,7 +60,7 @@ func (f *Forwarder) list(ctx context.Context) error {
 	if err := f.ledger.keep(ours); err != nil {
 		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
 	}
-	f.stale = true // the node's address may have changed
+	f.stale, f.remerge = true, true // the node's address may have changed
 	return nil
 }
 
@@ -72,56 +72,6 @@ func (f *Forwarder) entry(b Bind) *entry {
 		f.dirty[e] = struct{}{}
 	}
 	return e
-}
-
-// plan brings the entries up to date with what is wanted.
-func (f *Forwarder) plan() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.stale {
-		return
-	}
-	f.stale = false
-	all := make([]expansion, 0, len(f.services)+len(f.pods)+1)
-	all = append(all, f.static)
-	for _, s := range f.services {
-		all = append(all, s.expansion)
-	}
-	for _, p := range f.pods {
-		all = append(all, p.expansion)
-	}
-	wanted, warnings := merge(all)
-	for b, w := range wanted {
-		e := f.entry(b)
-		spec, err := f.resolve(w)
-		if e.want != nil && *e.want == w && e.spec == spec && err == nil {
-			if w.Waiting {
-				f.dirty[e] = struct{}{} // it is closed once all endpoints are known
-			}
-			continue
-		}
-		renamed := e.want != nil && e.want.Owner != w.Owner
-		e.want, e.owner, e.spec = &w, w.Owner, spec
-		if err != nil {
-			f.fail(e, err)
-			continue
-		}
-		f.fresh(e)
-		if renamed {
-			e.told = ""
-		}
-	}
-	for b, e := range f.entries {
-		if _, ok := wanted[b]; ok {
-			continue
-		}
-		if e.want != nil {
-			e.want = nil
-			f.fresh(e)
-		}
-		f.dirty[e] = struct{}{} // also what an earlier run left, once all promises are known
-	}
-	f.warn(warnings)
 }
 
 // fresh makes e be looked at now, with its back-off forgotten.

@@ -42,7 +42,7 @@ type sink struct{ f *Forwarder }
 func (s sink) Replace(all []Service) {
 	s.f.change(func() {
 		gone := s.f.services
-		s.f.services, s.f.synced.services = make(map[Key]*serviceState, len(all)), true
+		s.f.services, s.f.synced.services, s.f.remerge = make(map[Key]*serviceState, len(all)), true, true
 		for _, svc := range all {
 			s.f.putService(svc)
 		}
@@ -55,7 +55,12 @@ func (s sink) Replace(all []Service) {
 func (s sink) Set(svc Service) { s.f.change(func() { s.f.putService(svc) }) }
 
 func (s sink) Delete(namespace, name string) {
-	s.f.change(func() { delete(s.f.services, Key{namespace, name}) })
+	s.f.change(func() {
+		if old := s.f.services[Key{namespace, name}]; old != nil {
+			s.f.deltas = append(s.f.deltas, delta{before: old.expansion})
+			delete(s.f.services, Key{namespace, name})
+		}
+	})
 }
 
 // podSink takes pods.
@@ -63,7 +68,7 @@ type podSink struct{ f *Forwarder }
 
 func (s podSink) Replace(all []Pod) {
 	s.f.change(func() {
-		s.f.pods, s.f.synced.pods = make(map[Key]*podState, len(all)), true
+		s.f.pods, s.f.synced.pods, s.f.remerge = make(map[Key]*podState, len(all)), true, true
 		for _, p := range all {
 			s.f.putPod(p)
 		}
@@ -73,7 +78,12 @@ func (s podSink) Replace(all []Pod) {
 func (s podSink) Set(p Pod) { s.f.change(func() { s.f.putPod(p) }) }
 
 func (s podSink) Delete(namespace, name string) {
-	s.f.change(func() { delete(s.f.pods, Key{namespace, name}) })
+	s.f.change(func() {
+		if old := s.f.pods[Key{namespace, name}]; old != nil {
+			s.f.deltas = append(s.f.deltas, delta{before: old.expansion})
+			delete(s.f.pods, Key{namespace, name})
+		}
+	})
 }
 
 // endpointSink takes what there is behind Services. Those that nobody told of yet are noted all the same: which watch is
@@ -82,7 +92,7 @@ type endpointSink struct{ f *Forwarder }
 
 func (s endpointSink) Replace(all map[Key]Endpoints) {
 	s.f.change(func() {
-		s.f.endpoints, s.f.synced.endpoints = make(map[Key]Endpoints, len(all)), true
+		s.f.endpoints, s.f.synced.endpoints, s.f.remerge = make(map[Key]Endpoints, len(all)), true, true
 		for key, e := range all {
 			s.f.endpoints[key] = e
 		}
@@ -112,19 +122,31 @@ func (f *Forwarder) putService(svc Service) {
 		e := f.endpoints[key]
 		ready = &e
 	}
-	f.services[key] = &serviceState{svc, expandService(svc, ready, f.o.Config)}
+	now := expandService(svc, ready, f.o.Config)
+	var before expansion
+	if old := f.services[key]; old != nil {
+		before = old.expansion
+	}
+	f.services[key] = &serviceState{svc, now}
+	f.deltas = append(f.deltas, delta{before, now})
 	f.publish(key)
 }
 
 func (f *Forwarder) putPod(p Pod) {
-	f.pods[Key{p.Namespace, p.Name}] = &podState{p, expandPod(p, f.o.Config)}
+	key, now := Key{p.Namespace, p.Name}, expandPod(p, f.o.Config)
+	var before expansion
+	if old := f.pods[key]; old != nil {
+		before = old.expansion
+	}
+	f.pods[key] = &podState{p, now}
+	f.deltas = append(f.deltas, delta{before, now})
 }
 
 // SetConfig replaces the config. What it does not change stays open. It may be called at any time from any goroutine.
 func (f *Forwarder) SetConfig(c Config) {
 	c = c.normal()
 	f.change(func() {
-		f.o.Config = c
+		f.o.Config, f.remerge = c, true
 		f.expandStatic()
 		for _, svc := range f.services {
 			f.putService(svc.Service)
