@@ -104,3 +104,37 @@ func (f *Forwarder) mayBeOurs(ingress []string) bool {
 		return err == nil && (ip.IsLoopback() || f.o.Config.owns(ip.Unmap()) || slices.Contains(f.o.Config.BindAddresses, ip.Unmap()))
 	})
 }
+
+// Ingress are the addresses that a Service of type LoadBalancer gets from us; none if it is not ours. It is pure.
+func Ingress(s Service, cfg Config) []netip.Addr {
+	if !balances(s, cfg) {
+		return nil
+	}
+	c, err := parseChoices(s.Annotations, cfg)
+	if err != nil || c.off || c.fits(s) != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, a := range served(s.IPFamilies, c.bind, cfg.normal()) {
+		if a.IsUnspecified() {
+			a = cfg.preferred(a.Is4())
+		}
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// preferred is the first address of the host of a family by which others reach it, or else loopback.
+func (c Config) preferred(v4 bool) netip.Addr {
+	for _, h := range c.HostAddresses {
+		if a := h.IP.Unmap(); a.Is4() == v4 && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			return a
+		}
+	}
+	if v4 {
+		return DefaultBindAddress()
+	}
+	return netip.IPv6Loopback()
+}

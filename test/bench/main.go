@@ -29,11 +29,11 @@ const (
 
 type options struct {
 	bin, rootlesskit, namespaces, empty, script, ports string
-	out, work, name                             string
-	port                                        int
-	parts                                       string
-	pairs, nsPairs, execPairs                   int
-	rest, limit, quiet                          time.Duration
+	out, work, name                                    string
+	port                                               int
+	parts                                              string
+	pairs, nsPairs, execPairs                          int
+	rest, limit, quiet                                 time.Duration
 }
 
 func main() {
