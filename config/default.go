@@ -10,12 +10,15 @@ func Default() *NodeConfig {
 		Kind:       Kind,
 		Name:       DefaultName,
 		LogLevel:   "info",
-		Network:    Network{Driver: DriverAuto, MTU: 1500, CIDR: "10.0.2.0/24", LXCBridge: "lxcbr0"},
+		Network:    Network{Driver: DriverAuto, MTU: 1500, CIDR: "10.0.2.0/24", LXCBridge: "lxcbr0", HostAddress: "169.254.100.1"},
 		Cluster: Cluster{
 			PodCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", Domain: "cluster.local", NodeCIDRMaskSize: 24,
 		},
-		API:    API{BindAddress: "127.0.0.1", Port: 6443},
-		Ports:  Ports{Driver: "builtin", SourceIPTransparent: true, NodePorts: true, BindAddresses: []string{"127.0.0.1"}},
+		API: API{BindAddress: "127.0.0.1", Port: 6443},
+		Ports: Ports{
+			Driver: "builtin", SourceIPTransparent: true, NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true,
+			WaitForEndpoints: true, BindAddresses: []string{"127.0.0.1"}, PickRange: "20000-29999",
+		},
 		Mounts: Mounts{CopyUp: []string{"/etc", "/run", "/var", "/opt"}, Propagation: "rslave"},
 		Subids: Subids{Source: "auto"},
 		Kubelet: Kubelet{

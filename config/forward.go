@@ -7,19 +7,21 @@ import (
 	"strings"
 )
 
-// Forward is one static forward: a port of the host and the node's port behind it.
+// Forward is one static forward: a port of the host and the node's port behind it, or as many as Count in a row.
 type Forward struct {
 	// HostIP to listen on. The zero Addr stands for each of ports.bindAddresses.
 	HostIP netip.Addr
-	// HostPort and NodePort, 1 to 65535.
+	// HostPort and NodePort, 1 to 65535; the first ones of a range. HostPort 0 leaves the choice to the node.
 	HostPort, NodePort int
 	// Proto is tcp or udp.
 	Proto string
+	// Count is 1 for a single port.
+	Count int
 }
 
 // String writes f in the form that ParseForward reads.
 func (f Forward) String() string {
-	s := fmt.Sprintf("%d:%d/%s", f.HostPort, f.NodePort, f.Proto)
+	s := fmt.Sprintf("%s:%s/%s", portRange(f.HostPort, f.Count), portRange(f.NodePort, f.Count), f.Proto)
 	if !f.HostIP.IsValid() {
 		return s
 	}
@@ -29,7 +31,15 @@ func (f Forward) String() string {
 	return f.HostIP.String() + ":" + s
 }
 
-// ParseForward reads "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". An IPv6 HOSTIP stands in brackets; tcp is the default.
+func portRange(first, count int) string {
+	if count <= 1 {
+		return strconv.Itoa(first)
+	}
+	return fmt.Sprintf("%d-%d", first, first+count-1)
+}
+
+// ParseForward reads "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". An IPv6 HOSTIP stands in brackets; tcp is the default. Both
+// ports may be ranges "FIRST-LAST" of one length; HOSTPORT may be 0, which leaves the choice to the node.
 func ParseForward(s string) (Forward, error) {
 	f := Forward{Proto: "tcp"}
 	ports, proto, hasProto := strings.Cut(s, "/")
@@ -54,14 +64,48 @@ func ParseForward(s string) (Forward, error) {
 			return Forward{}, err
 		}
 	}
-	if f.HostPort, err = parsePort(hostPort); err != nil {
-		return Forward{}, fmt.Errorf("host port %w", err)
+	hostCount := 1
+	if hostPort != "0" {
+		if f.HostPort, hostCount, err = parsePorts(hostPort); err != nil {
+			return Forward{}, fmt.Errorf("host port %w", err)
+		}
 	}
-	if f.NodePort, err = parsePort(nodePort); err != nil {
+	if f.NodePort, f.Count, err = parsePorts(nodePort); err != nil {
 		return Forward{}, fmt.Errorf("node port %w", err)
+	}
+	if f.Count != hostCount {
+		return Forward{}, fmt.Errorf("%q: %s and %s are ranges of different lengths", s, hostPort, nodePort)
 	}
 	return f, nil
 }
+
+// parsePorts reads a port or a range of ports.
+func parsePorts(s string) (first, count int, err error) {
+	low, high, ranged := strings.Cut(s, "-")
+	if first, err = parsePort(low); err != nil || !ranged {
+		return first, 1, err
+	}
+	last, err := parsePort(high)
+	if err == nil && last < first {
+		err = fmt.Errorf("range %q: ends before it begins", s)
+	}
+	return first, last - first + 1, err
+}
+
+// ParsePickRange reads "FIRST-LAST", two ports of which the first is not below 1024.
+func ParsePickRange(s string) (first, last int, err error) {
+	first, count, err := parsePorts(s)
+	if err != nil {
+		return 0, 0, err
+	}
+	if first < privilegedPorts {
+		return 0, 0, fmt.Errorf("%q: want ports from %d on", s, privilegedPorts)
+	}
+	return first, first + count - 1, nil
+}
+
+// privilegedPorts end where the kernel's default for net.ipv4.ip_unprivileged_port_start lies.
+const privilegedPorts = 1024
 
 func parseHostIP(s string) (netip.Addr, error) {
 	bare, bracketed := strings.CutPrefix(s, "[")

@@ -159,6 +159,9 @@ func typeName(t reflect.Type) string {
 	case reflect.Int, reflect.Int64:
 		return "a whole number"
 	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Int {
+			return "a list of whole numbers"
+		}
 		return "a list of strings"
 	case reflect.Map:
 		switch t.Elem().Kind() {

@@ -127,6 +127,7 @@ func full(t *testing.T) *NodeConfig {
 		"network.nameServers": "192.0.2.1, 192.0.2.2", "api.extraSANs": "a.example", "componentsDir": "/opt/c",
 		"controlPlane.apiServerExtraArgs": "--v=4", "controlPlane.schedulerExtraArgs": "[--v=4]",
 		"controlPlane.controllerManagerExtraArgs": "[\"--a=b,c\"]", "containerd.registryConfigDir": "/etc/x", "ports.static": "1:2",
+		"network.hostPorts": "5432, 6379", "ports.hostNetworkPods": "true", "ports.privilegedPortOffset": "10000",
 	} {
 		assert.NilError(t, c.Set(path, v))
 	}

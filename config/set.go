@@ -86,6 +86,8 @@ func rawValue(t reflect.Type, value string) (json.RawMessage, error) {
 	switch {
 	case t == reflect.TypeFor[Duration](), t.Kind() == reflect.String:
 		return json.Marshal(value)
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Int && !strings.HasPrefix(strings.TrimSpace(value), "["):
+		return rawValue(t, "["+value+"]")
 	case t.Kind() == reflect.Slice && !strings.HasPrefix(strings.TrimSpace(value), "["):
 		list := []string{}
 		for item := range strings.SplitSeq(value, ",") {

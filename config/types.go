@@ -67,6 +67,9 @@ const (
 	DriverVPNKit     = "vpnkit"
 )
 
+// HostName is the name by which the node and its pods reach what of the host they may.
+const HostName = "host.rootlessnode.internal"
+
 // Network is the node's uplink: how its network namespace reaches the world.
 type Network struct {
 	Driver string `json:"driver"`
@@ -83,6 +86,10 @@ type Network struct {
 	SlirpSeccomp bool `json:"slirpSeccomp"`
 	// LXCBridge is the bridge that lxc-user-nic connects to.
 	LXCBridge string `json:"lxcBridge"`
+	// HostPorts are TCP ports of the host's loopback that the node and its pods reach at HostAddress.
+	HostPorts []int `json:"hostPorts,omitempty"`
+	// HostAddress is what HostName stands for inside: an IPv4 address of the node alone.
+	HostAddress string `json:"hostAddress"`
 	// NameServers for pods. Default: the driver's own forwarder, which asks the host each time.
 	NameServers []string `json:"nameServers,omitempty"`
 }
@@ -114,11 +121,24 @@ type Ports struct {
 	Driver string `json:"driver"`
 	// SourceIPTransparent keeps the client's address of TCP connections where the kernel can.
 	SourceIPTransparent bool `json:"sourceIPTransparent"`
-	// NodePorts forwards the node ports of Services on their own.
+	// NodePorts forwards the node ports of Services on their own, health check node ports included.
 	NodePorts bool `json:"nodePorts"`
-	// BindAddresses are the host addresses that forwarded ports listen on.
+	// LoadBalancers gives Services of type LoadBalancer an address of the host and forwards their ports.
+	LoadBalancers bool `json:"loadBalancers"`
+	// ExternalIPs forwards the ports of Services on those of their externalIPs that are the host's own.
+	ExternalIPs bool `json:"externalIPs"`
+	// PodHostPorts forwards the hostPorts of pods, HostNetworkPods the ports declared by pods in the node's network.
+	PodHostPorts    bool `json:"podHostPorts"`
+	HostNetworkPods bool `json:"hostNetworkPods"`
+	// WaitForEndpoints keeps ports of Services without a ready endpoint closed.
+	WaitForEndpoints bool `json:"waitForEndpoints"`
+	// BindAddresses are the host addresses that forwarded ports listen on; names of interfaces stand for theirs.
 	BindAddresses []string `json:"bindAddresses"`
-	// Static forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]".
+	// PrivilegedPortOffset is added to ports below 1024 of Services and pods. 0: they keep their number.
+	PrivilegedPortOffset int `json:"privilegedPortOffset"`
+	// PickRange, "FIRST-LAST", is where host ports are picked from for forwards that leave the choice to the node.
+	PickRange string `json:"pickRange"`
+	// Static forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]"; see ParseForward.
 	Static []string `json:"static,omitempty"`
 }
 

@@ -35,6 +35,7 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 	if p, ok := cidr(fs, "network.cidr", n.CIDR); ok {
 		prefixBetween(fs, "network.cidr", p, minTapPrefix, maxTapPrefix)
 	}
+	c.validateHostPorts(fs)
 	if n.Driver == DriverLXCUserNIC && !isInterfaceName(n.LXCBridge) {
 		fs.add("network.lxcBridge", "", "%q: want the name of a bridge of the host", n.LXCBridge)
 	}
@@ -50,6 +51,30 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 		case ip.IsLoopback():
 			fs.add(at, "leave network.nameServers out: the node's own forwarder asks the host's resolver each time",
 				"%s: the host's loopback is not the node's, nothing answers there", s)
+		}
+	}
+}
+
+// validateHostPorts checks what of the host the node is to reach, and at which address.
+func (c *NodeConfig) validateHostPorts(fs *faults) {
+	for i, p := range c.Network.HostPorts {
+		at := fmt.Sprintf("network.hostPorts[%d]", i)
+		inRange(fs, at, p, 1, maxPort)
+		if slices.Contains(c.Network.HostPorts[:i], p) {
+			fs.add(at, "", "%d is there already", p)
+		}
+	}
+	const at = "network.hostAddress"
+	ip, err := netip.ParseAddr(c.Network.HostAddress)
+	if err != nil || !ip.Is4() || ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() {
+		fs.add(at, "leave network.hostAddress out", "%q: want an IPv4 address that nothing else has, not of loopback", c.Network.HostAddress)
+		return
+	}
+	for _, other := range []struct{ field, cidr string }{
+		{"network.cidr", c.Network.CIDR}, {"cluster.podCIDR", c.Cluster.PodCIDR}, {"cluster.serviceCIDR", c.Cluster.ServiceCIDR},
+	} {
+		if p, err := netip.ParsePrefix(other.cidr); err == nil && p.Contains(ip) {
+			fs.add(at, "leave network.hostAddress out", "%s is in %s %s", ip, other.field, p)
 		}
 	}
 }
@@ -155,90 +180,6 @@ func prefixBetween(fs *faults, field string, p netip.Prefix, low, high int) bool
 		return false
 	}
 	return true
-}
-
-func (c *NodeConfig) validatePorts(fs *faults) {
-	address(fs, "api.bindAddress", c.API.BindAddress)
-	inRange(fs, "api.port", c.API.Port, 1, 65535)
-	for i, san := range c.API.ExtraSANs {
-		if _, err := netip.ParseAddr(san); err != nil && !isDNSSubdomain(strings.TrimPrefix(san, "*.")) {
-			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: want an IP address or a DNS name in lower case", san)
-		}
-	}
-	oneOf(fs, "ports.driver", c.Ports.Driver, "builtin", "none")
-	for i, a := range c.Ports.BindAddresses {
-		at := fmt.Sprintf("ports.bindAddresses[%d]", i)
-		address(fs, at, a)
-		if slices.Contains(c.Ports.BindAddresses[:i], a) {
-			fs.add(at, "", "%s is there already", a)
-		}
-	}
-	if len(c.Ports.BindAddresses) == 0 && c.Ports.Driver == "builtin" {
-		fs.add("ports.bindAddresses", "ports.driver: none    # for no forwarding at all", "empty: forwarded ports need an address to listen on")
-	}
-	if len(c.Ports.Static) > 0 && c.Ports.Driver == "none" {
-		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
-	}
-	c.validateForwards(fs)
-}
-
-func address(fs *faults, field, s string) {
-	if ip, err := netip.ParseAddr(s); err != nil || ip.Zone() != "" {
-		fs.add(field, "", "%q: want an IP address of the host, or 0.0.0.0 for all", s)
-	}
-}
-
-// validateForwards checks each static forward and that no two listeners want the same port of the host.
-func (c *NodeConfig) validateForwards(fs *faults) {
-	type listener struct {
-		owner, proto string
-		port         int
-		ips          []netip.Addr
-	}
-	var taken []listener
-	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil {
-		taken = append(taken, listener{"api.port", "tcp", c.API.Port, []netip.Addr{api}})
-	}
-	for i, s := range c.Ports.Static {
-		at := fmt.Sprintf("ports.static[%d]", i)
-		f, err := ParseForward(s)
-		if err != nil {
-			fs.add(at, "", "%v", err)
-			continue
-		}
-		l := listener{at, f.Proto, f.HostPort, c.ForwardAddresses(f)}
-		for _, other := range taken {
-			if l.proto == other.proto && l.port == other.port && anyCollides(l.ips, other.ips) {
-				fs.add(at, "", "host port %d/%s is that of %s already", l.port, l.proto, other.owner)
-			}
-		}
-		taken = append(taken, l)
-	}
-}
-
-// ForwardAddresses are the addresses of the host that f listens on: its own, else ports.bindAddresses.
-func (c *NodeConfig) ForwardAddresses(f Forward) []netip.Addr {
-	if f.HostIP.IsValid() {
-		return []netip.Addr{f.HostIP}
-	}
-	var ips []netip.Addr
-	for _, s := range c.Ports.BindAddresses {
-		if ip, err := netip.ParseAddr(s); err == nil {
-			ips = append(ips, ip)
-		}
-	}
-	return ips
-}
-
-func anyCollides(a, b []netip.Addr) bool {
-	for _, x := range a {
-		for _, y := range b {
-			if x == y || x.Is4() == y.Is4() && (x.IsUnspecified() || y.IsUnspecified()) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // insidePorts lists the TCP ports inside by field, in the order of their declaration.

@@ -28,6 +28,7 @@ programs() {
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-empty" ./test/bench/empty
 	# As rootlessnode itself is built (Makefile, LEAN).
 	CGO_ENABLED=0 go build "${flags[@]}" -tags no_gvisortapvsock -o "$1/bench-namespaces" ./test/bench/namespaces
+	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-ports" ./test/bench/ports
 	install -m 0755 test/bench/bare.sh "$1/bare.sh"
 }
 

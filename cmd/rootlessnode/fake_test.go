@@ -34,6 +34,7 @@ type fakeNode struct {
 	dir      string
 	pictures []status.Status
 	events   []status.Event
+	ports    []status.Port
 	findings []preflight.Finding
 	// fails gives the error of a method by its name.
 	fails map[string]error
@@ -73,7 +74,19 @@ func (f *fakeNode) Events(_ context.Context, _ bool, fn func(status.Event) error
 	}
 	return f.call("events")
 }
-func (f *fakeNode) Stop(context.Context) error       { return f.call("stop") }
+func (f *fakeNode) Stop(context.Context) error { return f.call("stop") }
+func (f *fakeNode) AddForward(_ context.Context, s string) ([]status.Port, error) {
+	return f.ports, f.call("add " + s)
+}
+func (f *fakeNode) RemoveForward(_ context.Context, s string) error { return f.call("remove " + s) }
+func (f *fakeNode) WatchStatus(_ context.Context, fn func(*status.Status) error) error {
+	for i := range f.pictures {
+		if err := fn(&f.pictures[i]); err != nil {
+			return err
+		}
+	}
+	return f.call("watch")
+}
 func (f *fakeNode) DeleteData(context.Context) error { return f.call("delete") }
 func (f *fakeNode) Exec(_ context.Context, req nodeexec.Request) (int, error) {
 	if f.exec != nil {

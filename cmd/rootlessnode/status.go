@@ -63,13 +63,20 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	add("kubeconfig", s.Kubeconfig)
 	add("data", s.DataDir)
 	add("network", s.Network.Driver, joinNonEmpty(" ", s.Network.Interface, s.Network.Address), prefixedInt("mtu ", s.Network.MTU))
+	if len(s.Ports) > 0 {
+		add("ports", countText(status.CountPorts(s.Ports)))
+	}
 	add("cgroup", s.Cgroup.Path)
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
 	b.WriteString(table(head))
 	section(&b, componentRows(s, now, st))
 	section(&b, conditionRows(s))
-	section(&b, portRows(s))
-	for _, p := range s.Ports {
+	ports, hidden := shownPorts(s.Ports)
+	section(&b, portRows(ports))
+	if hidden > 0 {
+		fmt.Fprintf(&b, "%d more are well or waiting: rootlessnode ports\n", hidden)
+	}
+	for _, p := range ports {
 		if p.Hint != "" {
 			b.WriteString(block("hint for "+p.Address()+":", strings.Split(p.Hint, "\n")))
 		}
@@ -118,9 +125,25 @@ func conditionRows(s status.Status) [][]string {
 	return rows
 }
 
-func portRows(s status.Status) [][]string {
+// fewPorts is how many forwards the status shows one by one.
+const fewPorts = 20
+
+// shownPorts leaves out what is well where there are many.
+func shownPorts(all []status.Port) (shown []status.Port, hidden int) {
+	if len(all) <= fewPorts {
+		return all, 0
+	}
+	for _, p := range all {
+		if p.State == status.PortFailed || p.State == status.PortPending {
+			shown = append(shown, p)
+		}
+	}
+	return shown, len(all) - len(shown)
+}
+
+func portRows(ports []status.Port) [][]string {
 	rows := [][]string{{"HOST PORT", "NODE PORT", "OWNER", "STATE", "REASON"}}
-	for _, p := range s.Ports {
+	for _, p := range ports {
 		rows = append(rows, []string{p.Address(), strconv.Itoa(p.NodePort), p.Owner, p.State, oneLine(p.Error)})
 	}
 	return rows

@@ -80,7 +80,7 @@ func TestWaitFile(t *testing.T) {
 
 func TestAPIPort(t *testing.T) {
 	t.Parallel()
-	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Owner: portfwd.Owner{Name: apiForward}.String()}
+	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Owner: portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()}
 	with := func(state portfwd.State) portfwd.PortStatus {
 		p := api
 		p.State = state
@@ -101,29 +101,19 @@ func TestAPIPort(t *testing.T) {
 	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"choose another"})
 }
 
-func TestPortConfig(t *testing.T) {
-	t.Parallel()
-	cfg := config.Default()
-	cfg.Ports.Static = []string{"8080:30080", "127.0.0.1:5353:30053/udp"}
-	n := &nodeRole{cfg: cfg}
-	got, err := n.portConfig()
-	assert.NilError(t, err)
-	assert.Equal(t, len(got.Static), 3)
-	assert.Equal(t, got.Static[0].Name, apiForward)
-	assert.Equal(t, got.Static[0].ChildPort, cfg.Inside.APIServerPort)
-	assert.Equal(t, got.Static[2].Protocol, "udp")
-	assert.Assert(t, got.NodePorts)
-}
-
 func TestForwardable(t *testing.T) {
 	t.Parallel()
 	got := forwardable(kubeapi.Service{
 		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
-		Ports: []kubeapi.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
+		Ports:      []kubeapi.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
+		ClusterIPs: []string{"10.43.0.5"}, ExternalIPs: []string{"192.0.2.1"}, ExternalTrafficPolicy: "Local", HealthCheckNodePort: 3,
+		LoadBalancerClass: "c", Ingress: []string{"127.0.0.1"}, Annotations: map[string]string{"rootlessnode.dev/bind": "::"},
 	})
 	assert.DeepEqual(t, got, portfwd.Service{
 		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
-		Ports: []portfwd.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
+		Ports:      []portfwd.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
+		ClusterIPs: []string{"10.43.0.5"}, ExternalIPs: []string{"192.0.2.1"}, ExternalTrafficPolicy: "Local", HealthCheckNodePort: 3,
+		LoadBalancerClass: "c", Ingress: []string{"127.0.0.1"}, Annotations: map[string]string{"rootlessnode.dev/bind": "::"},
 	})
 }
 

@@ -50,6 +50,10 @@ func (c control) Restart(component string) error {
 	return nil
 }
 
+func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(c.n, forward) }
+
+func (c control) RemoveForward(forward string) (string, error) { return c.n.ports.remove(c.n, forward) }
+
 // execCgroup makes a leaf of its own for each program that is run inside by hand.
 func (n *nodeRole) execCgroup(id string) (string, func(), error) {
 	name := leaf("exec/" + id)

@@ -46,6 +46,7 @@ type nodeRole struct {
 	api     *kubeapi.Client
 	apiOnce sync.Once
 	apiErr  error
+	ports   portDesk
 	events  sync.WaitGroup // Events on their way to the API server
 }
 

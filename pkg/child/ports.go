@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
-	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
@@ -34,20 +31,16 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 		<-ctx.Done()
 		return nil
 	}
-	cfg, err := n.portConfig()
-	if err != nil {
-		return err
-	}
 	manager, closeIdle := portfwd.Dial(n.rt.APISocket())
 	defer closeIdle()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	opened := false
 	var forwarder *portfwd.Forwarder
-	forwarder, err = portfwd.New(portfwd.Options{
-		Manager: manager, Source: services{n}, Config: cfg, Ledger: n.data.Ports(), Log: n.log,
-		OnEvent: n.tellPort,
-		OnChange: func() {
+	start := func(cfg portfwd.Config) (err error) {
+		o := n.portSources()
+		o.Manager, o.Config, o.Ledger, o.Log, o.OnEvent = manager, cfg, n.data.Ports(), n.log, n.tellPort
+		o.OnChange = func() {
 			ports := forwarder.Status()
 			n.hub.SetPorts(portPictures(ports))
 			if opened {
@@ -60,11 +53,15 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 				opened = true
 				ready()
 			}
-		},
-	})
+		}
+		forwarder, err = portfwd.New(o)
+		return err
+	}
+	stopFollowing, err := n.ports.run(n, start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) })
 	if err != nil {
 		return err
 	}
+	defer stopFollowing()
 	err = forwarder.Run(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !opened {
 		return errors.Join(cause, err)
@@ -74,7 +71,7 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 
 // apiPort tells how the API server's forward fares.
 func apiPort(ports []portfwd.PortStatus) (open bool, err error) {
-	api := portfwd.Owner{Name: apiForward}.String()
+	api := portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()
 	for _, p := range ports {
 		if p.Owner != api {
 			continue
@@ -88,33 +85,6 @@ func apiPort(ports []portfwd.PortStatus) (open bool, err error) {
 	return open, nil
 }
 
-// portConfig says what is wanted besides Services.
-func (n *nodeRole) portConfig() (portfwd.Config, error) {
-	c := portfwd.Config{NodePorts: n.cfg.Ports.NodePorts}
-	for _, a := range n.cfg.Ports.BindAddresses {
-		ip, err := netip.ParseAddr(a)
-		if err != nil {
-			return c, fmt.Errorf("ports.bindAddresses: %w", err)
-		}
-		c.BindAddresses = append(c.BindAddresses, ip)
-	}
-	ip, err := netip.ParseAddr(n.cfg.API.BindAddress)
-	if err != nil {
-		return c, fmt.Errorf("api.bindAddress: %w", err)
-	}
-	c.Static = append(c.Static, portfwd.Static{
-		Name: apiForward, Protocol: "tcp", HostIP: ip, HostPort: n.cfg.API.Port, ChildPort: n.cfg.Inside.APIServerPort,
-	})
-	for _, s := range n.cfg.Ports.Static {
-		f, err := config.ParseForward(s)
-		if err != nil {
-			return c, fmt.Errorf("ports.static: %w", err)
-		}
-		c.Static = append(c.Static, portfwd.Static{Protocol: f.Proto, HostIP: f.HostIP, HostPort: f.HostPort, ChildPort: f.NodePort})
-	}
-	return c, nil
-}
-
 func portPictures(ports []portfwd.PortStatus) []status.Port {
 	out := make([]status.Port, 0, len(ports))
 	for _, p := range ports {
@@ -124,19 +94,22 @@ func portPictures(ports []portfwd.PortStatus) []status.Port {
 			state = status.PortForwarded
 		case portfwd.StateFailed:
 			state = status.PortFailed
+		case portfwd.StateWaiting:
+			state = status.PortWaiting
 		}
 		out = append(out, status.Port{
 			HostIP: p.HostIP, HostPort: p.HostPort, Proto: p.Proto, NodePort: p.ChildPort, Owner: p.Owner,
-			State: state, Error: p.Error, Hint: p.Hint,
+			Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, Port: p.Port,
+			State: state, Since: p.Since, Reason: p.Reason, Error: p.Error, Hint: p.Hint,
 		})
 	}
 	return out
 }
 
-// tellPort records what happened to a Service's port as an Event on the Service.
+// tellPort records what happened to a port of a Service or a pod as an Event on it.
 func (n *nodeRole) tellPort(e portfwd.Event) {
 	if e.Owner.Namespace == "" {
-		return // the config's own
+		return // the config's own, or made by hand
 	}
 	c, err := n.client()
 	if err != nil {
@@ -147,7 +120,7 @@ func (n *nodeRole) tellPort(e portfwd.Event) {
 		kind = kubeapi.EventWarning
 	}
 	ev := kubeapi.Event{
-		Object: kubeapi.ObjectRef{Kind: "Service", Namespace: e.Owner.Namespace, Name: e.Owner.Name, UID: e.Owner.UID},
+		Object: kubeapi.ObjectRef{Kind: e.Owner.Kind, Namespace: e.Owner.Namespace, Name: e.Owner.Name, UID: e.Owner.UID},
 		Type:   kind, Reason: e.Reason, Message: e.Message, Host: n.cfg.NodeName,
 	}
 	n.events.Go(func() {
@@ -157,39 +130,4 @@ func (n *nodeRole) tellPort(e portfwd.Event) {
 			n.log.WithError(err).Debug("record an event")
 		}
 	})
-}
-
-// services feeds the forwarder from the API server.
-type services struct{ n *nodeRole }
-
-func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
-	if err := s.n.group.WaitFor(ctx, apiserver.Name, supervisor.Ready); err != nil {
-		return err
-	}
-	c, err := s.n.client()
-	if err != nil {
-		return err
-	}
-	return c.WatchServices(ctx, func(e kubeapi.ServiceEvent) {
-		switch e.Change {
-		case kubeapi.ServicesListed:
-			all := make([]portfwd.Service, 0, len(e.Services))
-			for _, svc := range e.Services {
-				all = append(all, forwardable(svc))
-			}
-			sink.Replace(all)
-		case kubeapi.ServiceSet:
-			sink.Set(forwardable(e.Service))
-		case kubeapi.ServiceGone:
-			sink.Delete(e.Service.Namespace, e.Service.Name)
-		}
-	})
-}
-
-func forwardable(s kubeapi.Service) portfwd.Service {
-	out := portfwd.Service{Namespace: s.Namespace, Name: s.Name, UID: s.UID, Type: s.Type, IPFamilies: s.IPFamilies}
-	for _, p := range s.Ports {
-		out.Ports = append(out.Ports, portfwd.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
-	}
-	return out
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
@@ -28,7 +29,10 @@ func (n *nodeRole) setUp() error {
 	if err := unix.Sethostname([]byte(n.cfg.NodeName)); err != nil {
 		return fmt.Errorf("set the host name inside: %w", err)
 	}
-	if err := nameNode(n.cfg.NodeName); err != nil {
+	if err := nameNode(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
+		return err
+	}
+	if err := n.hostAddress(); err != nil {
 		return err
 	}
 	if err := copyup.EnsureShared("/"); err != nil {
@@ -40,14 +44,14 @@ func (n *nodeRole) setUp() error {
 	return n.sysctls()
 }
 
-// nameNode lets the node's own name resolve inside. RootlessKit has bound a hosts file of this run over /etc/hosts,
-// with the host's name in it.
-func nameNode(name string) error {
+// nameNode lets the node's own name resolve inside, and the name for what the node may reach of the host. RootlessKit has
+// bound a hosts file of this run over /etc/hosts, with the host's name in it.
+func nameNode(name, hostAddress string) error {
 	f, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("name the node in /etc/hosts: %w", err)
 	}
-	_, err = fmt.Fprintf(f, "127.0.0.1 %s\n", name)
+	_, err = fmt.Fprintf(f, "127.0.0.1 %s\n%s %s\n", name, hostAddress, config.HostName)
 	return errors.Join(err, f.Close())
 }
 

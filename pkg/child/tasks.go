@@ -42,7 +42,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	ready := supervisor.Unit{
 		Name: unitNode, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
 	}
-	return []supervisor.Unit{
+	units := []supervisor.Unit{
 		oneShot(unitRoles, n.waitRoles, apiserver.Name),
 		oneShot(unitStaleNode, n.markStale, apiserver.Name),
 		oneShot(unitAddons, n.applyAddons, apiserver.Name),
@@ -52,6 +52,10 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		ready,
 		n.portsUnit(),
 	}
+	if len(n.cfg.Network.HostPorts) > 0 {
+		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})
+	}
+	return units
 }
 
 // applyAddons brings the roles of our users and the cluster DNS into the cluster. Applying what is there changes

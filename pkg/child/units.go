@@ -30,6 +30,8 @@ const (
 	// The Node object and its Ready condition.
 	unitNode  = "node-object"
 	unitPorts = "ports"
+	// What the node may reach of the host.
+	unitHostPorts = "host-ports"
 )
 
 // readyPoll is the pause between two attempts at a component that is not usable yet, for those that can only be asked.

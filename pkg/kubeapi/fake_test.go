@@ -151,7 +151,7 @@ func (f *fakeAPI) drop(compact bool) {
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case r.Method == http.MethodGet && (r.URL.Path == servicesPath || r.URL.Path == nodesPath):
+	case r.Method == http.MethodGet && slices.Contains([]string{servicesPath, nodesPath, podsPath, slicesPath}, r.URL.Path):
 		if r.URL.Query().Get("watch") != "" {
 			f.serveWatch(w, r)
 		} else {
@@ -165,7 +165,11 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeAPI) selected(r *http.Request, o object) bool {
-	name, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	selector := r.URL.Query().Get("fieldSelector")
+	if node, ok := strings.CutPrefix(selector, "spec.nodeName="); ok {
+		return o["spec"].(object)["nodeName"] == node
+	}
+	name, ok := strings.CutPrefix(selector, "metadata.name=")
 	return !ok || o["metadata"].(object)["name"] == name
 }
 

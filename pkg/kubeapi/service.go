@@ -27,6 +27,9 @@ type Service struct {
 	HealthCheckNodePort int
 	LoadBalancerClass   string
 	ExternalIPs         []string
+	ClusterIPs          []string
+	// Ingress are the addresses in its load balancer status; an entry with a host name instead is left out.
+	Ingress []string
 	// Annotations holds those that begin with AnnotationPrefix; nil if there are none.
 	Annotations map[string]string
 }
@@ -56,12 +59,14 @@ type ServiceEvent struct {
 	Services []Service
 }
 
+// key names an object in its namespace.
+type key struct{ namespace, name string }
+
 // WatchServices tells fn of all Services of the cluster and then of every change that touches a field of Service, until
 // ctx ends; it returns ctx's error. The first event is ServicesListed, and another one follows whenever the watch could
 // not be taken up where it broke off. An event that changes nothing is not passed on. fn is called from one goroutine
 // and holds up the watch while it runs.
 func (c *Client) WatchServices(ctx context.Context, fn func(ServiceEvent)) error {
-	type key struct{ namespace, name string }
 	known := map[key]Service{}
 	f := follower[wireService]{
 		c: c, path: servicesPath,
@@ -119,7 +124,15 @@ type wireService struct {
 		HealthCheckNodePort   int      `json:"healthCheckNodePort"`
 		LoadBalancerClass     string   `json:"loadBalancerClass"`
 		ExternalIPs           []string `json:"externalIPs"`
+		ClusterIPs            []string `json:"clusterIPs"`
 	} `json:"spec"`
+	Status struct {
+		LoadBalancer struct {
+			Ingress []struct {
+				IP string `json:"ip"`
+			} `json:"ingress"`
+		} `json:"loadBalancer"`
+	} `json:"status"`
 }
 
 func (w *wireService) service() Service {
@@ -131,6 +144,12 @@ func (w *wireService) service() Service {
 		HealthCheckNodePort:   w.Spec.HealthCheckNodePort,
 		LoadBalancerClass:     w.Spec.LoadBalancerClass,
 		ExternalIPs:           w.Spec.ExternalIPs,
+		ClusterIPs:            w.Spec.ClusterIPs,
+	}
+	for _, in := range w.Status.LoadBalancer.Ingress {
+		if in.IP != "" {
+			s.Ingress = append(s.Ingress, in.IP)
+		}
 	}
 	if len(w.Spec.Ports) > 0 {
 		s.Ports = make([]ServicePort, len(w.Spec.Ports))
@@ -138,13 +157,20 @@ func (w *wireService) service() Service {
 			s.Ports[i] = ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort}
 		}
 	}
-	for k, v := range w.Metadata.Annotations {
+	s.Annotations = ownAnnotations(w.Metadata.Annotations)
+	return s
+}
+
+// ownAnnotations keeps those with AnnotationPrefix; nil if there are none.
+func ownAnnotations(all map[string]string) map[string]string {
+	var own map[string]string
+	for k, v := range all {
 		if strings.HasPrefix(k, AnnotationPrefix) {
-			if s.Annotations == nil {
-				s.Annotations = map[string]string{}
+			if own == nil {
+				own = map[string]string{}
 			}
-			s.Annotations[k] = v
+			own[k] = v
 		}
 	}
-	return s
+	return own
 }

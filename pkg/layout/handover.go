@@ -3,6 +3,7 @@ package layout
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,6 +32,12 @@ type NetworkInfo struct {
 	Gateway   string   `json:"gateway"`
 	DNS       []string `json:"dns"`
 	MTU       int      `json:"mtu"`
+}
+
+// HostAddress is one address of the host and the interface that has it.
+type HostAddress struct {
+	Interface string     `json:"interface"`
+	IP        netip.Addr `json:"ip"`
 }
 
 // CgroupInfo is the node's cgroup subtree as a host path, the controllers in force in it, and those wanted ones that

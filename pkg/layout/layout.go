@@ -72,6 +72,12 @@ func (r Runtime) NodeSocket() string { return filepath.Join(r.Dir, "node.sock") 
 // ExecSocket starts programs inside. The node role listens on it.
 func (r Runtime) ExecSocket() string { return filepath.Join(r.Dir, "exec.sock") }
 
+// HostSocket hands connections to chosen ports of the host's loopback in. The parent listens on it.
+func (r Runtime) HostSocket() string { return filepath.Join(r.Dir, "host.sock") }
+
+// HostAddresses are the addresses of the host, as HostAddress records. The parent replaces it when they change.
+func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addresses.json") }
+
 // CgroupFile holds the path of the node's cgroup subtree on the host.
 func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 
@@ -113,6 +119,9 @@ func (d Data) Verified() string { return filepath.Join(d.Dir, "verified.json") }
 
 // Ports is the record of which forwards are ours.
 func (d Data) Ports() string { return filepath.Join(d.Dir, "ports.json") }
+
+// ManualPorts are the forwards that were made by hand.
+func (d Data) ManualPorts() string { return filepath.Join(d.Dir, "manual-ports.json") }
 
 // ImportedImages records which image archives the container store holds already.
 func (d Data) ImportedImages() string { return filepath.Join(d.Dir, "images.json") }

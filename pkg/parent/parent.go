@@ -114,6 +114,16 @@ func (r *run) node(ctx context.Context) error {
 	hook := &networkHook{ParentDriver: network, after: r.settle}
 	watch := newWatch(r.Options, hook)
 	defer watch.close()
+	book, err := keepAddresses(r.Runtime.HostAddresses(), func(err error) { r.Log.WithError(err).Warn("the host's addresses are not followed") })
+	if err != nil {
+		return err
+	}
+	defer book.close()
+	stopHostPorts, err := r.serveHostPorts()
+	if err != nil {
+		return err
+	}
+	defer stopHostPorts()
 	if err := r.environment(); err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ const (
 	ReasonFailed      = "PortFailed"
 	ReasonOpen        = "PortForwarded"
 	ReasonNoDriver    = "NoPortDriver"
+	ReasonAnnotation  = "AnnotationInvalid"
+	ReasonNoEndpoint  = "NoReadyEndpoint"
 )
 
 // fault is a refusal with its kind.
@@ -78,12 +80,16 @@ func isUnknownID(err error) bool {
 // pace bounds the back-off of one port.
 type pace struct{ first, limit time.Duration }
 
-// paceOf: what goes away by itself is asked for often, at little cost; what needs a person is asked for seldom.
+// paceOf: what another program, a person or the host can put right at any moment is asked for at least every two
+// seconds, since asking is the probe and costs a fraction of a millisecond. What only another RootlessKit could do is
+// asked for seldom.
 func paceOf(reason string) pace {
 	switch reason {
 	case ReasonInUse, ReasonClash, ReasonUnreachable:
 		return pace{100 * time.Millisecond, time.Second}
-	case ReasonFiles, ReasonAddress, ReasonFailed:
+	case ReasonFiles, ReasonAddress, ReasonDenied:
+		return pace{250 * time.Millisecond, 1500 * time.Millisecond}
+	case ReasonFailed:
 		return pace{250 * time.Millisecond, 5 * time.Second}
 	}
 	return pace{time.Second, 30 * time.Second}
@@ -130,5 +136,6 @@ func deniedHint(b Bind, cfg Config, text string) string {
 		"  sysctl -w net.ipv4.ip_unprivileged_port_start=%d\n"+
 		"or, effective from the next start,\n"+
 		"  setcap cap_net_bind_service=+ep /path/to/rootlessnode\n"+
-		"or choose a port from %d on", start, start, b.Port, start)
+		"or choose a port from %d on (for Services and pods, ports.privilegedPortOffset: 10000 makes this one %d)",
+		start, start, b.Port, start, b.Port+10000)
 }

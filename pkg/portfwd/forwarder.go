@@ -3,7 +3,6 @@ package portfwd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -20,8 +19,9 @@ const (
 	DefaultResyncEvery = 30 * time.Second
 	// DefaultCallTimeout bounds one request to the port manager. RootlessKit itself gives up a removal after 5 s.
 	DefaultCallTimeout = 10 * time.Second
-	// changeEvery bounds how often OnChange is called.
+	// changeEvery bounds how often OnChange is called; changeEach is added for every forward, since its work grows with them.
 	changeEvery = 20 * time.Millisecond
+	changeEach  = 50 * time.Microsecond
 )
 
 // Options for New. Manager is required; the rest has useful zero values.
@@ -29,7 +29,14 @@ type Options struct {
 	Manager Manager
 	// Source tells of Services; without one there are static forwards only.
 	Source Source
-	Config Config
+	// Pods tells of this node's pods; without one there are no host ports of pods.
+	Pods PodSource
+	// Endpoints tells which Services are ready. With one, the ports of a Service that nobody would answer for are closed
+	// and refuse connections; without one they accept and then hang up.
+	Endpoints EndpointSource
+	// Publisher writes the addresses of Services of type LoadBalancer; without one they get none.
+	Publisher Publisher
+	Config    Config
 	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives at least as long
 	// as RootlessKit does. If it is empty, forwards made before a restart are taken for somebody else's.
 	Ledger string
@@ -37,7 +44,7 @@ type Options struct {
 	KeepOnStop bool
 	// OnEvent and OnChange are called from Run's goroutine with no lock held and must return quickly; both may be nil.
 	// OnChange says that Status may give another answer than before; it comes first before anything is forwarded, then
-	// at most 50 times a second, and once more when Run is about to return.
+	// at most 50 times a second, less often with many forwards, and once more when Run is about to return.
 	OnEvent  func(Event)
 	OnChange func()
 	// Log may be nil.
@@ -57,16 +64,26 @@ type Forwarder struct {
 	kick    chan struct{} // Services have changed
 	results chan result
 
-	mu       sync.Mutex // guards what follows
-	services map[serviceKey]expansion
-	synced   bool // the source has told all Services once
-	stale    bool // services changed since wanted was computed
-	running  bool
-	entries  map[Bind]*entry
+	publishKick chan struct{}
+
+	mu          sync.Mutex // guards what follows
+	services    map[Key]*serviceState
+	pods        map[Key]*podState
+	endpoints   map[Key]Endpoints
+	synced      synced
+	unpublished map[Key]struct{} // Services whose addresses are to be looked at
+	stale       bool             // what is promised changed since wanted was computed
+	remerge     bool             // and more than deltas tell
+	deltas      []delta
+	running     bool
+	entries     map[Bind]*entry
 
 	// Used by Run's goroutine alone.
 	dirty    map[*entry]struct{} // to be looked at
 	later    map[*entry]struct{} // to be looked at when their nextTry comes
+	wanted   map[Bind]Forward
+	places   map[place]tally
+	clean    bool // nobody competes for a place in wanted
 	inFlight int
 	listNow  bool
 	listed   bool
@@ -79,7 +96,10 @@ type Forwarder struct {
 	changeTold time.Time
 }
 
-type serviceKey struct{ namespace, name string }
+// synced says which sources have told all there is once. A source that does not exist has.
+type synced struct{ services, pods, endpoints bool }
+
+func (s synced) all() bool { return s.services && s.pods && s.endpoints }
 
 // entry is one Bind: what is wanted there, what is there, and what stands between the two. Guarded by Forwarder.mu;
 // written by Run's goroutine alone.
@@ -133,20 +153,27 @@ func New(o Options) (*Forwarder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Forwarder{
-		o: o, ledger: l, static: expandStatic(o.Config),
-		kick:     make(chan struct{}, 1),
-		results:  make(chan result, o.Concurrency),
-		services: map[serviceKey]expansion{},
-		synced:   o.Source == nil,
-		stale:    true,
-		entries:  map[Bind]*entry{},
-		dirty:    map[*entry]struct{}{},
-		later:    map[*entry]struct{}{},
-		listNow:  true,
-		changed:  true,
-		warned:   map[Warning]struct{}{},
-	}, nil
+	f := &Forwarder{
+		o: o, ledger: l,
+		kick:        make(chan struct{}, 1),
+		results:     make(chan result, o.Concurrency),
+		publishKick: make(chan struct{}, 1),
+		services:    map[Key]*serviceState{},
+		pods:        map[Key]*podState{},
+		endpoints:   map[Key]Endpoints{},
+		synced:      synced{services: o.Source == nil, pods: o.Pods == nil, endpoints: o.Endpoints == nil},
+		unpublished: map[Key]struct{}{},
+		stale:       true,
+		remerge:     true,
+		entries:     map[Bind]*entry{},
+		dirty:       map[*entry]struct{}{},
+		later:       map[*entry]struct{}{},
+		listNow:     true,
+		changed:     true,
+		warned:      map[Warning]struct{}{},
+	}
+	f.expandStatic()
+	return f, nil
 }
 
 // Run forwards until ctx ends, then removes what is ours unless KeepOnStop. A port that is refused is no error of Run:
@@ -161,9 +188,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.mu.Unlock()
 
 	var wg sync.WaitGroup
-	if f.o.Source != nil {
-		wg.Go(func() { f.runSource(ctx) })
-	}
+	f.runSources(ctx, &wg)
 	f.loop(ctx)
 	wg.Wait()
 	for f.inFlight > 0 {
@@ -182,6 +207,23 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.changed, f.changeTold = true, time.Time{}
 	f.deliver()
 	return err
+}
+
+func (f *Forwarder) runSources(ctx context.Context, wg *sync.WaitGroup) {
+	if s := f.o.Source; s != nil {
+		wg.Go(func() { f.keep(ctx, "Services", func(ctx context.Context) error { return s.Run(ctx, sink{f}) }) })
+	}
+	if s := f.o.Pods; s != nil {
+		wg.Go(func() { f.keep(ctx, "pods", func(ctx context.Context) error { return s.Run(ctx, podSink{f}) }) })
+	}
+	if s := f.o.Endpoints; s != nil {
+		wg.Go(func() {
+			f.keep(ctx, "endpoints", func(ctx context.Context) error { return s.Run(ctx, endpointSink{f}) })
+		})
+	}
+	if f.o.Publisher != nil {
+		wg.Go(func() { f.runPublisher(ctx) })
+	}
 }
 
 func (f *Forwarder) loop(ctx context.Context) {
@@ -244,48 +286,4 @@ func (f *Forwarder) loop(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// RemoveAll removes every forward that the ledger calls ours, without a Run: for tidying up after one that was killed.
-func (f *Forwarder) RemoveAll(ctx context.Context) error {
-	f.mu.Lock()
-	running := f.running
-	f.mu.Unlock()
-	if running {
-		return errors.New("remove forwarded ports: still running")
-	}
-	return f.removeOurs(ctx)
-}
-
-func (f *Forwarder) removeOurs(ctx context.Context) error {
-	all, err := f.o.Manager.ListPorts(ctx)
-	if err != nil {
-		return fmt.Errorf("list forwarded ports: %w", err)
-	}
-	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		errs []error
-		slot = make(chan struct{}, f.o.Concurrency)
-	)
-	for _, st := range all {
-		if !f.ledger.has(st.Spec) {
-			continue
-		}
-		slot <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slot }()
-			err := f.o.Manager.RemovePort(ctx, st.ID)
-			if err == nil || isUnknownID(err) {
-				err = f.ledger.remove(st.Spec)
-			}
-			if err != nil {
-				mu.Lock()
-				errs = append(errs, fmt.Errorf("remove forwarded port %s: %w", specKey(st.Spec), err))
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }

@@ -83,22 +83,48 @@ func TestOnePortInUseLeavesTheOthersAlone(t *testing.T) {
 	})
 }
 
-func TestRefusalsThatNeedAPersonAreRetriedSeldom(t *testing.T) {
+// Whatever a person or another program can put right is found out within two seconds; nobody is told twice.
+func TestWhateverBlocksIsAskedAgainWithinTwoSeconds(t *testing.T) {
+	for text, reason := range map[string]string{
+		"cannot expose privileged port 80 (currently 1024): listen: bind: permission denied": ReasonDenied,
+		"listen tcp4 127.0.0.1:80: bind: address already in use":                             ReasonInUse,
+		"listen tcp4 127.0.0.1:80: bind: cannot assign requested address":                    ReasonAddress,
+		"socket: too many open files":                                                        ReasonFiles,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newFakeManager()
+			m.script = func(op string, s port.Spec) error { return refuse(text) }
+			events := 0
+			f := start(t, Options{Manager: m, OnEvent: func(Event) { events++ },
+				Config: Config{Static: []Static{{Name: "web", Protocol: "tcp", HostPort: 80, ChildPort: 30080}}}})
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			assert.Equal(t, events, 1)
+			assert.DeepEqual(t, f.states(), []string{"127.0.0.1:80/tcp4 static/web failed " + reason})
+			if reason == ReasonDenied {
+				assert.Check(t, is.Contains(f.Status()[0].Hint, "ip_unprivileged_port_start=80"))
+				assert.Check(t, is.Contains(f.Status()[0].Hint, "setcap cap_net_bind_service"))
+				assert.Check(t, is.Contains(f.Status()[0].Hint, "privilegedPortOffset"))
+			}
+			m.with(func() { m.script = nil })
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			assert.DeepEqual(t, m.has(), []string{"tcp4 127.0.0.1 80 10.0.2.100 30080"})
+			assert.Equal(t, events, 2, "and told that it is well")
+		})
+	}
+}
+
+// What no waiting can change is asked for seldom: another protocol needs another port driver.
+func TestWhatCannotChangeIsAskedForSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
-		m.script = func(op string, s port.Spec) error {
-			return refuse("cannot expose privileged port 80 (currently 1024): listen: bind: permission denied")
-		}
+		m.script = func(op string, s port.Spec) error { return refuse("unsupported port protocol tcp4") }
 		f := start(t, Options{Manager: m, Config: Config{Static: []Static{{Name: "web", Protocol: "tcp", HostPort: 80, ChildPort: 30080}}}})
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		assert.Assert(t, len(m.adds) < 30, "%d", len(m.adds))
-		assert.DeepEqual(t, f.states(), []string{"127.0.0.1:80/tcp4 static/web failed PortDenied"})
-		assert.Check(t, is.Contains(f.Status()[0].Hint, "ip_unprivileged_port_start=80"))
-		m.with(func() { m.script = nil })
-		time.Sleep(31 * time.Second)
-		synctest.Wait()
-		assert.DeepEqual(t, m.has(), []string{"tcp4 127.0.0.1 80 10.0.2.100 30080"})
+		assert.DeepEqual(t, f.states(), []string{"127.0.0.1:80/tcp4 static/web failed ProtocolNotForwarded"})
 	})
 }
 

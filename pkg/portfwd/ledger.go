@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -17,7 +18,8 @@ import (
 const ledgerSlack = 1024
 
 // ledger remembers which forwards are ours: RootlessKit itself keeps no owner. It is a file of lines, "+SPEC" for one
-// that is about to be asked for and "-SPEC" for one that is no longer there; a line is written before the request it
+// that is about to be asked for, "-SPEC" for one that is no longer there, and "=PORT OWNER" for a port that was picked; a
+// line of a forward is written before the request it
 // stands for, so that a forward of ours is in the file at every moment at which we can be killed. It needs no fsync: a
 // crash of the host takes the forwards with it.
 type ledger struct {
@@ -25,6 +27,7 @@ type ledger struct {
 
 	mu    sync.Mutex
 	specs map[string]struct{}
+	picks map[string]int
 	file  *os.File
 	lines int
 }
@@ -36,7 +39,7 @@ func specKey(s port.Spec) string {
 
 // openLedger reads the file, if there is one, and makes it fit for appending.
 func openLedger(path string) (*ledger, error) {
-	l := &ledger{path: path, specs: map[string]struct{}{}}
+	l := &ledger{path: path, specs: map[string]struct{}{}, picks: map[string]int{}}
 	if path == "" {
 		return l, nil
 	}
@@ -44,7 +47,7 @@ func openLedger(path string) (*ledger, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read port ledger: %w", err)
 	}
-	l.specs = parseLedger(raw)
+	l.specs, l.picks = parseLedger(raw)
 	if err := l.rewrite(); err != nil {
 		return nil, err
 	}
@@ -52,8 +55,8 @@ func openLedger(path string) (*ledger, error) {
 }
 
 // parseLedger never fails: a last line cut short by a kill was never followed by its request.
-func parseLedger(raw []byte) map[string]struct{} {
-	specs := map[string]struct{}{}
+func parseLedger(raw []byte) (specs map[string]struct{}, picks map[string]int) {
+	specs, picks = map[string]struct{}{}, map[string]int{}
 	for line := range strings.Lines(string(raw)) {
 		line, whole := strings.CutSuffix(line, "\n")
 		if !whole || len(line) < 2 {
@@ -64,9 +67,46 @@ func parseLedger(raw []byte) map[string]struct{} {
 			specs[line[1:]] = struct{}{}
 		case '-':
 			delete(specs, line[1:])
+		case '=':
+			number, owner, _ := strings.Cut(line[1:], " ")
+			if p, err := strconv.Atoi(number); err == nil && validPort(p) && owner != "" {
+				picks[owner] = p
+			}
 		}
 	}
-	return specs
+	return specs, picks
+}
+
+func (l *ledger) picked(owner string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.picks[owner]
+}
+
+// pick remembers the port that was picked for an owner, whose name holds no line break.
+func (l *ledger) pick(owner string, p int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.picks[owner] == p {
+		return nil
+	}
+	l.picks[owner] = p
+	return l.write("=" + strconv.Itoa(p) + " " + owner)
+}
+
+// write appends a line.
+func (l *ledger) write(line string) error {
+	if l.path == "" {
+		return nil
+	}
+	if l.file == nil {
+		return errors.New("write port ledger: closed")
+	}
+	if _, err := l.file.WriteString(line + "\n"); err != nil {
+		return fmt.Errorf("write port ledger: %w", err)
+	}
+	l.lines++
+	return nil
 }
 
 func (l *ledger) has(s port.Spec) bool {
@@ -87,21 +127,15 @@ func (l *ledger) note(sign byte, s port.Spec) error {
 	if _, ok := l.specs[key]; ok == (sign == '+') {
 		return nil
 	}
-	if l.path != "" {
-		if l.file == nil {
-			return errors.New("write port ledger: closed")
-		}
-		if _, err := l.file.WriteString(string(sign) + key + "\n"); err != nil {
-			return fmt.Errorf("write port ledger: %w", err)
-		}
-		l.lines++
+	if err := l.write(string(sign) + key); err != nil {
+		return err
 	}
 	if sign == '+' {
 		l.specs[key] = struct{}{}
 	} else {
 		delete(l.specs, key)
 	}
-	if l.path != "" && l.lines > 2*len(l.specs)+ledgerSlack {
+	if l.path != "" && l.lines > 2*(len(l.specs)+len(l.picks))+ledgerSlack {
 		return l.rewrite()
 	}
 	return nil
@@ -131,6 +165,9 @@ func (l *ledger) rewrite() error {
 	}
 	slices.Sort(keys)
 	var buf bytes.Buffer
+	for _, owner := range sortedKeys(l.picks) {
+		fmt.Fprintf(&buf, "=%d %s\n", l.picks[owner], owner)
+	}
 	for _, k := range keys {
 		buf.WriteString("+" + k + "\n")
 	}
@@ -148,7 +185,7 @@ func (l *ledger) rewrite() error {
 	if l.file != nil {
 		l.file.Close()
 	}
-	l.file, l.lines = f, len(keys)
+	l.file, l.lines = f, len(keys)+len(l.picks)
 	return nil
 }
 

@@ -79,7 +79,11 @@ func TestLedgerFaults(t *testing.T) {
 func FuzzParseLedger(f *testing.F) {
 	f.Add([]byte("+tcp4 127.0.0.1 1 10.0.2.100 1\n-tcp4 127.0.0.1 1 10.0.2.100 1\n+x"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		for k := range parseLedger(raw) {
+		specs, picks := parseLedger(raw)
+		for owner, p := range picks {
+			assert.Assert(t, owner != "" && !strings.Contains(owner, "\n") && validPort(p))
+		}
+		for k := range specs {
 			assert.Assert(t, k != "" && !strings.Contains(k, "\n"))
 		}
 	})

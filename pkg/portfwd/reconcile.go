@@ -60,7 +60,7 @@ func (f *Forwarder) list(ctx context.Context) error {
 	if err := f.ledger.keep(ours); err != nil {
 		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
 	}
-	f.stale = true // the node's address may have changed
+	f.stale, f.remerge = true, true // the node's address may have changed
 	return nil
 }
 
@@ -72,50 +72,6 @@ func (f *Forwarder) entry(b Bind) *entry {
 		f.dirty[e] = struct{}{}
 	}
 	return e
-}
-
-// plan brings the entries up to date with what is wanted.
-func (f *Forwarder) plan() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.stale {
-		return
-	}
-	f.stale = false
-	all := make([]expansion, 0, len(f.services)+1)
-	all = append(all, f.static)
-	for _, e := range f.services {
-		all = append(all, e)
-	}
-	wanted, warnings := merge(all)
-	for b, w := range wanted {
-		e := f.entry(b)
-		spec, err := f.resolve(w)
-		if e.want != nil && *e.want == w && e.spec == spec && err == nil {
-			continue
-		}
-		renamed := e.want != nil && e.want.Owner != w.Owner
-		e.want, e.owner, e.spec = &w, w.Owner, spec
-		if err != nil {
-			f.fail(e, err)
-			continue
-		}
-		f.fresh(e)
-		if renamed {
-			e.told = ""
-		}
-	}
-	for b, e := range f.entries {
-		if _, ok := wanted[b]; ok {
-			continue
-		}
-		if e.want != nil {
-			e.want = nil
-			f.fresh(e)
-		}
-		f.dirty[e] = struct{}{} // also what an earlier run left, once the Services are known
-	}
-	f.warn(warnings)
 }
 
 // fresh makes e be looked at now, with its back-off forgotten.
@@ -166,7 +122,10 @@ func (f *Forwarder) dispatch(ctx context.Context) (wake time.Time) {
 // step does the next thing for e.
 func (f *Forwarder) step(ctx context.Context, e *entry) {
 	known := e.spec.ParentPort != 0
+	closed := e.want == nil || e.want.Waiting
 	switch {
+	case e.want != nil && e.want.Waiting && (e.have == nil || !e.have.ours):
+		f.wait(e)
 	case e.have == nil && e.want == nil, e.have != nil && !e.have.ours && e.want == nil:
 		delete(f.entries, e.bind)
 		delete(f.later, e)
@@ -183,17 +142,29 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 			f.changed = true
 		}
 		f.start(ctx, e, true)
-	case e.want != nil && e.have.spec == e.spec:
+	case !closed && e.have.spec == e.spec:
 		f.open(e)
 	case !e.have.ours:
 		f.fail(e, &fault{ReasonClash, fmt.Errorf("held by %s, which is not ours", describe(e.have.id, e.have.spec))})
 		e.recheck(f)
-	case e.want == nil && !f.synced:
+	case closed && !f.mayClose(e):
 		// not known yet whether it is still wanted
 		delete(f.later, e)
 	default:
 		f.start(ctx, e, false)
 	}
+}
+
+// mayClose tells whether enough is known to close e, which nothing asks to be open. What an earlier run left may be
+// wanted by a promise that was not told yet.
+func (f *Forwarder) mayClose(e *entry) bool {
+	switch {
+	case e.want != nil:
+		return f.synced.endpoints
+	case e.owner != Owner{}:
+		return true
+	}
+	return f.synced.all()
 }
 
 // recheck: only a new list can tell whether somebody else's forward is gone. The first refusal comes from a list.
@@ -256,6 +227,9 @@ func (f *Forwarder) refused(e *entry, r result) {
 	}
 	if r.add && (e.want == nil || e.spec != r.spec) {
 		return // not wanted any more: no reason to complain
+	}
+	if r.add && f.repick(e, reason) {
+		return
 	}
 	if r.add && reason == ReasonClash {
 		// The list tells whose it is; until then there is nothing to complain of.

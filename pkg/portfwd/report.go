@@ -21,6 +21,18 @@ func (f *Forwarder) open(e *entry) {
 	}
 }
 
+// wait marks e as closed for want of anybody who would answer.
+func (f *Forwarder) wait(e *entry) {
+	delete(f.later, e)
+	if e.state == StateWaiting {
+		return
+	}
+	e.state, e.since, e.reason, e.err, e.hint = StateWaiting, time.Now(), ReasonNoEndpoint, nil, ""
+	e.delay, e.nextTry = 0, time.Time{}
+	f.changed = true
+	f.o.Log.WithField("owner", e.owner.String()).Debugf("not forwarding %s: no ready endpoint", e.bind)
+}
+
 // fail marks e as refused and sets its next try. The owner hears of it once a reason.
 func (f *Forwarder) fail(e *entry, err error) {
 	reason := reasonOf(err)
@@ -92,7 +104,10 @@ func (f *Forwarder) deliver() (again time.Time) {
 	if !f.changed || f.o.OnChange == nil {
 		return time.Time{}
 	}
-	if due := f.changeTold.Add(changeEvery); time.Now().Before(due) {
+	f.mu.Lock()
+	pause := changeEvery + time.Duration(len(f.entries))*changeEach
+	f.mu.Unlock()
+	if due := f.changeTold.Add(pause); time.Now().Before(due) {
 		return due
 	}
 	f.changed, f.changeTold = false, time.Now()

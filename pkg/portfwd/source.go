@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// runSource keeps the source running. While it is away everything stays as it is.
-func (f *Forwarder) runSource(ctx context.Context) {
+// keep runs one source until ctx ends. While it is away everything stays as it is.
+func (f *Forwarder) keep(ctx context.Context, what string, run func(context.Context) error) {
 	p := paceOf(ReasonFailed)
 	for delay := p.first; ; delay = min(2*delay, p.limit) {
-		err := f.o.Source.Run(ctx, sink{f})
+		err := run(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		f.o.Log.WithError(err).Warn("the source of Services ended and is started again")
+		f.o.Log.WithError(err).Warnf("the source of %s ended and is started again", what)
 		t := time.NewTimer(delay)
 		select {
 		case <-ctx.Done():
@@ -24,40 +24,147 @@ func (f *Forwarder) runSource(ctx context.Context) {
 	}
 }
 
-// sink expands Services as they come; Run picks the result up.
+// serviceState is a Service and what it asks for.
+type serviceState struct {
+	Service
+	expansion
+}
+
+// podState is a pod and what it asks for.
+type podState struct {
+	Pod
+	expansion
+}
+
+// sink takes Services and expands them as they come; Run picks the result up.
 type sink struct{ f *Forwarder }
 
 func (s sink) Replace(all []Service) {
-	expanded := make(map[serviceKey]expansion, len(all))
-	for _, svc := range all {
-		s.put(expanded, svc)
-	}
-	s.change(func() { s.f.services, s.f.synced = expanded, true })
+	s.f.change(func() {
+		gone := s.f.services
+		s.f.services, s.f.synced.services, s.f.remerge = make(map[Key]*serviceState, len(all)), true, true
+		for _, svc := range all {
+			s.f.putService(svc)
+		}
+		for key := range gone {
+			s.f.publish(key)
+		}
+	})
 }
 
-func (s sink) Set(svc Service) { s.change(func() { s.put(s.f.services, svc) }) }
+func (s sink) Set(svc Service) { s.f.change(func() { s.f.putService(svc) }) }
 
 func (s sink) Delete(namespace, name string) {
-	s.change(func() { delete(s.f.services, serviceKey{namespace, name}) })
+	s.f.change(func() {
+		if old := s.f.services[Key{namespace, name}]; old != nil {
+			s.f.deltas = append(s.f.deltas, delta{before: old.expansion})
+			delete(s.f.services, Key{namespace, name})
+		}
+	})
 }
 
-func (s sink) put(into map[serviceKey]expansion, svc Service) {
-	key := serviceKey{svc.Namespace, svc.Name}
-	e := expandService(svc, s.f.o.Config)
-	if len(e.forwards)+len(e.warnings) == 0 {
-		delete(into, key)
-		return
+// podSink takes pods.
+type podSink struct{ f *Forwarder }
+
+func (s podSink) Replace(all []Pod) {
+	s.f.change(func() {
+		s.f.pods, s.f.synced.pods, s.f.remerge = make(map[Key]*podState, len(all)), true, true
+		for _, p := range all {
+			s.f.putPod(p)
+		}
+	})
+}
+
+func (s podSink) Set(p Pod) { s.f.change(func() { s.f.putPod(p) }) }
+
+func (s podSink) Delete(namespace, name string) {
+	s.f.change(func() {
+		if old := s.f.pods[Key{namespace, name}]; old != nil {
+			s.f.deltas = append(s.f.deltas, delta{before: old.expansion})
+			delete(s.f.pods, Key{namespace, name})
+		}
+	})
+}
+
+// endpointSink takes what there is behind Services. Those that nobody told of yet are noted all the same: which watch is
+// the quicker is chance.
+type endpointSink struct{ f *Forwarder }
+
+func (s endpointSink) Replace(all map[Key]Endpoints) {
+	s.f.change(func() {
+		s.f.endpoints, s.f.synced.endpoints, s.f.remerge = make(map[Key]Endpoints, len(all)), true, true
+		for key, e := range all {
+			s.f.endpoints[key] = e
+		}
+		for _, svc := range s.f.services {
+			s.f.putService(svc.Service)
+		}
+	})
+}
+
+func (s endpointSink) Set(key Key, e Endpoints) {
+	s.f.change(func() {
+		if e == (Endpoints{}) {
+			delete(s.f.endpoints, key)
+		} else {
+			s.f.endpoints[key] = e
+		}
+		if svc := s.f.services[key]; svc != nil {
+			s.f.putService(svc.Service)
+		}
+	})
+}
+
+func (f *Forwarder) putService(svc Service) {
+	key := Key{svc.Namespace, svc.Name}
+	var ready *Endpoints
+	if f.o.Endpoints != nil {
+		e := f.endpoints[key]
+		ready = &e
 	}
-	into[key] = e
+	now := expandService(svc, ready, f.o.Config)
+	var before expansion
+	if old := f.services[key]; old != nil {
+		before = old.expansion
+	}
+	f.services[key] = &serviceState{svc, now}
+	f.deltas = append(f.deltas, delta{before, now})
+	f.publish(key)
 }
 
-func (s sink) change(fn func()) {
-	s.f.mu.Lock()
+func (f *Forwarder) putPod(p Pod) {
+	key, now := Key{p.Namespace, p.Name}, expandPod(p, f.o.Config)
+	var before expansion
+	if old := f.pods[key]; old != nil {
+		before = old.expansion
+	}
+	f.pods[key] = &podState{p, now}
+	f.deltas = append(f.deltas, delta{before, now})
+}
+
+// SetConfig replaces the config. What it does not change stays open. It may be called at any time from any goroutine.
+func (f *Forwarder) SetConfig(c Config) {
+	c = c.normal()
+	f.change(func() {
+		f.o.Config, f.remerge = c, true
+		f.expandStatic()
+		for _, svc := range f.services {
+			f.putService(svc.Service)
+		}
+		for _, p := range f.pods {
+			f.putPod(p.Pod)
+		}
+	})
+}
+
+// change does fn under the lock and wakes Run.
+func (f *Forwarder) change(fn func()) {
+	f.mu.Lock()
 	fn()
-	s.f.stale = true
-	s.f.mu.Unlock()
+	f.stale = true
+	f.mu.Unlock()
 	select {
-	case s.f.kick <- struct{}{}:
+	case f.kick <- struct{}{}:
 	default:
 	}
 }

@@ -14,6 +14,8 @@ const (
 	StateOpen State = "open"
 	// StatePending: about to be opened or closed; with an Error, the port manager does not answer.
 	StatePending State = "pending"
+	// StateWaiting: closed, because no endpoint of the Service is ready; it opens when one is.
+	StateWaiting State = "waiting"
 	// StateFailed: refused; it is tried again by itself.
 	StateFailed State = "failed"
 )
@@ -27,9 +29,13 @@ type PortStatus struct {
 	// ChildIP is empty while the node's address is not known.
 	ChildIP   string `json:"childIP,omitempty"`
 	ChildPort int    `json:"childPort"`
-	// Owner is NAMESPACE/NAME/PORT of a Service, or static/NAME.
-	Owner string `json:"owner"`
-	State State  `json:"state"`
+	// Owner is Owner.String; Kind, Namespace, Name and Port are its parts.
+	Owner     string `json:"owner"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Port      string `json:"port,omitempty"`
+	State     State  `json:"state"`
 	// Since is when State began.
 	Since time.Time `json:"since"`
 	// Foreign: somebody else made this very forward; it serves, and it will not be removed by us.
@@ -72,7 +78,7 @@ func (e *entry) status() PortStatus {
 	s := PortStatus{
 		HostIP: e.bind.IP.String(), HostPort: e.bind.Port, Proto: e.bind.Proto,
 		ChildIP: e.spec.ChildIP, ChildPort: e.spec.ChildPort,
-		Owner: e.owner.String(), State: e.state, Since: e.since,
+		Owner: e.owner.String(), Kind: e.owner.Kind, Namespace: e.owner.Namespace, Name: e.owner.Name, Port: e.owner.Port, State: e.state, Since: e.since,
 		Foreign: e.state == StateOpen && e.have != nil && !e.have.ours,
 		Reason:  e.reason, Hint: e.hint,
 	}

@@ -1,43 +1,9 @@
 package portfwd
 
 import (
-	"context"
 	"net/netip"
 	"strconv"
 )
-
-// Service is what is needed of a Kubernetes Service to know its ports on the host.
-type Service struct {
-	Namespace, Name, UID string
-	// Type is ClusterIP, NodePort, LoadBalancer or ExternalName.
-	Type  string
-	Ports []ServicePort
-	// IPFamilies holds IPv4, IPv6 or both; none means IPv4.
-	IPFamilies []string
-}
-
-// ServicePort is one port of a Service. Protocol is TCP (also when empty), UDP or SCTP; NodePort is 0 if there is none.
-type ServicePort struct {
-	Name, Protocol string
-	Port, NodePort int
-}
-
-// Source tells of Services.
-type Source interface {
-	// Run calls sink from one goroutine until ctx ends. The first call is Replace. Nothing is removed from the host
-	// before it, so a source that cannot reach its server leaves everything as it is.
-	Run(ctx context.Context, sink Sink) error
-}
-
-// Sink takes what a Source tells. Its methods never block on anything but memory.
-type Sink interface {
-	// Replace: these are all Services there are.
-	Replace(all []Service)
-	// Set: this Service is new or has changed.
-	Set(s Service)
-	// Delete: the Service is gone; one that was never told of is no fault.
-	Delete(namespace, name string)
-}
 
 // Static is a forward that the config asks for.
 type Static struct {
@@ -47,19 +13,44 @@ type Static struct {
 	Protocol string
 	// HostIP is where to listen; if it is the zero Addr, on all of Config.BindAddresses.
 	HostIP netip.Addr
-	// HostPort and ChildPort are 1 to 65535; ChildPort 0 means the same as HostPort.
+	// HostPort and ChildPort are 1 to 65535; ChildPort 0 means the same as HostPort. HostPort 0 lets the Forwarder pick a
+	// free one, which it keeps for as long as the Ledger remembers and shows in its status. Name must be set then, and
+	// ChildPort.
 	HostPort, ChildPort int
 	// ChildIP is where to connect inside; the zero Addr means the node's address.
 	ChildIP netip.Addr
+	// Manual marks one that was made by hand and not by the config: its owner is shown as manual/NAME.
+	Manual bool
+}
+
+// HostAddress is one address of the host and the interface that has it.
+type HostAddress struct {
+	Interface string     `json:"interface"`
+	IP        netip.Addr `json:"ip"`
 }
 
 // Config says what to forward. The zero value forwards nothing.
 type Config struct {
-	// NodePorts forwards the node ports of Services of type NodePort and LoadBalancer, under the same number.
+	// NodePorts forwards the node ports of Services of type NodePort and LoadBalancer, and their health check node ports,
+	// under the same number.
 	NodePorts bool
-	// BindAddresses are the host's addresses on which Services listen; DefaultBindAddress if there are none. An
+	// LoadBalancers forwards the ports of Services of type LoadBalancer whose class is LoadBalancerClass or none.
+	LoadBalancers bool
+	// ExternalIPs forwards the ports of Services on those of their external addresses that are in HostAddresses.
+	ExternalIPs bool
+	// PodHostPorts forwards the host ports of pods; HostNetworkPods the declared ports of pods in the node's network.
+	PodHostPorts, HostNetworkPods bool
+	// BindAddresses are the host's addresses on which Services and pods listen; DefaultBindAddress if it is nil. An
 	// unspecified address (0.0.0.0, ::) takes the place of all others of its family.
 	BindAddresses []netip.Addr
+	// HostAddresses are the host's own, in the order of preference. They are needed for external addresses, for interface
+	// names in annotations, and for the address that a Service gets where BindAddresses is an unspecified one.
+	HostAddresses []HostAddress
+	// PrivilegedPortOffset is added to host ports below 1024 of Services and pods; 0 leaves them.
+	PrivilegedPortOffset int
+	// PickFirst and PickLast bound the ports that are picked for static forwards with HostPort 0; the Default constants if
+	// both are 0.
+	PickFirst, PickLast int
 	// Static forwards are there whatever the Services say.
 	Static []Static
 	// ChildIPv4 and ChildIPv6 are the node's addresses. The zero Addr means the one that RootlessKit reports, which is
@@ -68,6 +59,15 @@ type Config struct {
 	// UnprivilegedPortStart is the host's net.ipv4.ip_unprivileged_port_start, for hints; 0 if it is not known.
 	UnprivilegedPortStart int
 }
+
+// LoadBalancerClass is the class of Services whose load balancer this package plays.
+const LoadBalancerClass = "rootlessnode.dev/host"
+
+// Default range of ports picked: below the node ports and what the kernel gives to clients.
+const (
+	DefaultPickFirst = 20000
+	DefaultPickLast  = 29999
+)
 
 // DefaultBindAddress is where Services listen unless the config says otherwise.
 func DefaultBindAddress() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
@@ -92,22 +92,35 @@ func (b Bind) String() string {
 	return netip.AddrPortFrom(b.IP, uint16(b.Port)).String() + "/" + b.Proto
 }
 
-// Owner is on whose behalf a forward exists: a Service's port or a static one.
+// Kinds of owners.
+const (
+	KindService = "Service"
+	KindPod     = "Pod"
+	KindStatic  = "static"
+	KindManual  = "manual"
+)
+
+// Owner is on whose behalf a forward exists: a port of a Service or a pod, or a static forward.
 type Owner struct {
+	// Kind is one of the Kind constants.
+	Kind string
 	// Namespace is empty for a static forward.
 	Namespace, Name string
-	// UID is the Service's.
+	// UID is the Service's or the pod's.
 	UID string
-	// Port is the Service port's name, or its number if it has none.
+	// Port is the port's name, or its number if it has none.
 	Port string
 }
 
-// String gives NAMESPACE/NAME/PORT or static/NAME.
+// String gives NAMESPACE/NAME/PORT for a Service, pod:NAMESPACE/NAME/PORT, static/NAME or manual/NAME.
 func (o Owner) String() string {
-	if o.Namespace == "" {
-		return "static/" + o.Name
+	switch o.Kind {
+	case KindService:
+		return o.Namespace + "/" + o.Name + "/" + o.Port
+	case KindPod:
+		return "pod:" + o.Namespace + "/" + o.Name + "/" + o.Port
 	}
-	return o.Namespace + "/" + o.Name + "/" + o.Port
+	return o.Kind + "/" + o.Name
 }
 
 // Forward is one wanted forward.
@@ -117,6 +130,8 @@ type Forward struct {
 	ChildIP   netip.Addr
 	ChildPort int
 	Owner     Owner
+	// Waiting: the port is promised but nobody is there to answer, so it must refuse connections.
+	Waiting bool
 }
 
 // Warning is something that was promised and cannot be forwarded at all.
@@ -125,9 +140,9 @@ type Warning struct {
 	Reason, Message string
 }
 
-func portName(p ServicePort) string {
-	if p.Name != "" {
-		return p.Name
+func portName(name string, number int) string {
+	if name != "" {
+		return name
 	}
-	return strconv.Itoa(p.Port)
+	return strconv.Itoa(number)
 }

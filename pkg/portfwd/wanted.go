@@ -9,14 +9,31 @@ import (
 	"strings"
 )
 
-// Wanted says which forwards cfg and the Services ask for, sorted by port, address and protocol, and what cannot be
-// had. It is pure: the same input in any order gives the same answer. Each Bind occurs once: a static forward goes
-// before a Service's, and among Services the first by namespace and name.
-func Wanted(services []Service, cfg Config) ([]Forward, []Warning) {
+// Input is all that is promised at a moment.
+type Input struct {
+	Services []Service
+	Pods     []Pod
+	// Endpoints says which Services have somebody to answer. Nil: all of them.
+	Endpoints map[Key]Endpoints
+}
+
+// Wanted says which forwards cfg and in ask for, sorted by port, address and protocol, and what cannot be had. It is
+// pure: the same input in any order gives the same answer. Each Bind occurs once, and none that another one covers:
+// static forwards go first, then those made by hand, Services and pods, each by namespace and name. Static forwards
+// whose port is to be picked are left out.
+func Wanted(in Input, cfg Config) ([]Forward, []Warning) {
 	cfg = cfg.normal()
-	all := []expansion{expandStatic(cfg)}
-	for _, s := range services {
-		all = append(all, expandService(s, cfg))
+	all := []expansion{expandStatic(cfg, nil)}
+	for _, s := range in.Services {
+		var e *Endpoints
+		if in.Endpoints != nil {
+			found := in.Endpoints[Key{s.Namespace, s.Name}]
+			e = &found
+		}
+		all = append(all, expandService(s, e, cfg))
+	}
+	for _, p := range in.Pods {
+		all = append(all, expandPod(p, cfg))
 	}
 	winners, warnings := merge(all)
 	forwards := make([]Forward, 0, len(winners))
@@ -34,7 +51,7 @@ func compareBinds(a, b Bind) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), a.IP.Compare(b.IP), cmp.Compare(a.Proto, b.Proto))
 }
 
-// expansion is what one Service, or the config, asks for.
+// expansion is what one Service, one pod, or the config asks for.
 type expansion struct {
 	forwards []Forward
 	warnings []Warning
@@ -44,19 +61,45 @@ func (e *expansion) warn(o Owner, reason, format string, args ...any) {
 	e.warnings = append(e.warnings, Warning{Owner: o, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// compareOwners orders static forwards before those of Services.
-func compareOwners(a, b Owner) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
+// add appends f unless e has its Bind already, or one that covers it.
+func (e *expansion) add(f Forward) {
+	for _, g := range e.forwards {
+		if g.Proto == f.Proto && g.Port == f.Port && (g.IP == f.IP || g.IP.IsUnspecified()) {
+			return
+		}
+	}
+	e.forwards = append(e.forwards, f)
 }
 
-// merge keeps one forward of each Bind, that of the owner who comes first. The order of all does not matter.
+// rank orders kinds of owners: what the config or a person asked for goes before what the cluster does.
+func rank(kind string) int {
+	return slices.Index([]string{KindStatic, KindManual, KindService, KindPod}, kind)
+}
+
+func compareOwners(a, b Owner) int {
+	return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.Port, b.Port))
+}
+
+// place is what a wildcard and a specific address share when one covers the other.
+type place struct {
+	proto string
+	port  int
+}
+
+// merge keeps one forward of each Bind, that of the owner who comes first, and none that another one covers. The order
+// of all does not matter.
 func merge(all []expansion) (map[Bind]Forward, []Warning) {
 	winners := map[Bind]Forward{}
+	wildcards := map[place]bool{}
 	var losers []Forward
 	var warnings []Warning
 	for _, e := range all {
 		warnings = append(warnings, e.warnings...)
 		for _, f := range e.forwards {
+			if f.IP.IsUnspecified() {
+				wildcards[place{f.Proto, f.Port}] = true
+			}
 			other, taken := winners[f.Bind]
 			switch {
 			case !taken:
@@ -70,46 +113,100 @@ func merge(all []expansion) (map[Bind]Forward, []Warning) {
 		}
 	}
 	for _, f := range losers {
-		warnings = append(warnings, Warning{Owner: f.Owner, Reason: ReasonClash,
-			Message: fmt.Sprintf("%s is forwarded for %s already", f.Bind, winners[f.Bind].Owner)})
+		warnings = append(warnings, clash(f, winners[f.Bind]))
 	}
-	return winners, warnings
+	return winners, append(warnings, uncover(winners, wildcards)...)
+}
+
+func clash(f, by Forward) Warning {
+	return Warning{Owner: f.Owner, Reason: ReasonClash, Message: fmt.Sprintf("%s is forwarded for %s already", f.Bind, by.Owner)}
+}
+
+// uncover settles where one listener takes all addresses and others want one of them: only one kind can be had.
+func uncover(winners map[Bind]Forward, wildcards map[place]bool) (warnings []Warning) {
+	if len(wildcards) == 0 {
+		return nil
+	}
+	specific := map[place][]Forward{}
+	for b, f := range winners {
+		if p := (place{b.Proto, b.Port}); !b.IP.IsUnspecified() && wildcards[p] {
+			specific[p] = append(specific[p], f)
+		}
+	}
+	for p, list := range specific {
+		slices.SortFunc(list, func(a, b Forward) int { return cmp.Or(compareOwners(a.Owner, b.Owner), compareBinds(a.Bind, b.Bind)) })
+		wide := Bind{p.proto, netip.IPv4Unspecified(), p.port}
+		if !list[0].IP.Is4() {
+			wide.IP = netip.IPv6Unspecified()
+		}
+		wild := winners[wide]
+		if compareOwners(list[0].Owner, wild.Owner) < 0 {
+			delete(winners, wide)
+			warnings = append(warnings, clash(wild, list[0]))
+			continue
+		}
+		for _, f := range list {
+			delete(winners, f.Bind)
+			if f.Owner != wild.Owner {
+				warnings = append(warnings, clash(f, wild))
+			}
+		}
+	}
+	return warnings
 }
 
 // normal fills in defaults and drops addresses that another one covers.
 func (c Config) normal() Config {
-	addrs := c.BindAddresses
-	if len(addrs) == 0 {
-		addrs = []netip.Addr{DefaultBindAddress()}
+	if c.BindAddresses == nil {
+		c.BindAddresses = []netip.Addr{DefaultBindAddress()}
 	}
-	var all4, all6 bool
-	for _, a := range addrs {
-		all4 = all4 || a.IsUnspecified() && a.Unmap().Is4()
-		all6 = all6 || a.IsUnspecified() && !a.Unmap().Is4()
+	c.BindAddresses = distinct(c.BindAddresses)
+	if c.PickFirst == 0 && c.PickLast == 0 {
+		c.PickFirst, c.PickLast = DefaultPickFirst, DefaultPickLast
 	}
-	kept := make([]netip.Addr, 0, len(addrs))
-	for _, a := range addrs {
-		a = a.Unmap()
-		covered := !a.IsUnspecified() && (a.Is4() && all4 || !a.Is4() && all6)
-		if a.IsValid() && !covered && !slices.Contains(kept, a) {
-			kept = append(kept, a)
-		}
-	}
-	c.BindAddresses = kept
 	return c
 }
 
-func expandStatic(cfg Config) expansion {
+// privileged is the first port that every program may bind, unless the host says otherwise.
+const privileged = 1024
+
+// shifted applies the offset of privileged ports.
+func (c Config) shifted(port int) int {
+	if port < privileged {
+		return port + c.PrivilegedPortOffset
+	}
+	return port
+}
+
+// owns tells whether the host has this address.
+func (c Config) owns(ip netip.Addr) bool {
+	return slices.ContainsFunc(c.HostAddresses, func(h HostAddress) bool { return h.IP.Unmap() == ip })
+}
+
+func (s Static) owner() Owner {
+	o := Owner{Kind: KindStatic, Name: s.Name}
+	if s.Manual {
+		o.Kind = KindManual
+	}
+	if o.Name == "" {
+		o.Name = strconv.Itoa(s.HostPort) + "/" + strings.ToLower(s.Protocol)
+	}
+	return o
+}
+
+// expandStatic: picked gives the port picked for an owner whose host port is 0; 0 if there is none.
+func expandStatic(cfg Config, picked func(Owner) int) expansion {
 	var e expansion
 	for _, s := range cfg.Static {
-		owner := Owner{Name: s.Name}
-		proto := strings.ToLower(s.Protocol)
-		if owner.Name == "" {
-			owner.Name = strconv.Itoa(s.HostPort) + "/" + proto
-		}
-		child := s.ChildPort
-		if child == 0 {
-			child = s.HostPort
+		owner, proto := s.owner(), strings.ToLower(s.Protocol)
+		child := cmp.Or(s.ChildPort, s.HostPort)
+		if s.picks() {
+			if picked != nil {
+				s.HostPort = picked(owner)
+			}
+			if s.HostPort == 0 {
+				continue
+			}
 		}
 		if !validPort(s.HostPort) || !validPort(child) {
 			e.warn(owner, ReasonInvalid, "port %d to %d: ports are 1 to 65535", s.HostPort, child)
@@ -132,54 +229,8 @@ func expandStatic(cfg Config) expansion {
 	return e
 }
 
-func expandService(s Service, cfg Config) expansion {
-	var e expansion
-	if !cfg.NodePorts || s.Type != "NodePort" && s.Type != "LoadBalancer" {
-		return e
-	}
-	addrs := servedAddresses(s, cfg)
-	owner := func(p ServicePort) Owner {
-		return Owner{Namespace: s.Namespace, Name: s.Name, UID: s.UID, Port: portName(p)}
-	}
-	var skipped []string
-	for _, p := range s.Ports {
-		if p.NodePort == 0 {
-			continue
-		}
-		proto := strings.ToLower(cmp.Or(p.Protocol, "TCP"))
-		if proto != "tcp" && proto != "udp" {
-			skipped = append(skipped, fmt.Sprintf("%s (%s %d)", portName(p), p.Protocol, p.NodePort))
-			continue
-		}
-		for _, a := range addrs {
-			e.forwards = append(e.forwards, Forward{
-				Bind: Bind{Proto: family(proto, a), IP: a, Port: p.NodePort}, ChildPort: p.NodePort, Owner: owner(p),
-			})
-		}
-	}
-	// One warning a Service, however many of its ports it concerns.
-	whole := Owner{Namespace: s.Namespace, Name: s.Name, UID: s.UID}
-	if len(skipped) > 0 {
-		e.warn(whole, ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", strings.Join(skipped, ", "))
-	}
-	if len(addrs) == 0 && len(skipped) < len(s.Ports) {
-		e.warn(whole, ReasonFamily, "not forwarded to the host: the Service is %s only and no bind address is", strings.Join(s.IPFamilies, ", "))
-	}
-	return e
-}
-
-// servedAddresses gives the bind addresses of the families that the Service has.
-func servedAddresses(s Service, cfg Config) []netip.Addr {
-	has4 := len(s.IPFamilies) == 0 || slices.Contains(s.IPFamilies, "IPv4")
-	has6 := slices.Contains(s.IPFamilies, "IPv6")
-	var addrs []netip.Addr
-	for _, a := range cfg.BindAddresses {
-		if a.Is4() && has4 || !a.Is4() && has6 {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
+// picks tells whether a port is to be picked for s.
+func (s Static) picks() bool { return s.HostPort == 0 && s.Name != "" && s.ChildPort != 0 }
 
 func family(proto string, a netip.Addr) string {
 	if a.Is4() {

@@ -122,7 +122,7 @@ func TestWanted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, warnings := Wanted(tc.services, tc.cfg)
+			got, warnings := Wanted(Input{Services: tc.services}, tc.cfg)
 			assert.DeepEqual(t, lines(got), append([]string{}, tc.want...))
 			assert.DeepEqual(t, warningLines(warnings), append([]string{}, tc.warnings...))
 		})
@@ -136,12 +136,12 @@ func TestWantedDoesNotCareForOrder(t *testing.T) {
 		services = append(services, nodePort("s"+itoa(i), 30000+i%40))
 	}
 	cfg := Config{NodePorts: true, Static: []Static{{Name: "x", Protocol: "tcp", HostPort: 30005}}}
-	want, warnings := Wanted(services, cfg)
+	want, warnings := Wanted(Input{Services: services}, cfg)
 	assert.Equal(t, len(want), 40)
 	assert.Equal(t, len(warnings), 21)
 	for range 20 {
 		rand.Shuffle(len(services), func(i, j int) { services[i], services[j] = services[j], services[i] })
-		got, w := Wanted(services, cfg)
+		got, w := Wanted(Input{Services: services}, cfg)
 		assert.DeepEqual(t, got, want, sameAddr)
 		assert.DeepEqual(t, w, warnings)
 	}

@@ -56,7 +56,9 @@ func wantedPorts(c *config.NodeConfig) []wantedPort {
 		}
 		field := fmt.Sprintf("ports.static[%d]", i)
 		for _, ip := range c.ForwardAddresses(f) {
-			add("static forward "+s, field, f.Proto, ip, f.HostPort, "another host port in "+field)
+			for port := f.HostPort; f.HostPort != 0 && port < f.HostPort+f.Count; port++ {
+				add("static forward "+s, field, f.Proto, ip, port, "another host port in "+field)
+			}
 		}
 	}
 	return out

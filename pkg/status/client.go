@@ -90,6 +90,33 @@ func (c *Client) Restart(ctx context.Context, component string) error {
 	return c.post(ctx, "restart "+component, "/v1/components/"+component+"/restart", nil)
 }
 
+// AddForward makes a forward by hand and returns its owner in Status.Ports; see Control.
+func (c *Client) AddForward(ctx context.Context, forward string) (owner string, err error) {
+	return c.forward(ctx, http.MethodPost, "add forward "+forward, forward)
+}
+
+// RemoveForward takes a forward made by hand back and returns its owner.
+func (c *Client) RemoveForward(ctx context.Context, forward string) (owner string, err error) {
+	return c.forward(ctx, http.MethodDelete, "remove forward "+forward, forward)
+}
+
+func (c *Client) forward(ctx context.Context, method, what, forward string) (string, error) {
+	b, err := json.Marshal(forwardRequest{forward})
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", what, err)
+	}
+	body, err := c.do(ctx, method, "/v1/forwards", nil, b)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", what, err)
+	}
+	defer body.Close()
+	var answer forwardAnswer
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return "", fmt.Errorf("%s: %w", what, c.gone(err))
+	}
+	return answer.Owner, nil
+}
+
 func (c *Client) post(ctx context.Context, what, path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -109,7 +109,7 @@ func (h *Hub) SetPorts(ports []Port) {
 			h.publish(Event{Component: "port/" + p.Address(), From: from, To: "removed", Reason: p.Owner})
 		}
 	}
-	h.update(func(s *Status) { s.Ports = append([]Port(nil), ports...) })
+	h.update(func(s *Status) { s.Ports, s.PortCounts = append([]Port(nil), ports...), CountPorts(ports) })
 }
 
 func portEvent(p Port, from string) Event {

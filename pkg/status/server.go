@@ -23,19 +23,24 @@ const (
 	maxBody = 64 << 10
 )
 
-// Control is what the socket can ask of the node. Both methods begin the thing and return; they do not wait for it.
+// Control is what the socket can ask of the node. All methods begin the thing and return; they do not wait for it.
 type Control interface {
 	// Stop begins to stop the node.
 	Stop(reason string) error
 	// Restart ends a component so that it is started again. An unknown name is an error of class errdefs.ErrConfig.
 	Restart(component string) error
+	// AddForward makes a forward by hand and returns its owner in Status.Ports. A malformed one is an error of class
+	// errdefs.ErrConfig; whether its port can be had, Status.Ports tells.
+	AddForward(forward string) (owner string, err error)
+	// RemoveForward takes one back, and returns its owner.
+	RemoveForward(forward string) (owner string, err error)
 }
 
 // Listen makes the socket at path for Serve: mode 0600 in a directory of mode 0700. See localsock.Listen.
 func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(path) }
 
-// Serve answers HTTP on l until ctx ends: GET /v1/status, GET /v1/events, POST /v1/stop and
-// POST /v1/components/NAME/restart. Only the process's own uid is served, as its user namespace sees it: on the host
+// Serve answers HTTP on l until ctx ends: GET /v1/status, GET /v1/events, POST /v1/stop,
+// POST /v1/components/NAME/restart, POST and DELETE /v1/forwards. Only the process's own uid is served, as its user namespace sees it: on the host
 // that is the account itself. It closes l.
 //
 // Close the hub before ctx ends and followers get the last events first. Runs in: child (node role).
@@ -85,7 +90,31 @@ func handler(h *Hub, c Control) http.Handler {
 	mux.HandleFunc("POST /v1/components/{name}/restart", func(w http.ResponseWriter, r *http.Request) {
 		writeResult(w, c.Restart(r.PathValue("name")))
 	})
+	mux.HandleFunc("POST /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.AddForward) })
+	mux.HandleFunc("DELETE /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.RemoveForward) })
 	return mux
+}
+
+type forwardRequest struct {
+	Forward string `json:"forward"`
+}
+
+type forwardAnswer struct {
+	Owner string `json:"owner"`
+}
+
+func serveForward(w http.ResponseWriter, r *http.Request, do func(string) (string, error)) {
+	var req forwardRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
+		writeError(w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read forward: %w", err)))
+		return
+	}
+	owner, err := do(req.Forward)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, forwardAnswer{owner})
 }
 
 type stopRequest struct {

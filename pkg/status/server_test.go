@@ -26,6 +26,19 @@ func (f fakeControl) Stop(reason string) error {
 	return nil
 }
 
+func (f fakeControl) AddForward(s string) (string, error) {
+	if s == "" {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("nothing")), "8080:80")
+	}
+	f.asked <- "add " + s
+	return "manual/" + s, nil
+}
+
+func (f fakeControl) RemoveForward(s string) (string, error) {
+	f.asked <- "remove " + s
+	return "manual/" + s, nil
+}
+
 func (f fakeControl) Restart(name string) error {
 	f.asked <- "restart " + name
 	switch name {
@@ -176,7 +189,18 @@ func TestControl(t *testing.T) {
 	assert.NilError(t, r.client.Restart(t.Context(), "kubelet"))
 	assert.Equal(t, <-r.ctl.asked, "restart kubelet")
 
-	err := r.client.Restart(t.Context(), "unknown")
+	owner, err := r.client.AddForward(t.Context(), "8080:80")
+	assert.NilError(t, err)
+	assert.Equal(t, owner, "manual/8080:80")
+	assert.Equal(t, <-r.ctl.asked, "add 8080:80")
+	_, err = r.client.RemoveForward(t.Context(), "8080:80")
+	assert.NilError(t, err)
+	assert.Equal(t, <-r.ctl.asked, "remove 8080:80")
+	_, err = r.client.AddForward(t.Context(), "")
+	assert.Error(t, err, "add forward : nothing")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.Equal(t, errdefs.ReportOf(err).Hints[0], "8080:80")
+	err = r.client.Restart(t.Context(), "unknown")
 	<-r.ctl.asked
 	assert.Error(t, err, "restart unknown: no such component")
 	assert.Check(t, is.ErrorIs(err, errdefs.ErrConfig))

@@ -58,6 +58,7 @@ const (
 	PortPending   = "pending"
 	PortForwarded = "forwarded"
 	PortFailed    = "failed"
+	PortWaiting   = "waiting" // closed, because no endpoint of the Service is ready
 )
 
 // NodeEvents is the Component of events about the node itself.
@@ -104,11 +105,45 @@ type Port struct {
 	HostPort int    `json:"hostPort"`
 	Proto    string `json:"proto"`
 	NodePort int    `json:"nodePort"`
-	// Owner is who wants it: "api", "static" or the Service as NAMESPACE/NAME.
-	Owner string `json:"owner,omitempty"`
-	State string `json:"state"`
-	Error string `json:"error,omitempty"`
-	Hint  string `json:"hint,omitempty"`
+	// Owner is who wants it: static/NAME, manual/FORWARD, NAMESPACE/NAME/PORT of a Service or pod:NAMESPACE/NAME/PORT.
+	// Kind (static, manual, Service, Pod), Namespace, Name and Port are its parts.
+	Owner     string    `json:"owner,omitempty"`
+	Kind      string    `json:"kind,omitempty"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+	Port      string    `json:"port,omitempty"`
+	State     string    `json:"state"`
+	Since     time.Time `json:"since,omitzero"`
+	// Reason is one word for why it is not forwarded; Error says more, and Hint is the way out.
+	Reason string `json:"reason,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Hint   string `json:"hint,omitempty"`
+}
+
+// PortCounts says how many forwards are in which state.
+type PortCounts struct {
+	Forwarded int `json:"forwarded"`
+	Waiting   int `json:"waiting"`
+	Pending   int `json:"pending"`
+	Failed    int `json:"failed"`
+}
+
+// CountPorts counts.
+func CountPorts(ports []Port) PortCounts {
+	var n PortCounts
+	for _, p := range ports {
+		switch p.State {
+		case PortForwarded:
+			n.Forwarded++
+		case PortWaiting:
+			n.Waiting++
+		case PortFailed:
+			n.Failed++
+		default:
+			n.Pending++
+		}
+	}
+	return n
 }
 
 // Network is the node's uplink.
@@ -152,12 +187,14 @@ type Status struct {
 	// APIServer is the URL for the host.
 	APIServer string `json:"apiServer,omitempty"`
 	// Kubeconfig, DataDir and RuntimeDir are paths on the host.
-	Kubeconfig string   `json:"kubeconfig,omitempty"`
-	DataDir    string   `json:"dataDir,omitempty"`
-	RuntimeDir string   `json:"runtimeDir,omitempty"`
-	Cgroup     Cgroup   `json:"cgroup,omitzero"`
-	Ports      []Port   `json:"ports,omitempty"`
-	Warnings   []string `json:"warnings,omitempty"`
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	DataDir    string `json:"dataDir,omitempty"`
+	RuntimeDir string `json:"runtimeDir,omitempty"`
+	Cgroup     Cgroup `json:"cgroup,omitzero"`
+	Ports      []Port `json:"ports,omitempty"`
+	// PortCounts counts Ports.
+	PortCounts PortCounts `json:"portCounts,omitzero"`
+	Warnings   []string   `json:"warnings,omitempty"`
 	// Timings: seconds from StartedAt until each component, and NodeReadyTiming the node, was first ready.
 	Timings map[string]float64 `json:"timings,omitempty"`
 }

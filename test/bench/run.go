@@ -22,6 +22,13 @@ type bench struct {
 }
 
 func run(ctx context.Context, o options) (err error) {
+	if o.wants(partPorts) {
+		cmd := exec.CommandContext(ctx, o.ports, "-rootlesskit", o.rootlesskit)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil || o.parts == partPorts {
+			return err
+		}
+	}
 	for _, p := range []string{o.bin, o.rootlesskit, o.namespaces, o.empty, o.script} {
 		if _, err := os.Stat(p); err != nil {
 			return fmt.Errorf("find what is compared: %w", err)

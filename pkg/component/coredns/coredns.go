@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
 )
@@ -38,7 +39,7 @@ func render(e component.Env) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster.dnsAddress: %w", err)
 	}
-	corefile, err := Corefile(e.Config.Cluster.Domain)
+	corefile, err := Corefile(e.Config.Cluster.Domain, e.Config.Network.HostAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -57,17 +58,24 @@ func render(e component.Env) ([]byte, error) {
 	return objects.Encode()
 }
 
-// Corefile returns CoreDNS's configuration for a cluster domain. Other names go to the servers in the pod's
-// resolv.conf, which is the kubelet's.
-func Corefile(domain string) (string, error) {
+// Corefile returns CoreDNS's configuration for a cluster domain, and config.HostName for hostAddress. Other names go to the
+// servers in the pod's resolv.conf, which is the kubelet's.
+func Corefile(domain, hostAddress string) (string, error) {
 	if domain == "" || strings.ContainsAny(domain, " \t\r\n{}\"#") {
 		return "", fmt.Errorf("cluster.domain: %q is not a domain", domain)
+	}
+	if _, err := netip.ParseAddr(hostAddress); err != nil {
+		return "", fmt.Errorf("network.hostAddress: %w", err)
 	}
 	lines := []string{
 		".:53 {",
 		"    errors",
 		"    health",
 		"    ready",
+		"    hosts {",
+		"        " + hostAddress + " " + config.HostName,
+		"        fallthrough",
+		"    }",
 		"    kubernetes " + domain + " in-addr.arpa ip6.arpa {",
 		"        pods insecure",
 		"        fallthrough in-addr.arpa ip6.arpa",

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// portLimit is how long a forward made by hand may take to open or close before the command says that it waits.
+const portLimit = 15 * time.Second
+
+func newPorts(a *app) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "ports",
+		Short: "Show the ports of the host that the node answers on",
+		Long: `Show the ports of the host that the node answers on, for Services, pods, the
+config and by hand: what each serves, its state and since when, and what is
+wrong. A port that is waiting is closed because its Service has no ready
+endpoint; one that failed is tried again by itself.`,
+		Example: `  rootlessnode ports
+  rootlessnode ports -w
+  rootlessnode ports add 8080:30080`,
+		Args: noCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.ports(cmd.Context(), watch) },
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with each change, until the node ends; with -o json one object a line")
+	a.outputFlag(cmd)
+	cmd.AddCommand(newPortsAdd(a), newPortsRemove(a))
+	return cmd
+}
+
+func newPortsAdd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "add [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]",
+		Short: "Forward a port of the host to a port of the node",
+		Long: `Forward a port of the host to a port of the node, until it is removed: the node
+remembers it over restarts. Both may be ranges; with host port 0 the node picks
+a free one. A port that is refused is kept, tried again and told; the exit code
+is 1 then.`,
+		Example: `  rootlessnode ports add 8080:30080
+  rootlessnode ports add 0.0.0.0:5353:53/udp
+  rootlessnode ports add 9000-9009:9000-9009
+  rootlessnode ports add 0:8080`,
+		Args: arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.addPort(cmd.Context(), args[0]) },
+	}
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func newPortsRemove(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove FORWARD|HOSTPORT",
+		Short: "Take back a forward made with add",
+		Args:  arguments(1, 1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := a.attached()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), portLimit)
+			defer cancel()
+			return a.hintNotRunning(lateIs(ctx, "close", args[0], n.RemoveForward(ctx, args[0])))
+		},
+	}
+}
+
+// lateIs says what did not happen in time.
+func lateIs(ctx context.Context, what, forward string, err error) error {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("%s forward %s: not after %s", what, forward, portLimit)), "rootlessnode ports")
+	}
+	return err
+}
+
+func (a *app) addPort(ctx context.Context, forward string) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, portLimit)
+	defer cancel()
+	ports, err := n.AddForward(ctx, forward)
+	if err != nil {
+		return a.hintNotRunning(lateIs(ctx, "open", forward, err))
+	}
+	if a.output == "json" {
+		a.printJSON(a.out, ports)
+	}
+	var errs []error
+	for _, p := range ports {
+		switch {
+		case p.State == status.PortFailed:
+			err := fmt.Errorf("%s is refused, and will be tried again: %s", p.Address(), p.Error)
+			errs = append(errs, errdefs.WithHint(err, joinNonEmpty("\n", p.Hint, a.command("ports remove "+forward))))
+		case a.output != "json":
+			a.printf("%s to port %d of the node\n", p.Address(), p.NodePort)
+		}
+	}
+	if len(errs) > 0 && a.output == "json" {
+		return exitCode(errdefs.ExitOther) // the object says why
+	}
+	return errors.Join(errs...)
+}
+
+func (a *app) ports(ctx context.Context, watch bool) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	if !watch {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if s.State == status.NodeStopped || s.State == status.NodeFailed && len(s.Components) == 0 {
+			return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("it forwards no ports")))
+		}
+		if a.output == "json" {
+			a.printJSON(a.out, portList(s.Ports))
+			return nil
+		}
+		a.printf("%s", renderPorts(s.Ports, a.now()))
+		return nil
+	}
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return a.hintNotRunning(a.watchPorts(ctx, n))
+}
+
+// portList is what JSON shows: an empty list is a list too.
+func portList(ports []status.Port) []status.Port {
+	if ports == nil {
+		return []status.Port{}
+	}
+	return ports
+}
+
+// watchPorts writes the list, and then each forward that has changed.
+func (a *app) watchPorts(ctx context.Context, n handle) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetEscapeHTML(false)
+	shown := map[string]status.Port{}
+	return n.WatchStatus(ctx, func(s *status.Status) error {
+		var changed []status.Port
+		now := map[string]status.Port{}
+		for _, p := range s.Ports {
+			now[p.Address()] = p
+			if shown[p.Address()] != p {
+				changed = append(changed, p)
+			}
+		}
+		for at, p := range shown {
+			if _, there := now[at]; !there {
+				p.State, p.Since, p.Reason, p.Error, p.Hint = "removed", a.now(), "", "", ""
+				changed = append(changed, p)
+			}
+		}
+		slices.SortFunc(changed, func(x, y status.Port) int {
+			return cmp.Or(cmp.Compare(x.HostPort, y.HostPort), strings.Compare(x.Address(), y.Address()))
+		})
+		first := len(shown) == 0 && a.output != "json"
+		shown = now
+		if a.output == "json" {
+			for _, p := range changed {
+				if err := enc.Encode(p); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if first && len(changed) > 0 {
+			a.printf("%s", renderPorts(changed, a.now()))
+			return nil
+		}
+		for _, p := range changed {
+			a.printf("%s\n", strings.TrimRight(strings.Join(portRow(p, a.now()), "   "), " "))
+		}
+		return nil
+	})
+}
+
+// renderPorts is the list for people.
+func renderPorts(ports []status.Port, now time.Time) string {
+	rows := [][]string{{"HOST ADDRESS", "PORT", "PROTOCOL", "NODE PORT", "SERVES", "STATE", "SINCE", "ERROR"}}
+	var hints strings.Builder
+	for _, p := range ports {
+		rows = append(rows, portRow(p, now))
+		if p.Hint != "" {
+			hints.WriteString(block("hint for "+p.Address()+":", strings.Split(p.Hint, "\n")))
+		}
+	}
+	return table(rows) + "\n" + countText(status.CountPorts(ports)) + "\n" + hints.String()
+}
+
+func portRow(p status.Port, now time.Time) []string {
+	since := ""
+	if !p.Since.IsZero() {
+		since = age(now.Sub(p.Since))
+	}
+	text := oneLine(p.Error)
+	if text == "" && p.State == status.PortWaiting {
+		text = "no ready endpoint"
+	}
+	return []string{p.HostIP, strconv.Itoa(p.HostPort), p.Proto, strconv.Itoa(p.NodePort), p.Owner, p.State, since, text}
+}
+
+// countText says how many forwards there are and in which state.
+func countText(n status.PortCounts) string {
+	var parts []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{n.Forwarded, "forwarded"}, {n.Waiting, "waiting for an endpoint"}, {n.Pending, "pending"}, {n.Failed, "failed"}} {
+		if c.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	if len(parts) == 0 {
+		return "no ports"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,114 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+func (c *NodeConfig) validatePorts(fs *faults) {
+	address(fs, "api.bindAddress", c.API.BindAddress)
+	inRange(fs, "api.port", c.API.Port, 1, 65535)
+	for i, san := range c.API.ExtraSANs {
+		if _, err := netip.ParseAddr(san); err != nil && !isDNSSubdomain(strings.TrimPrefix(san, "*.")) {
+			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: want an IP address or a DNS name in lower case", san)
+		}
+	}
+	oneOf(fs, "ports.driver", c.Ports.Driver, "builtin", "none")
+	for i, a := range c.Ports.BindAddresses {
+		at := fmt.Sprintf("ports.bindAddresses[%d]", i)
+		bindAddress(fs, at, a)
+		if slices.Contains(c.Ports.BindAddresses[:i], a) {
+			fs.add(at, "", "%s is there already", a)
+		}
+	}
+	if len(c.Ports.BindAddresses) == 0 && c.Ports.Driver == "builtin" {
+		fs.add("ports.bindAddresses", "ports.driver: none    # for no forwarding at all", "empty: forwarded ports need an address to listen on")
+	}
+	if len(c.Ports.Static) > 0 && c.Ports.Driver == "none" {
+		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
+	}
+	if o := c.Ports.PrivilegedPortOffset; o != 0 {
+		inRange(fs, "ports.privilegedPortOffset", o, privilegedPorts-1, maxPort-privilegedPorts+1)
+	}
+	if _, _, err := ParsePickRange(c.Ports.PickRange); err != nil {
+		fs.add("ports.pickRange", "", "%v", err)
+	}
+	c.validateForwards(fs)
+}
+
+// maxPort is the last port there is.
+const maxPort = 65535
+
+// bindAddress: whether the host has an interface of that name, only the host knows.
+func bindAddress(fs *faults, field, s string) {
+	if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() == "" || err != nil && isInterfaceName(s) && !strings.ContainsAny(s, ":%,") {
+		return
+	}
+	fs.add(field, "", "%q: want an IP address of the host, 0.0.0.0 or :: for all, or the name of an interface", s)
+}
+
+func address(fs *faults, field, s string) {
+	if ip, err := netip.ParseAddr(s); err != nil || ip.Zone() != "" {
+		fs.add(field, "", "%q: want an IP address of the host, or 0.0.0.0 for all", s)
+	}
+}
+
+// validateForwards checks each static forward and that no two listeners want the same port of the host.
+func (c *NodeConfig) validateForwards(fs *faults) {
+	type listener struct {
+		owner, proto string
+		port, count  int
+		ips          []netip.Addr
+	}
+	var taken []listener
+	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil {
+		taken = append(taken, listener{"api.port", "tcp", c.API.Port, 1, []netip.Addr{api}})
+	}
+	for i, s := range c.Ports.Static {
+		at := fmt.Sprintf("ports.static[%d]", i)
+		f, err := ParseForward(s)
+		if err != nil {
+			fs.add(at, "", "%v", err)
+			continue
+		}
+		if f.HostPort == 0 {
+			continue // the node picks one that is free
+		}
+		l := listener{at, f.Proto, f.HostPort, f.Count, c.ForwardAddresses(f)}
+		for _, other := range taken {
+			first := max(l.port, other.port)
+			if l.proto == other.proto && first < min(l.port+l.count, other.port+other.count) && anyCollides(l.ips, other.ips) {
+				fs.add(at, "", "host port %d/%s is that of %s already", first, l.proto, other.owner)
+			}
+		}
+		taken = append(taken, l)
+	}
+}
+
+// ForwardAddresses are the addresses of the host that f listens on: its own, else ports.bindAddresses without the names of
+// interfaces, which only the host knows.
+func (c *NodeConfig) ForwardAddresses(f Forward) []netip.Addr {
+	if f.HostIP.IsValid() {
+		return []netip.Addr{f.HostIP}
+	}
+	var ips []netip.Addr
+	for _, s := range c.Ports.BindAddresses {
+		if ip, err := netip.ParseAddr(s); err == nil {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+func anyCollides(a, b []netip.Addr) bool {
+	for _, x := range a {
+		for _, y := range b {
+			if x == y || x.Is4() == y.Is4() && (x.IsUnspecified() || y.IsUnspecified()) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,144 @@
+package child
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+)
+
+// desk is a node role of which only the ports work.
+func desk(t *testing.T, hosts ...layout.HostAddress) *nodeRole {
+	t.Helper()
+	n := &nodeRole{cfg: config.Default(), rt: layout.Runtime{Dir: t.TempDir()}, data: layout.NewData(t.TempDir()), log: logrus.New()}
+	assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), hosts))
+	return n
+}
+
+func hostAddress(name, ip string) layout.HostAddress {
+	return layout.HostAddress{Interface: name, IP: netip.MustParseAddr(ip)}
+}
+
+func specs(c portfwd.Config) []string {
+	var out []string
+	for _, s := range c.Static {
+		kind := "static"
+		if s.Manual {
+			kind = "manual"
+		}
+		out = append(out, fmt.Sprintf("%s %q %s %d:%d", kind, s.Name, s.Protocol, s.HostPort, s.ChildPort))
+	}
+	return out
+}
+
+func TestPortConfig(t *testing.T) {
+	t.Parallel()
+	n := desk(t, hostAddress("eth0", "192.0.2.7"))
+	n.cfg.Ports.Static = []string{"8080:30080", "127.0.0.1:5353-5354:30053-30054/udp", "0:80"}
+	n.cfg.Ports.BindAddresses = []string{"127.0.0.1", "eth0", "wlan0"}
+	n.cfg.Ports.PrivilegedPortOffset = 10000
+	var got []portfwd.Config
+	start := func(c portfwd.Config) error { got = append(got, c); return nil }
+	stop, err := n.ports.run(n, start, func(portfwd.Config) {})
+	assert.NilError(t, err)
+	defer stop()
+	c := got[0]
+	assert.DeepEqual(t, specs(c), []string{
+		`static "api" tcp 6443:6443`, `static "" tcp 8080:30080`, `static "" udp 5353:30053`, `static "" udp 5354:30054`, `static "0:80/tcp" tcp 0:80`})
+	assert.Equal(t, fmt.Sprint(c.BindAddresses), "[127.0.0.1 192.0.2.7]")
+	assert.Assert(t, c.NodePorts && c.LoadBalancers && c.ExternalIPs && c.PodHostPorts && !c.HostNetworkPods)
+	assert.Equal(t, c.PrivilegedPortOffset, 10000)
+	assert.Equal(t, c.PickLast, 29999)
+}
+
+func TestPortSources(t *testing.T) {
+	t.Parallel()
+	n := &nodeRole{cfg: config.Default()}
+	o := n.portSources()
+	assert.Assert(t, o.Source != nil && o.Endpoints != nil && o.Pods != nil && o.Publisher != nil)
+	n.cfg.Ports = config.Ports{WaitForEndpoints: true}
+	o = n.portSources()
+	assert.Assert(t, o.Source == nil && o.Endpoints == nil && o.Pods == nil && o.Publisher == nil)
+}
+
+// The host's addresses are followed while the forwarder runs.
+func TestPortConfigFollowsTheHost(t *testing.T) {
+	t.Parallel()
+	n := desk(t)
+	n.cfg.Ports.BindAddresses = []string{"wlan0"}
+	changes := make(chan portfwd.Config, 8)
+	stop, err := n.ports.run(n, func(c portfwd.Config) error { changes <- c; return nil }, func(c portfwd.Config) { changes <- c })
+	assert.NilError(t, err)
+	assert.Assert(t, len((<-changes).BindAddresses) == 0)
+	assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), []layout.HostAddress{hostAddress("wlan0", "192.0.2.8")}))
+	for c := range changes {
+		if fmt.Sprint(c.BindAddresses) == "[192.0.2.8]" {
+			break
+		}
+	}
+	stop()
+	_, err = n.ports.add(n, "1:2") // nobody to tell, and no fault
+	assert.NilError(t, err)
+}
+
+func TestForwardsByHand(t *testing.T) {
+	t.Parallel()
+	n := desk(t)
+	var now portfwd.Config
+	run := func() func() {
+		stop, err := n.ports.run(n, func(c portfwd.Config) error { now = c; return nil }, func(c portfwd.Config) { now = c })
+		assert.NilError(t, err)
+		return stop
+	}
+	stop := run()
+	for text, owner := range map[string]string{
+		"8080:80": "manual/8080:80/tcp", "9000-9001:9000-9001/udp": "manual/9000-9001:9000-9001/udp", "0:7": "manual/0:7/tcp"} {
+		got, err := n.ports.add(n, text)
+		assert.NilError(t, err)
+		assert.Equal(t, got, owner)
+	}
+	_, err := n.ports.add(n, "8080:80/tcp") // there already
+	assert.NilError(t, err)
+	assert.Equal(t, len(now.Static), 1+4)
+	stop()
+
+	n.ports = portDesk{} // a new run
+	stop = run()
+	defer stop()
+	assert.Equal(t, len(now.Static), 1+4)
+	for _, text := range []string{"8080", "9000/udp", "0:7/tcp"} {
+		_, err := n.ports.remove(n, text)
+		assert.NilError(t, err, text)
+	}
+	assert.Equal(t, len(now.Static), 1)
+	raw, err := os.ReadFile(n.data.ManualPorts())
+	assert.NilError(t, err)
+	assert.Equal(t, string(raw), "[]\n")
+
+	_, err = n.ports.add(n, "80:x")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.ErrorContains(t, err, `node port "x": want a number`)
+	_, err = n.ports.add(n, "6443:1")
+	assert.Error(t, err, "127.0.0.1:6443/tcp4 is forwarded for static/api already")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	_, err = n.ports.remove(n, "6443")
+	assert.Error(t, err, "no forward 6443 was made by hand")
+	for _, text := range []string{"127.0.0.1:80:1", "127.0.0.2:80:1"} {
+		_, err = n.ports.add(n, text)
+		assert.NilError(t, err)
+	}
+	_, err = n.ports.remove(n, "80")
+	assert.Error(t, err, "80 is the port of 2 forwards made by hand")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	n.cfg.Ports.Driver = "none"
+	_, err = n.ports.add(n, "1:2")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+}

@@ -1,0 +1,146 @@
+package child
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+)
+
+// portSources are the parts of the forwarder's options that the config switches on and the API server feeds.
+func (n *nodeRole) portSources() portfwd.Options {
+	var o portfwd.Options
+	p := n.cfg.Ports
+	if p.NodePorts || p.LoadBalancers || p.ExternalIPs {
+		o.Source = services{n}
+		if p.WaitForEndpoints {
+			o.Endpoints = endpoints{n}
+		}
+	}
+	if p.LoadBalancers {
+		o.Publisher = ingress{n}
+	}
+	if p.PodHostPorts || p.HostNetworkPods {
+		o.Pods = pods{n}
+	}
+	return o
+}
+
+// serving is the client, once the API server answers.
+func (n *nodeRole) serving(ctx context.Context) (*kubeapi.Client, error) {
+	if err := n.group.WaitFor(ctx, apiserver.Name, supervisor.Ready); err != nil {
+		return nil, err
+	}
+	return n.client()
+}
+
+// services feeds the forwarder with Services.
+type services struct{ n *nodeRole }
+
+func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
+	c, err := s.n.serving(ctx)
+	if err != nil {
+		return err
+	}
+	return c.WatchServices(ctx, func(e kubeapi.ServiceEvent) {
+		switch e.Change {
+		case kubeapi.ServicesListed:
+			all := make([]portfwd.Service, 0, len(e.Services))
+			for _, svc := range e.Services {
+				all = append(all, forwardable(svc))
+			}
+			sink.Replace(all)
+		case kubeapi.ServiceSet:
+			sink.Set(forwardable(e.Service))
+		case kubeapi.ServiceGone:
+			sink.Delete(e.Service.Namespace, e.Service.Name)
+		}
+	})
+}
+
+func forwardable(s kubeapi.Service) portfwd.Service {
+	out := portfwd.Service{
+		Namespace: s.Namespace, Name: s.Name, UID: s.UID, Type: s.Type, IPFamilies: s.IPFamilies, ClusterIPs: s.ClusterIPs,
+		ExternalIPs: s.ExternalIPs, ExternalTrafficPolicy: s.ExternalTrafficPolicy, HealthCheckNodePort: s.HealthCheckNodePort,
+		LoadBalancerClass: s.LoadBalancerClass, Ingress: s.Ingress, Annotations: s.Annotations,
+	}
+	for _, p := range s.Ports {
+		out.Ports = append(out.Ports, portfwd.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
+	}
+	return out
+}
+
+// endpoints tells the forwarder which Services have somebody to answer.
+type endpoints struct{ n *nodeRole }
+
+func (s endpoints) Run(ctx context.Context, sink portfwd.EndpointSink) error {
+	c, err := s.n.serving(ctx)
+	if err != nil {
+		return err
+	}
+	return c.WatchEndpoints(ctx, s.n.cfg.NodeName, func(e kubeapi.EndpointsEvent) {
+		if !e.Listed {
+			sink.Set(portfwd.Key(e.Service), portfwd.Endpoints(e.Endpoints))
+			return
+		}
+		all := make(map[portfwd.Key]portfwd.Endpoints, len(e.All))
+		for name, has := range e.All {
+			all[portfwd.Key(name)] = portfwd.Endpoints(has)
+		}
+		sink.Replace(all)
+	})
+}
+
+// pods feeds the forwarder with this node's pods.
+type pods struct{ n *nodeRole }
+
+func (s pods) Run(ctx context.Context, sink portfwd.PodSink) error {
+	c, err := s.n.serving(ctx)
+	if err != nil {
+		return err
+	}
+	return c.WatchPods(ctx, s.n.cfg.NodeName, func(e kubeapi.PodEvent) {
+		switch {
+		case e.Listed:
+			all := make([]portfwd.Pod, 0, len(e.Pods))
+			for _, p := range e.Pods {
+				all = append(all, forwardablePod(p))
+			}
+			sink.Replace(all)
+		case e.Gone:
+			sink.Delete(e.Pod.Namespace, e.Pod.Name)
+		default:
+			sink.Set(forwardablePod(e.Pod))
+		}
+	})
+}
+
+func forwardablePod(p kubeapi.Pod) portfwd.Pod {
+	out := portfwd.Pod{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, HostNetwork: p.HostNetwork, IPs: p.IPs, Annotations: p.Annotations,
+	}
+	for _, q := range p.Ports {
+		out.Ports = append(out.Ports, portfwd.PodPort(q))
+	}
+	return out
+}
+
+// ingress writes the addresses of Services of type LoadBalancer.
+type ingress struct{ n *nodeRole }
+
+func (s ingress) PublishIngress(ctx context.Context, svc portfwd.Service, addrs []netip.Addr) error {
+	c, err := s.n.client()
+	if err != nil {
+		return err
+	}
+	ips := make([]string, len(addrs))
+	for i, a := range addrs {
+		ips[i] = a.String()
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.n.cfg.Timeouts.Health.D())
+	defer cancel()
+	return c.ApplyIngress(ctx, svc.Namespace, svc.Name, svc.UID, ips)
+}

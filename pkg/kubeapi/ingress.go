@@ -1,0 +1,45 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+)
+
+// ApplyIngress makes ips the addresses in the load balancer status of a Service, for as long as it has this uid. With
+// none it gives up those that it applied before: the API server takes them out, and leaves what another manager wrote.
+//
+// The addresses get ipMode Proxy, since connections to them arrive at the node's own forwards: kube-proxy must not take
+// the host's address for its own inside (https://kubernetes.io/docs/concepts/services-networking/service/#load-balancer-ip-mode).
+func (c *Client) ApplyIngress(ctx context.Context, namespace, name, uid string, ips []string) error {
+	type ingress struct {
+		IP     string `json:"ip"`
+		IPMode string `json:"ipMode"`
+	}
+	object := map[string]any{
+		"apiVersion": "v1", "kind": "Service",
+		"metadata": map[string]any{"name": name, "namespace": namespace, "uid": uid},
+	}
+	if len(ips) > 0 {
+		list := make([]ingress, len(ips))
+		for i, ip := range ips {
+			list[i] = ingress{ip, "Proxy"}
+		}
+		object["status"] = map[string]any{"loadBalancer": map[string]any{"ingress": list}}
+	}
+	body, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("apply the addresses of service %s/%s: %w", namespace, name, err)
+	}
+	err = c.do(ctx, request{
+		method: http.MethodPatch,
+		path:   "/api/v1/namespaces/" + url.PathEscape(namespace) + "/services/" + url.PathEscape(name) + "/status",
+		query:  url.Values{"fieldManager": {FieldManager}, "force": {"true"}}, contentType: mimeApplyPatch, body: body,
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("apply the addresses of service %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package parent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// addressBook keeps the file with the host's addresses up to date. The node role cannot see them from its own network
+// namespace, and needs them to know which addresses a Service may have.
+type addressBook struct {
+	path   string
+	events io.Closer
+	done   sync.WaitGroup
+}
+
+// keepAddresses writes the addresses to path, and again whenever they change, until the book is closed.
+func keepAddresses(path string, fault func(error)) (*addressBook, error) {
+	events, err := addressEvents()
+	if err != nil {
+		return nil, err
+	}
+	book := &addressBook{path: path, events: events}
+	last, err := hostAddresses()
+	if err == nil {
+		err = layout.WriteJSON(path, last)
+	}
+	if err != nil {
+		return nil, errors.Join(err, events.Close())
+	}
+	book.done.Go(func() {
+		buf := make([]byte, os.Getpagesize())
+		for {
+			// What the message says does not matter: the kernel is asked anew. ENOBUFS tells of lost ones.
+			if _, err := events.Read(buf); errors.Is(err, os.ErrClosed) {
+				return
+			}
+			now, err := hostAddresses()
+			if err == nil && !reflect.DeepEqual(now, last) {
+				last = now
+				err = layout.WriteJSON(path, now)
+			}
+			if err != nil {
+				fault(err)
+			}
+		}
+	})
+	return book, nil
+}
+
+func (b *addressBook) close() {
+	_ = b.events.Close() // it was only read
+	b.done.Wait()
+}
+
+// addressEvents is readable whenever an address of the host comes or goes (rtnetlink(7)). Nothing but the kernel sends
+// there.
+func addressEvents() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("watch the host's addresses: %w", err)
+	}
+	groups := uint32(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch the host's addresses: %w", err), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "netlink"), nil
+}
+
+// hostAddresses lists the addresses of the interfaces that are up, in the kernel's order.
+func hostAddresses() ([]layout.HostAddress, error) {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("read the host's addresses: %w", err)
+	}
+	list := []layout.HostAddress{}
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it went away meanwhile, and will be told
+		}
+		for _, a := range addrs {
+			n, ok := a.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				list = append(list, layout.HostAddress{Interface: i.Name, IP: ip.Unmap()})
+			}
+		}
+	}
+	// Containers' and virtual machines' bridges come after the interfaces that others can reach.
+	slices.SortStableFunc(list, func(a, b layout.HostAddress) int { return inner(a.Interface) - inner(b.Interface) })
+	return list, nil
+}
+
+// inner is 1 for interfaces that lead to something inside the host.
+func inner(name string) int {
+	if _, err := os.Stat("/sys/class/net/" + name + "/bridge"); err == nil {
+		return 1
+	}
+	return 0
+}

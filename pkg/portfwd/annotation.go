@@ -1,0 +1,172 @@
+package portfwd
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// AnnotationPrefix begins the names of all annotations that are looked at.
+const AnnotationPrefix = "rootlessnode.dev/"
+
+// Annotations of Services; pods take the first two.
+const (
+	// AnnotationForward "false" leaves the object out altogether; "true" is the default.
+	AnnotationForward = AnnotationPrefix + "forward"
+	// AnnotationBind replaces Config.BindAddresses: addresses and names of interfaces of the host, with commas between.
+	AnnotationBind = AnnotationPrefix + "bind"
+	// AnnotationHostPort chooses host ports: a number for a Service whose ports all have one number, else a list such as
+	// "web=8080,53=5353" of port names or numbers. It takes the place of the node port (type NodePort) or the port (type
+	// LoadBalancer, external addresses).
+	AnnotationHostPort = AnnotationPrefix + "host-port"
+)
+
+// choices are what annotations choose.
+type choices struct {
+	off  bool
+	bind []netip.Addr // nil: the config's
+	// ports maps a port's name or number to the host port.
+	ports map[string]int
+	// all is the host port of all ports; 0 for none.
+	all int
+}
+
+// parseChoices reads the annotations of a Service or pod. Anything malformed is an error: what was meant is not guessed,
+// and nothing is opened that nobody asked for.
+func parseChoices(annotations map[string]string, cfg Config) (choices, error) {
+	var c choices
+	if v, ok := annotations[AnnotationForward]; ok {
+		switch v {
+		case "true":
+		case "false":
+			c.off = true
+		default:
+			return c, fmt.Errorf("annotation %s: %q: want true or false", AnnotationForward, v)
+		}
+	}
+	if v, ok := annotations[AnnotationBind]; ok {
+		addrs, err := ResolveBind(strings.Split(v, ","), cfg.HostAddresses)
+		if err != nil {
+			return c, fmt.Errorf("annotation %s: %w", AnnotationBind, err)
+		}
+		c.bind = distinct(addrs)
+	}
+	if v, ok := annotations[AnnotationHostPort]; ok {
+		if err := c.parsePorts(v); err != nil {
+			return c, fmt.Errorf("annotation %s: %w", AnnotationHostPort, err)
+		}
+	}
+	return c, nil
+}
+
+func (c *choices) parsePorts(v string) error {
+	if !strings.Contains(v, "=") {
+		n, err := parsePort(v)
+		c.all = n
+		return err
+	}
+	c.ports = map[string]int{}
+	for entry := range strings.SplitSeq(v, ",") {
+		name, number, ok := strings.Cut(strings.TrimSpace(entry), "=")
+		if !ok || name == "" {
+			return fmt.Errorf("%q: want PORT=HOSTPORT", entry)
+		}
+		if _, twice := c.ports[name]; twice {
+			return fmt.Errorf("%s stands there twice", name)
+		}
+		n, err := parsePort(number)
+		if err != nil {
+			return err
+		}
+		c.ports[name] = n
+	}
+	return nil
+}
+
+func parsePort(s string) (int, error) {
+	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q: want a port from 1 to 65535", s)
+	}
+	return int(n), nil
+}
+
+// fits tells whether the chosen host ports name ports that the Service has.
+func (c *choices) fits(s Service) error {
+	numbers := map[int]bool{}
+	known := map[string]bool{}
+	for _, p := range s.Ports {
+		numbers[p.Port] = true
+		known[strconv.Itoa(p.Port)], known[cmp.Or(p.Name, "-")] = true, true
+	}
+	if c.all != 0 && len(numbers) > 1 {
+		return fmt.Errorf("annotation %s: %d: the Service has %d ports; say which with NAME=%d", AnnotationHostPort, c.all, len(numbers), c.all)
+	}
+	for _, name := range sortedKeys(c.ports) {
+		if !known[name] {
+			return fmt.Errorf("annotation %s: the Service has no port %s", AnnotationHostPort, name)
+		}
+	}
+	return nil
+}
+
+func sortedKeys(m map[string]int) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// hostPort is the chosen host port of p; 0 if none was chosen.
+func (c *choices) hostPort(p ServicePort) int {
+	return cmp.Or(c.ports[p.Name], c.ports[strconv.Itoa(p.Port)], c.all)
+}
+
+// ResolveBind turns a list of addresses and interface names into addresses. An interface stands for all addresses that
+// it has in host, apart from link-local ones of IPv6, which cannot be bound without it. It is pure.
+func ResolveBind(list []string, host []HostAddress) ([]netip.Addr, error) {
+	var addrs []netip.Addr
+	for _, entry := range list {
+		entry = strings.TrimSpace(entry)
+		if ip, err := netip.ParseAddr(entry); err == nil && ip.Zone() == "" {
+			addrs = append(addrs, ip.Unmap())
+			continue
+		}
+		found := false
+		for _, h := range host {
+			if h.Interface == entry && entry != "" {
+				found = true
+				if !h.IP.IsLinkLocalUnicast() || h.IP.Is4() {
+					addrs = append(addrs, h.IP.Unmap())
+				}
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("%q: neither an address nor an interface of the host that has one", entry)
+		}
+	}
+	return addrs, nil
+}
+
+// distinct drops what is there twice or covered by an unspecified address of its family.
+func distinct(addrs []netip.Addr) []netip.Addr {
+	var all4, all6 bool
+	for _, a := range addrs {
+		all4 = all4 || a.IsUnspecified() && a.Unmap().Is4()
+		all6 = all6 || a.IsUnspecified() && !a.Unmap().Is4()
+	}
+	kept := make([]netip.Addr, 0, len(addrs))
+	for _, a := range addrs {
+		a = a.Unmap()
+		covered := !a.IsUnspecified() && (a.Is4() && all4 || !a.Is4() && all6)
+		if a.IsValid() && !covered && !slices.Contains(kept, a) {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,140 @@
+package portfwd
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Publisher writes the addresses of Services of type LoadBalancer.
+type Publisher interface {
+	// PublishIngress makes addrs the addresses in the load balancer status of s. With none it takes out those that it
+	// wrote before, and leaves another's.
+	PublishIngress(ctx context.Context, s Service, addrs []netip.Addr) error
+}
+
+// publish notes that the addresses of a Service are to be looked at.
+func (f *Forwarder) publish(key Key) {
+	if f.o.Publisher == nil {
+		return
+	}
+	svc := f.services[key]
+	if svc == nil || svc.Type != "LoadBalancer" && len(svc.Ingress) == 0 {
+		delete(f.unpublished, key)
+		return
+	}
+	f.unpublished[key] = struct{}{}
+	select {
+	case f.publishKick <- struct{}{}:
+	default:
+	}
+}
+
+// runPublisher writes addresses, one Service after the other: they are few, and nothing waits for them but a person.
+func (f *Forwarder) runPublisher(ctx context.Context) {
+	p := paceOf(ReasonFailed)
+	delay := time.Duration(0)
+	for {
+		var due <-chan time.Time
+		if delay > 0 {
+			due = time.After(delay)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.publishKick:
+		case <-due:
+		}
+		if f.publishAll(ctx) {
+			delay = 0
+		} else {
+			delay = min(max(2*delay, p.first), p.limit)
+		}
+	}
+}
+
+// publishAll writes what differs and tells whether nothing is left to do.
+func (f *Forwarder) publishAll(ctx context.Context) bool {
+	f.mu.Lock()
+	type job struct {
+		s     Service
+		addrs []netip.Addr
+	}
+	var jobs []job
+	for key := range f.unpublished {
+		svc, ok := f.services[key]
+		delete(f.unpublished, key)
+		if !ok {
+			continue
+		}
+		addrs := Ingress(svc.Service, f.o.Config)
+		if !sameAddresses(addrs, svc.Ingress) && (len(addrs) > 0 || f.mayBeOurs(svc.Ingress)) {
+			jobs = append(jobs, job{svc.Service, addrs})
+		}
+	}
+	f.mu.Unlock()
+	done := true
+	for _, j := range jobs {
+		if err := f.o.Publisher.PublishIngress(ctx, j.s, j.addrs); err != nil && ctx.Err() == nil {
+			f.o.Log.WithError(err).Debugf("publish the addresses of %s/%s", j.s.Namespace, j.s.Name)
+			f.mu.Lock()
+			if _, there := f.services[Key{j.s.Namespace, j.s.Name}]; there {
+				f.unpublished[Key{j.s.Namespace, j.s.Name}] = struct{}{}
+				done = false
+			}
+			f.mu.Unlock()
+		}
+	}
+	return done
+}
+
+func sameAddresses(addrs []netip.Addr, have []string) bool {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
+	}
+	return slices.Equal(texts, have)
+}
+
+// mayBeOurs tells addresses that we could have written from those of another load balancer.
+func (f *Forwarder) mayBeOurs(ingress []string) bool {
+	return slices.ContainsFunc(ingress, func(text string) bool {
+		ip, err := netip.ParseAddr(text)
+		return err == nil && (ip.IsLoopback() || f.o.Config.owns(ip.Unmap()) || slices.Contains(f.o.Config.BindAddresses, ip.Unmap()))
+	})
+}
+
+// Ingress are the addresses that a Service of type LoadBalancer gets from us; none if it is not ours. It is pure.
+func Ingress(s Service, cfg Config) []netip.Addr {
+	if !balances(s, cfg) {
+		return nil
+	}
+	c, err := parseChoices(s.Annotations, cfg)
+	if err != nil || c.off || c.fits(s) != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, a := range served(s.IPFamilies, c.bind, cfg.normal()) {
+		if a.IsUnspecified() {
+			a = cfg.preferred(a.Is4())
+		}
+		if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// preferred is the first address of the host of a family by which others reach it, or else loopback.
+func (c Config) preferred(v4 bool) netip.Addr {
+	for _, h := range c.HostAddresses {
+		if a := h.IP.Unmap(); a.Is4() == v4 && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			return a
+		}
+	}
+	if v4 {
+		return DefaultBindAddress()
+	}
+	return netip.IPv6Loopback()
+}

@@ -1,0 +1,130 @@
+package portfwd
+
+// delta is what one Service or pod asked for before and asks for now.
+type delta struct{ before, now expansion }
+
+// tally counts the forwards of one place that listen on all addresses, and those that listen on one.
+type tally struct{ wild, specific int }
+
+// plan brings the entries up to date with what is wanted.
+func (f *Forwarder) plan() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.stale {
+		return
+	}
+	patched := !f.remerge && f.patch()
+	f.stale, f.remerge, f.deltas = false, false, nil
+	if !patched {
+		f.mergeAll()
+	}
+}
+
+// mergeAll computes what is wanted from the beginning.
+func (f *Forwarder) mergeAll() {
+	all := make([]expansion, 0, len(f.services)+len(f.pods)+1)
+	all = append(all, f.static)
+	for _, s := range f.services {
+		all = append(all, s.expansion)
+	}
+	for _, p := range f.pods {
+		all = append(all, p.expansion)
+	}
+	wanted, warnings := merge(all)
+	f.wanted, f.places, f.clean = wanted, make(map[place]tally, len(wanted)), len(warnings) == 0
+	for b, w := range wanted {
+		f.count(b, 1)
+		f.want(b, w)
+	}
+	for b, e := range f.entries {
+		if _, ok := wanted[b]; !ok {
+			f.unwant(e) // also what an earlier run left, once all promises are known
+		}
+	}
+	f.warn(warnings)
+}
+
+// patch applies what has changed and tells whether that was possible: where owners compete for a place, only a look at
+// all of them can tell who has it. With thousands of Services it makes a change as cheap as with one.
+func (f *Forwarder) patch() bool {
+	if !f.clean {
+		return false
+	}
+	touched := map[Bind]struct{}{}
+	for _, d := range f.deltas {
+		if len(d.before.warnings)+len(d.now.warnings) > 0 {
+			return false
+		}
+		for _, w := range d.before.forwards {
+			delete(f.wanted, w.Bind)
+			f.count(w.Bind, -1)
+			touched[w.Bind] = struct{}{}
+		}
+		for _, w := range d.now.forwards {
+			if _, taken := f.wanted[w.Bind]; taken {
+				return false
+			}
+			f.wanted[w.Bind] = w
+			if n := f.count(w.Bind, 1); n.wild > 0 && n.specific > 0 {
+				return false
+			}
+			touched[w.Bind] = struct{}{}
+		}
+	}
+	for b := range touched {
+		if w, ok := f.wanted[b]; ok {
+			f.want(b, w)
+		} else if e := f.entries[b]; e != nil {
+			f.unwant(e)
+		}
+	}
+	return true
+}
+
+// count notes one forward more or less in b's place.
+func (f *Forwarder) count(b Bind, by int) tally {
+	p := place{b.Proto, b.Port}
+	n := f.places[p]
+	if b.IP.IsUnspecified() {
+		n.wild += by
+	} else {
+		n.specific += by
+	}
+	if n == (tally{}) {
+		delete(f.places, p)
+	} else {
+		f.places[p] = n
+	}
+	return n
+}
+
+// want makes w what is wanted at b.
+func (f *Forwarder) want(b Bind, w Forward) {
+	e := f.entry(b)
+	spec, err := f.resolve(w)
+	if e.want != nil && *e.want == w && e.spec == spec && err == nil {
+		if w.Waiting {
+			f.dirty[e] = struct{}{} // it is closed once all endpoints are known
+		}
+		return
+	}
+	renamed := e.want != nil && e.want.Owner != w.Owner
+	e.want, e.owner, e.spec = &w, w.Owner, spec
+	if err != nil {
+		f.fail(e, err)
+		return
+	}
+	f.fresh(e)
+	if renamed {
+		e.told = ""
+	}
+}
+
+// unwant: nothing is wanted there.
+func (f *Forwarder) unwant(e *entry) {
+	if e.want != nil {
+		e.want = nil
+		f.fresh(e)
+	}
+	f.dirty[e] = struct{}{}
+}

@@ -1,0 +1,52 @@
+package portfwd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// RemoveAll removes every forward that the ledger calls ours, without a Run: for tidying up after one that was killed.
+func (f *Forwarder) RemoveAll(ctx context.Context) error {
+	f.mu.Lock()
+	running := f.running
+	f.mu.Unlock()
+	if running {
+		return errors.New("remove forwarded ports: still running")
+	}
+	return f.removeOurs(ctx)
+}
+
+func (f *Forwarder) removeOurs(ctx context.Context) error {
+	all, err := f.o.Manager.ListPorts(ctx)
+	if err != nil {
+		return fmt.Errorf("list forwarded ports: %w", err)
+	}
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+		slot = make(chan struct{}, f.o.Concurrency)
+	)
+	for _, st := range all {
+		if !f.ledger.has(st.Spec) {
+			continue
+		}
+		slot <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slot }()
+			err := f.o.Manager.RemovePort(ctx, st.ID)
+			if err == nil || isUnknownID(err) {
+				err = f.ledger.remove(st.Spec)
+			}
+			if err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("remove forwarded port %s: %w", specKey(st.Spec), err))
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+)
+
+// forwarder is what is measured, in a process of its own: the API client and the forwarder as a node has them. It writes
+// the number of open ports whenever that changes.
+func forwarder(kubeconfig, apiSock string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	c, err := kubeapi.New(kubeconfig, kubeapi.Options{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	m, closeIdle := portfwd.Dial(apiSock)
+	defer closeIdle()
+	last := -1
+	var f *portfwd.Forwarder
+	f, err = portfwd.New(portfwd.Options{
+		Manager: m, Source: services{c}, Endpoints: endpoints{c}, Config: portfwd.Config{NodePorts: true},
+		OnChange: func() {
+			n := 0
+			for _, p := range f.Status() {
+				if p.State == portfwd.StateOpen {
+					n++
+				}
+			}
+			if n != last {
+				last = n
+				fmt.Println(n)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return f.Run(ctx)
+}
+
+type services struct{ c *kubeapi.Client }
+
+func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
+	return s.c.WatchServices(ctx, func(e kubeapi.ServiceEvent) {
+		switch e.Change {
+		case kubeapi.ServicesListed:
+			all := make([]portfwd.Service, len(e.Services))
+			for i, svc := range e.Services {
+				all[i] = convert(svc)
+			}
+			sink.Replace(all)
+		case kubeapi.ServiceSet:
+			sink.Set(convert(e.Service))
+		case kubeapi.ServiceGone:
+			sink.Delete(e.Service.Namespace, e.Service.Name)
+		}
+	})
+}
+
+func convert(s kubeapi.Service) portfwd.Service {
+	out := portfwd.Service{Namespace: s.Namespace, Name: s.Name, UID: s.UID, Type: s.Type, IPFamilies: s.IPFamilies, ClusterIPs: s.ClusterIPs}
+	for _, p := range s.Ports {
+		out.Ports = append(out.Ports, portfwd.ServicePort(p))
+	}
+	return out
+}
+
+type endpoints struct{ c *kubeapi.Client }
+
+func (s endpoints) Run(ctx context.Context, sink portfwd.EndpointSink) error {
+	return s.c.WatchEndpoints(ctx, "bench", func(e kubeapi.EndpointsEvent) {
+		if !e.Listed {
+			sink.Set(portfwd.Key(e.Service), portfwd.Endpoints(e.Endpoints))
+			return
+		}
+		all := make(map[portfwd.Key]portfwd.Endpoints, len(e.All))
+		for name, has := range e.All {
+			all[portfwd.Key(name)] = portfwd.Endpoints(has)
+		}
+		sink.Replace(all)
+	})
+}
