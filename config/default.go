@@ -15,7 +15,7 @@ func Default() *NodeConfig {
 			PodCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", Domain: "cluster.local", NodeCIDRMaskSize: 24,
 		},
 		API:    API{BindAddress: "127.0.0.1", Port: 6443},
-		Ports:  Ports{Driver: "builtin", SourceIPTransparent: true, NodePorts: true, BindAddresses: []string{"127.0.0.1"}},
+		Ports:  Ports{Driver: DriverAuto, SourceIPTransparent: true, NodePorts: true, BindAddresses: []string{"127.0.0.1"}},
 		Mounts: Mounts{CopyUp: []string{"/etc", "/run", "/var", "/opt"}, Propagation: "rslave"},
 		Subids: Subids{Source: "auto"},
 		Kubelet: Kubelet{

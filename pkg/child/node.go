@@ -69,6 +69,9 @@ func (n *nodeRole) run(version string) error {
 	if err := layout.ReadJSON(n.rt.Handover(), &n.handover); err != nil {
 		return fmt.Errorf("read what the parent handed over: %w", err)
 	}
+	if err := n.learnUplink(); err != nil {
+		return err
+	}
 	n.hub = status.NewHub(n.picture(version), status.Options{})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
@@ -136,6 +139,7 @@ func (n *nodeRole) picture(version string) status.Status {
 		StartedAt: h.StartedAt, ParentPID: h.ParentPID, ChildPID: h.ChildPID,
 		Network: status.Network{
 			Driver: h.Network.Driver, Interface: h.Network.Interface, Address: h.Network.IP, MTU: h.Network.MTU, DNS: h.Network.DNS,
+			PortDriver: h.Network.Ports, PortDriverReason: h.Network.PortsWhy,
 		},
 		Kubeconfig: n.data.AdminKubeconfig(), DataDir: n.data.Dir, RuntimeDir: n.rt.Dir,
 		Cgroup:     status.Cgroup{Path: h.Cgroup.Path, Controllers: h.Cgroup.Enabled, Unenforced: h.Cgroup.Unenforced},

@@ -31,6 +31,9 @@ type NetworkInfo struct {
 	Gateway   string   `json:"gateway"`
 	DNS       []string `json:"dns"`
 	MTU       int      `json:"mtu"`
+	// Ports is the port driver, PortsWhy why it is that.
+	Ports    string `json:"ports,omitempty"`
+	PortsWhy string `json:"portsWhy,omitempty"`
 }
 
 // CgroupInfo is the node's cgroup subtree as a host path, the controllers in force in it, and those wanted ones that
