@@ -92,6 +92,20 @@ func (n *nodeRole) learnUplink() error {
 	return nil
 }
 
+// shortcomings says once, in the log and in the status, what the chosen drivers cannot do and may be expected to.
+func (n *nodeRole) shortcomings() {
+	c := n.cfg
+	if c.Network.Driver == config.DriverNone {
+		n.warn("network.driver none: nothing inside reaches out, and images have to be imported")
+	}
+	if c.Ports.Driver == config.DriverSlirp && !c.Network.AllowHostLoopback {
+		n.warn("ports.driver slirp4netns: UDP clients on the host's loopback get no answer; ports.driver builtin answers them")
+	}
+	if d := c.Network.Driver; c.Network.IPv6 && (d == config.DriverGvisor || d == config.DriverLXCUserNIC || d == config.DriverNone) {
+		n.warn("network.ipv6 does nothing with network.driver %s", d)
+	}
+}
+
 // offline makes the device of the network with nothing behind it: one end of a pair whose other end is up and leads
 // nowhere. The node's CNI plugins need the same kind of device anyway, and what is sent to the gateway is answered with
 // "no route to host" and not swallowed.

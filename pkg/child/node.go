@@ -158,6 +158,7 @@ func (n *nodeRole) warn(format string, args ...any) {
 // prepare gathers what rendering needs, makes keys and certificates, and writes the administrator's kubeconfig.
 func (n *nodeRole) prepare(ctx context.Context) error {
 	n.unenforced()
+	n.shortcomings()
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read the host name: %w", err)

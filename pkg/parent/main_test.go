@@ -44,6 +44,10 @@ func TestMain(m *testing.M) {
 		err = playNode(os.Getenv(envFault))
 	case os.Getenv(layout.EnvRole) == layout.RoleParent:
 		err = playParent(log)
+	case os.Getenv(envInside) != "":
+		err = playInside()
+	case os.Getenv(envPair) != "":
+		os.Exit(m.Run()) // no look at goroutines: the gvisor network has no end but that of its process
 	default:
 		testutil.QuickChildren()
 		goleak.VerifyTestMain(m)
