@@ -51,6 +51,9 @@ prepare_account() {
 	make --no-print-directory build
 	install -D -m 0755 "$out/bin/rootlessnode" "$stage/bin/rootlessnode"
 	"$stage/bin/rootlessnode" host setup --user "$test_account" --create-user
+	# The bridge of LXC wants more of the machine than all the rest, and one test alone wants the bridge.
+	"$stage/bin/rootlessnode" host setup --user "$test_account" --lxc-user-nic ||
+		say "no bridge: the network driver lxc-user-nic is not tested"
 }
 
 # as_account CMD...: runs a command as the test account, in its delegated cgroup.
@@ -120,7 +123,10 @@ e2e() {
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2
 }
 
-ensure_packages "$build_needs $run_needs ps:procps /bin/busybox:busybox-static"
+needs="$build_needs $run_needs ps:procps /bin/busybox:busybox-static pasta:passt"
+# Only root can give the account what lxc-user-nic needs besides.
+[ "$(id -u)" != 0 ] || needs="$needs /usr/libexec/lxc/lxc-user-nic:lxc dnsmasq:dnsmasq-base"
+ensure_packages "$needs"
 ensure_go
 stage=$(mktemp -d /var/tmp/rootlessnode-test.XXXXXX)
 chmod 0755 "$stage"

@@ -31,8 +31,8 @@ import (
 // envInside marks the process in the fresh namespaces.
 const envInside = "ROOTLESSNODE_TEST_INSIDE"
 
-// insidePort is where the process inside listens, TCP and UDP.
-const insidePort = 7007
+// insidePort is where the process inside listens, TCP and UDP, and sinkPort where it swallows a stream.
+const insidePort, sinkPort = 7007, 7008
 
 // shortest: datagrams up to this length are answered by their text, longer ones by their length.
 const shortest = 64
@@ -53,7 +53,7 @@ type bench struct {
 }
 
 // bring starts a process in fresh namespaces and our two drivers around it, as the node would.
-func bring(t *testing.T, p pair) *bench {
+func bring(t testing.TB, p pair) *bench {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rn") // a socket's path must be short
 	assert.NilError(t, err)
@@ -129,6 +129,11 @@ func playInside() error {
 	if err := listenInside(o.Message.IP); err != nil {
 		return err
 	}
+	sink, err := net.Listen("tcp4", net.JoinHostPort(o.Message.IP, strconv.Itoa(sinkPort)))
+	if err != nil {
+		return err
+	}
+	go swallow(sink)
 	fmt.Println("listening")
 	_, err = io.Copy(io.Discard, stdin)
 	return err
@@ -167,6 +172,22 @@ func shell(commands string) error {
 		}
 	}
 	return nil
+}
+
+// swallow reads what each connection sends, and at its end says how much that was.
+func swallow(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			// A reader alone: io.Copy would splice, which a program that looks at its data cannot.
+			n, _ := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 128<<10))
+			_, _ = fmt.Fprintln(c, n) // the sender sees what is missing
+		}()
+	}
 }
 
 // listenInside answers each line, and each datagram, with the address that it came from and the text, or for a long
