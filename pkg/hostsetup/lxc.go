@@ -31,7 +31,7 @@ func lxcNicStep(p *Plan) (Step, error) {
 	if bridge == "" { // what was asked for once stays asked for: a restart of the host takes the bridge away
 		bridge = p.record.Steps[lxcStep].After[lxcBridge]
 	}
-	if bridge == "" {
+	if bridge == "" && !p.record.has(lxcStep) { // a row without a bridge is left of a run that failed
 		return Step{}, nil
 	}
 	row := fmt.Sprintf("%s veth %s %d", e.User, bridge, lxcInterfaces)
@@ -39,7 +39,7 @@ func lxcNicStep(p *Plan) (Step, error) {
 		Name: lxcStep, Title: fmt.Sprintf("let %s connect to the bridge %s", e.User, bridge),
 		Why: "network.driver lxc-user-nic takes an interface on a bridge of the host",
 		Needed: func() (bool, error) {
-			return !e.mayUseBridge(bridge) || !e.hasBridge(bridge), nil
+			return bridge != "" && (!e.mayUseBridge(bridge) || !e.hasBridge(bridge)), nil
 		},
 		Do:   func(ctx context.Context) error { return p.setUpLXC(ctx, bridge, row) },
 		Undo: func(ctx context.Context) error { return p.undoLXC(ctx) },
@@ -70,8 +70,9 @@ func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 		}
 		p.record.add(lxcStep, entry{Rows: map[string][]string{hostinfo.LXCUsernetFile: {row}}})
 	}
-	p.record.add(lxcStep, entry{After: map[string]string{lxcBridge: bridge}})
+	done := entry{After: map[string]string{lxcBridge: bridge}}
 	if e.hasBridge(bridge) {
+		p.record.add(lxcStep, done)
 		return nil
 	}
 	start := e.lxcNet(true)
@@ -82,6 +83,7 @@ func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 	if !e.hasBridge(bridge) {
 		return fmt.Errorf("there is no bridge %s, and %s has made another (LXC_BRIDGE in /etc/default/lxc-net)", bridge, lxcService)
 	}
+	p.record.add(lxcStep, done)
 	return nil
 }
 

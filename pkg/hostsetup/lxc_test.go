@@ -104,8 +104,18 @@ func TestLXCUserNICRefuses(t *testing.T) {
 
 	f = withLXC(t, false)
 	f.o.LXCUserNIC = "br7"
-	_, s = f.lxc()
+	p, s := f.lxc()
 	assert.ErrorContains(t, s.Do(context.Background()), "there is no bridge br7, and lxc-net has made another")
+
+	// A bridge that cannot be had is not asked for again by itself, and its row is taken back by an undo.
+	assert.NilError(t, p.record.save())
+	f.o.LXCUserNIC = ""
+	p, s = f.lxc()
+	needed, err := s.Needed()
+	assert.NilError(t, err)
+	assert.Assert(t, !needed)
+	assert.NilError(t, p.Undo(context.Background(), func(Result) {}))
+	assert.Equal(t, f.usernet(), "")
 
 	for _, name := range []string{"a b", "x;y", strings.Repeat("b", 16), "-b"} {
 		f.o.LXCUserNIC = name
