@@ -16,7 +16,7 @@ func Default() *NodeConfig {
 		},
 		API: API{BindAddress: "127.0.0.1", Port: 6443},
 		Ports: Ports{
-			Driver: "builtin", SourceIPTransparent: true, NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true,
+			Driver: DriverAuto, SourceIPTransparent: true, NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true,
 			WaitForEndpoints: true, BindAddresses: []string{"127.0.0.1"}, PickRange: "20000-29999",
 		},
 		Mounts: Mounts{CopyUp: []string{"/etc", "/run", "/var", "/opt"}, Propagation: "rslave"},

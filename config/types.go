@@ -65,6 +65,16 @@ const (
 	DriverPasta      = "pasta"
 	DriverLXCUserNIC = "lxc-user-nic"
 	DriverVPNKit     = "vpnkit"
+	// DriverNone gives the node a network with nothing behind it: pods reach one another and, through forwarded ports,
+	// the host reaches them, but nothing inside reaches out.
+	DriverNone = "none"
+)
+
+// Port drivers, besides DriverAuto, DriverSlirp, DriverGvisor and DriverNone, which both kinds share. PortsPesto has
+// pasta itself forward, told by its program pesto.
+const (
+	PortsBuiltin = "builtin"
+	PortsPesto   = "pesto"
 )
 
 // HostName is the name by which the node and its pods reach what of the host they may.
@@ -117,7 +127,8 @@ type API struct {
 
 // Ports says how Service ports reach the host.
 type Ports struct {
-	// Driver is builtin, or none for no forwarding at all, not even of the API server.
+	// Driver is auto, builtin, which works with every network driver, or slirp4netns, gvisor-tap-vsock or pesto (of
+	// pasta), which work with their own; or none for no forwarding at all, not even of the API server.
 	Driver string `json:"driver"`
 	// SourceIPTransparent keeps the client's address of TCP connections where the kernel can.
 	SourceIPTransparent bool `json:"sourceIPTransparent"`

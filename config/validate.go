@@ -40,7 +40,10 @@ func (c *NodeConfig) Validate() error {
 // Permitted values of the fields that are a choice.
 func logLevels() []string { return []string{"debug", "info", "warning", "error"} }
 func networkDrivers() []string {
-	return []string{DriverAuto, DriverSlirp, DriverGvisor, DriverPasta, DriverLXCUserNIC, DriverVPNKit}
+	return []string{DriverAuto, DriverSlirp, DriverGvisor, DriverPasta, DriverLXCUserNIC, DriverVPNKit, DriverNone}
+}
+func portDrivers() []string {
+	return []string{DriverAuto, PortsBuiltin, DriverSlirp, DriverGvisor, PortsPesto, DriverNone}
 }
 func evictionSignals() []string {
 	return []string{

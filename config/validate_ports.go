@@ -15,7 +15,7 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: want an IP address or a DNS name in lower case", san)
 		}
 	}
-	oneOf(fs, "ports.driver", c.Ports.Driver, "builtin", "none")
+	c.validatePortDriver(fs)
 	for i, a := range c.Ports.BindAddresses {
 		at := fmt.Sprintf("ports.bindAddresses[%d]", i)
 		bindAddress(fs, at, a)
@@ -23,10 +23,10 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 			fs.add(at, "", "%s is there already", a)
 		}
 	}
-	if len(c.Ports.BindAddresses) == 0 && c.Ports.Driver == "builtin" {
+	if len(c.Ports.BindAddresses) == 0 && c.Ports.Driver != DriverNone {
 		fs.add("ports.bindAddresses", "ports.driver: none    # for no forwarding at all", "empty: forwarded ports need an address to listen on")
 	}
-	if len(c.Ports.Static) > 0 && c.Ports.Driver == "none" {
+	if len(c.Ports.Static) > 0 && c.Ports.Driver == DriverNone {
 		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
 	}
 	if o := c.Ports.PrivilegedPortOffset; o != 0 {

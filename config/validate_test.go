@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,7 +37,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"nodeLabels.a", "-", `nodeLabels.a: value "-": want at most 63 letters, digits, '-', '_' or '.', the first and last alphanumeric`},
 		{"nodeLabels.rootlessnode.dev/x", "y", "nodeLabels.rootlessnode.dev/x: the node sets labels of rootlessnode.dev itself"},
 		{"nodeLabels.node-role.kubernetes.io/worker", "", "nodeLabels.node-role.kubernetes.io/worker: the kubelet may not set this label of a reserved domain"},
-		{"network.driver", "wifi", `network.driver: "wifi": want one of auto, slirp4netns, gvisor-tap-vsock, pasta, lxc-user-nic, vpnkit`},
+		{"network.driver", "wifi", `network.driver: "wifi": want one of auto, slirp4netns, gvisor-tap-vsock, pasta, lxc-user-nic, vpnkit, none`},
 		{"network.driver", "host", "network.driver: host: an account has no rights over the host's network namespace, so no CNI plugin could give a pod a network there"},
 		{"network.mtu", "575", "network.mtu: 575: want 576 to 65535"},
 		{"network.mtu", "65536", "network.mtu: 65536: want 576 to 65535"},
@@ -56,7 +57,9 @@ func TestValidateRefuses(t *testing.T) {
 		{"api.bindAddress", "localhost", `api.bindAddress: "localhost": want an IP address of the host, or 0.0.0.0 for all`},
 		{"api.port", "0", "api.port: 0: want 1 to 65535"},
 		{"api.extraSANs", "a_b", `api.extraSANs[0]: "a_b": want an IP address or a DNS name in lower case`},
-		{"ports.driver", "socat", `ports.driver: "socat": want one of builtin, none`},
+		{"ports.driver", "socat", `ports.driver: "socat": want one of auto, builtin, slirp4netns, gvisor-tap-vsock, pesto, none`},
+		{"ports.driver", "implicit", "ports.driver: implicit: pasta would open every port that something listens on inside, the control " +
+			"plane's on all addresses of the host, and no NodePort, on which nothing listens"},
 		{"ports.bindAddresses", "", "ports.bindAddresses: empty: forwarded ports need an address to listen on"},
 		{"ports.bindAddresses", "::1,::1", "ports.bindAddresses[1]: ::1 is there already"},
 		{"ports.static", "80", `ports.static[0]: "80": want [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]`},
@@ -147,4 +150,41 @@ func TestIPv6NeedsItsMTU(t *testing.T) {
 	c := complete()
 	c.Network.IPv6, c.Network.MTU = true, 1279
 	assert.Error(t, c.Validate(), "network.mtu: 1279: IPv6 (network.ipv6) needs at least 1280")
+}
+
+func TestValidatePairsOfDrivers(t *testing.T) {
+	t.Parallel()
+	networks := networkDrivers()
+	own := map[string]string{"slirp4netns": "slirp4netns", "gvisor-tap-vsock": "gvisor-tap-vsock", "pesto": "pasta"}
+	for _, ports := range portDrivers() {
+		for _, network := range networks {
+			c := complete()
+			c.Network.Driver, c.Ports.Driver = network, ports
+			err := c.Validate()
+			if need := own[ports]; need == "" || network == need || network == DriverAuto {
+				assert.NilError(t, err, "%s with %s", ports, network)
+				continue
+			}
+			assert.Error(t, err, fmt.Sprintf("ports.driver: %s works with network.driver %s only, not with %s", ports, own[ports], network))
+			assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{
+				"ports.driver: builtin    # works with every network driver\n# or network.driver: " + own[ports]})
+		}
+	}
+}
+
+func TestValidateFamiliesOfPortDrivers(t *testing.T) {
+	t.Parallel()
+	for driver, refused := range map[string]bool{"auto": false, "builtin": false, "slirp4netns": true, "gvisor-tap-vsock": true, "pesto": true} {
+		c := complete()
+		c.Ports.Driver, c.Ports.BindAddresses, c.API.BindAddress = driver, []string{"127.0.0.1", "::1"}, "::1"
+		err := c.Validate()
+		assert.Equal(t, err != nil, refused, driver)
+		if refused {
+			assert.ErrorContains(t, err, "api.bindAddress: ::1: ports.driver "+driver+" forwards IPv4 only")
+			assert.ErrorContains(t, err, "ports.bindAddresses[1]: ::1: ports.driver "+driver+" forwards IPv4 only")
+		}
+	}
+	c := complete()
+	c.Ports.Driver, c.Ports.BindAddresses, c.Network.IPv6 = "pesto", []string{"::1"}, true
+	assert.NilError(t, c.Validate())
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
 )
@@ -51,6 +52,8 @@ Packages are named, not installed.`,
 	fl.BoolVar(&dryRun, "dry-run", false, "print the shell lines that would do it")
 	fl.Int64Var(&o.SubidCount, "subids", 0, "how many subordinate ids of each kind (default 65536)")
 	fl.IntVar(&o.PortStart, "port-start", 0, "let all users bind ports from here on (0: as it is)")
+	fl.StringVar(&o.LXCUserNIC, "lxc-user-nic", "", "let nodes with network.driver lxc-user-nic connect to `BRIDGE`")
+	fl.Lookup("lxc-user-nic").NoOptDefVal = config.Default().Network.LXCBridge
 	return cmd
 }
 

@@ -62,7 +62,8 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	add("api server", s.APIServer)
 	add("kubeconfig", s.Kubeconfig)
 	add("data", s.DataDir)
-	add("network", s.Network.Driver, joinNonEmpty(" ", s.Network.Interface, s.Network.Address), prefixedInt("mtu ", s.Network.MTU))
+	add("network", s.Network.Driver, joinNonEmpty(" ", s.Network.Interface, s.Network.Address), prefixedInt("mtu ", s.Network.MTU),
+		prefixed("ports by ", s.Network.PortDriver))
 	if len(s.Ports) > 0 {
 		add("ports", countText(status.CountPorts(s.Ports)))
 	}

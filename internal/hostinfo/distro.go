@@ -64,7 +64,7 @@ func familyOf(osRelease []byte) string {
 func packages(family, program string) string {
 	byFamily := map[string]map[string]string{
 		debian: {"newuidmap": "uidmap", "newgidmap": "uidmap", "ip": "iproute2", "nft": "nftables", "pasta": "passt",
-			"lxc-user-nic": "lxc", "mount": "mount", "umount": "mount", "modprobe": "kmod", "useradd": "passwd"},
+			"lxc-user-nic": "lxc", "dnsmasq": "dnsmasq-base", "mount": "mount", "umount": "mount", "modprobe": "kmod", "useradd": "passwd"},
 		fedora: {"newuidmap": "shadow-utils", "newgidmap": "shadow-utils", "ip": "iproute", "nft": "nftables",
 			"iptables": "iptables-nft", "conntrack": "conntrack-tools", "pasta": "passt", "lxc-user-nic": "lxc",
 			"mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow-utils"},

@@ -14,14 +14,6 @@ import (
 	"path/filepath"
 
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network/gvisortapvsock"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network/lxcusernic"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network/vpnkit"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/systemd/activation"
 	"github.com/sirupsen/logrus"
 
@@ -42,16 +34,16 @@ func Run(log logrus.FieldLogger) error {
 	if err != nil {
 		return err
 	}
-	nd, err := networkDriver(cfg.Network.Driver)
+	nd, err := networkDriver(cfg.Network.Driver, rt)
+	if err != nil {
+		return err
+	}
+	ports, err := portDriver(cfg.Ports.Driver)
 	if err != nil {
 		return err
 	}
 	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
 		return err
-	}
-	var ports port.ChildDriver
-	if cfg.Ports.Driver != "none" {
-		ports = builtin.NewChildDriver(os.Stderr)
 	}
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey:              layout.EnvPipeFD,
@@ -94,22 +86,6 @@ func effective() (*config.NodeConfig, layout.Runtime, error) {
 		return nil, layout.Runtime{}, fmt.Errorf("read the effective config: %w", err)
 	}
 	return cfg, layout.Runtime{Dir: filepath.Dir(path)}, nil
-}
-
-func networkDriver(name string) (network.ChildDriver, error) {
-	switch name {
-	case config.DriverSlirp:
-		return slirp4netns.NewChildDriver(), nil
-	case config.DriverGvisor:
-		return gvisortapvsock.NewChildDriver(), nil
-	case config.DriverPasta:
-		return pasta.NewChildDriver(), nil
-	case config.DriverLXCUserNIC:
-		return lxcusernic.NewChildDriver(), nil
-	case config.DriverVPNKit:
-		return vpnkit.NewChildDriver(), nil
-	}
-	return nil, fmt.Errorf("network driver %q is unknown", name)
 }
 
 // fileSystem is what the node's file system is to look like.

@@ -70,6 +70,9 @@ func (n *nodeRole) run(version string) error {
 	if err := layout.ReadJSON(n.rt.Handover(), &n.handover); err != nil {
 		return fmt.Errorf("read what the parent handed over: %w", err)
 	}
+	if err := n.learnUplink(); err != nil {
+		return err
+	}
 	n.hub = status.NewHub(n.picture(version), status.Options{})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
@@ -137,6 +140,7 @@ func (n *nodeRole) picture(version string) status.Status {
 		StartedAt: h.StartedAt, ParentPID: h.ParentPID, ChildPID: h.ChildPID,
 		Network: status.Network{
 			Driver: h.Network.Driver, Interface: h.Network.Interface, Address: h.Network.IP, MTU: h.Network.MTU, DNS: h.Network.DNS,
+			PortDriver: h.Network.Ports, PortDriverReason: h.Network.PortsWhy,
 		},
 		Kubeconfig: n.data.AdminKubeconfig(), DataDir: n.data.Dir, RuntimeDir: n.rt.Dir,
 		Cgroup:     status.Cgroup{Path: h.Cgroup.Path, Controllers: h.Cgroup.Enabled, Unenforced: h.Cgroup.Unenforced},
@@ -155,6 +159,7 @@ func (n *nodeRole) warn(format string, args ...any) {
 // prepare gathers what rendering needs, makes keys and certificates, and writes the administrator's kubeconfig.
 func (n *nodeRole) prepare(ctx context.Context) error {
 	n.unenforced()
+	n.shortcomings()
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read the host name: %w", err)

@@ -35,6 +35,8 @@ type Options struct {
 	SubidCount int64
 	// PortStart lowers net.ipv4.ip_unprivileged_port_start to it, for all users of the host. 0: left alone.
 	PortStart int
+	// LXCUserNIC is the bridge that the account may connect nodes to by network.driver lxc-user-nic. Empty: none.
+	LXCUserNIC string
 	// Exe is the absolute path of our executable, without links, for AppArmor's profile.
 	Exe string
 

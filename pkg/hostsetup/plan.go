@@ -70,6 +70,9 @@ func NewPlan(o Options) (*Plan, error) {
 	if o.SubidCount < 0 || o.PortStart < 0 || o.PortStart > 65535 {
 		return nil, errdefs.Class(errdefs.ErrConfig, errors.New("the number of subordinate ids and the first port must not be negative or out of range"))
 	}
+	if o.LXCUserNIC != "" && !hostinfo.IsInterfaceName(o.LXCUserNIC) {
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("bridge %q: not the name of an interface", o.LXCUserNIC))
+	}
 	r, err := readRecord(e)
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func NewPlan(o Options) (*Plan, error) {
 	}
 	p := &Plan{env: e, record: r}
 	for _, step := range []func(*Plan) (Step, error){
-		accountStep, subidStep, packageStep, moduleStep, sysctlStep, appArmorStep, tunStep, cgroupStep, sessionStep,
+		accountStep, subidStep, packageStep, moduleStep, sysctlStep, appArmorStep, tunStep, lxcNicStep, cgroupStep, sessionStep,
 	} {
 		s, err := step(p)
 		if err != nil {

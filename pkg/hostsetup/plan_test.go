@@ -96,6 +96,13 @@ func (f *fakeHost) effect(line string) {
 		} else {
 			f.remove("var/lib/systemd/linger/" + words[2])
 		}
+	case "lxc-net", "systemctl":
+		switch {
+		case slices.Contains(words, "start"), slices.Contains(words, "enable"):
+			f.write("sys/class/net/lxcbr0/bridge/stp_state", "0")
+		case slices.Contains(words, "stop"), slices.Contains(words, "disable"):
+			f.remove("sys/class/net/lxcbr0")
+		}
 	case "useradd":
 		f.append("etc/passwd", words[len(words)-1]+":x:54330:54330::/home/x:/bin/sh\n")
 		f.append("etc/subuid", "\n"+words[len(words)-1]+":700000:65536\n")

@@ -32,6 +32,9 @@ type NetworkInfo struct {
 	Gateway   string   `json:"gateway"`
 	DNS       []string `json:"dns"`
 	MTU       int      `json:"mtu"`
+	// Ports is the port driver, PortsWhy why it is that.
+	Ports    string `json:"ports,omitempty"`
+	PortsWhy string `json:"portsWhy,omitempty"`
 }
 
 // HostAddress is one address of the host and the interface that has it.

@@ -81,9 +81,13 @@ func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addr
 // CgroupFile holds the path of the node's cgroup subtree on the host.
 func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 
+// Uplink is what the child learned of its network by itself, a NetworkInfo, with a driver that uses DHCP. Else it is not
+// there.
+func (r Runtime) Uplink() string { return filepath.Join(r.Dir, "uplink.json") }
+
 // LongestSocket is the longest socket path that a run makes, for the check against the kernel's limit of 107 bytes.
 func (r Runtime) LongestSocket() string {
-	return filepath.Join(r.StateDir(), "vpnkit-ethernet.sock")
+	return filepath.Join(r.StateDir(), "gvisortapvsock", "tap.sock")
 }
 
 // Data names the host files that survive a stop.

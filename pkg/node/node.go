@@ -88,7 +88,7 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	own.Network.Driver = parent.ResolveDriver(own.Network.Driver)
+	own.Network.Driver = parent.ResolveDriver(&own)
 	n.rt = layout.NewRuntime(base, own.Name)
 	n.data = layout.NewData(own.DataDir)
 	if own.ComponentsDir == "" {

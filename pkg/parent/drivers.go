@@ -5,21 +5,17 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
-	"sync"
 
-	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/gvisortapvsock"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/lxcusernic"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/vpnkit"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // tapName is the node's uplink device; lxc-user-nic moves a veth in and calls it as other containers do.
@@ -28,14 +24,24 @@ const (
 	nicName = "eth0"
 )
 
-// lxcUserNIC is where distributions keep the set-uid helper, which is not meant to be on PATH.
-var lxcUserNICPaths = []string{"/usr/lib/x86_64-linux-gnu/lxc/lxc-user-nic", "/usr/libexec/lxc/lxc-user-nic", "/usr/lib/lxc/lxc-user-nic"}
+// lxcUserNICPaths are where distributions keep the set-uid helper, which is not meant to be on PATH.
+func lxcUserNICPaths() []string {
+	var paths []string
+	for _, dir := range hostinfo.LXCDirs() {
+		paths = append(paths, filepath.Join(dir, config.DriverLXCUserNIC))
+	}
+	return paths
+}
 
-// ResolveDriver returns the network driver that name means on this host: auto is slirp4netns where it is found on PATH,
-// else gvisor-tap-vsock, which needs no program. Runs in: parent.
-func ResolveDriver(name string) string {
-	if name != config.DriverAuto && name != "" {
-		return name
+// ResolveDriver returns the network driver that c means on this host: auto is the one that the port driver works with,
+// where that needs a certain one; else slirp4netns where it is found on PATH, else gvisor-tap-vsock, which needs no
+// program. Runs in: parent.
+func ResolveDriver(c *config.NodeConfig) string {
+	if d := c.Network.Driver; d != config.DriverAuto && d != "" {
+		return d
+	}
+	if d := c.Ports.NeedsNetwork(); d != "" {
+		return d
 	}
 	if _, err := exec.LookPath(config.DriverSlirp); err == nil {
 		return config.DriverSlirp
@@ -72,17 +78,20 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	var d network.ParentDriver
 	switch n.Driver {
 	case config.DriverSlirp:
-		d, err = slirp4netns.NewParentDriver(r.LogWriter, config.DriverSlirp, n.MTU, ipnet, tapName, !n.AllowHostLoopback, "",
-			n.SlirpSandbox, n.SlirpSeccomp, n.IPv6)
+		d, err = slirp4netns.NewParentDriver(r.LogWriter, config.DriverSlirp, n.MTU, ipnet, tapName, !n.AllowHostLoopback,
+			r.portSocket(config.DriverSlirp), n.SlirpSandbox, n.SlirpSeccomp, n.IPv6)
 	case config.DriverGvisor:
 		d, err = gvisortapvsock.NewParentDriver(r.LogWriter, n.MTU, ipnet, tapName, !n.AllowHostLoopback, n.IPv6)
 	case config.DriverPasta:
 		d, err = pasta.NewParentDriver(r.LogWriter, config.DriverPasta, n.MTU, ipnet, tapName,
-			filepath.Join(r.Runtime.StateDir(), ".pasta.sock"), !n.AllowHostLoopback, n.IPv6, false)
+			r.portSocket(config.PortsPesto), !n.AllowHostLoopback, n.IPv6, false)
+		d = &adopting{ParentDriver: d, programs: []string{config.DriverPasta, "passt"}, log: r.Log}
 	case config.DriverLXCUserNIC:
-		d, err = lxcusernic.NewParentDriver(findProgram(config.DriverLXCUserNIC, lxcUserNICPaths), n.MTU, n.LXCBridge, nicName)
+		d, err = lxcusernic.NewParentDriver(findProgram(config.DriverLXCUserNIC, lxcUserNICPaths()), n.MTU, n.LXCBridge, nicName)
 	case config.DriverVPNKit:
 		d = vpnkit.NewParentDriver(config.DriverVPNKit, n.MTU, tapName, !n.AllowHostLoopback)
+	case config.DriverNone:
+		d, err = newOffline(ipnet, n.MTU)
 	default:
 		err = fmt.Errorf("network driver %q is unknown", n.Driver)
 	}
@@ -102,48 +111,4 @@ func findProgram(name string, places []string) string {
 		}
 	}
 	return name
-}
-
-// portDriver makes RootlessKit's parent driver for forwarded ports; nil for none.
-func (r *run) portDriver() (port.ParentDriver, error) {
-	if r.Config.Ports.Driver == "none" {
-		return nil, nil
-	}
-	d, err := builtin.NewParentDriver(r.LogWriter, r.Runtime.StateDir(), r.Config.Ports.SourceIPTransparent, "auto")
-	if err != nil {
-		return nil, fmt.Errorf("port driver builtin: %w", err)
-	}
-	return d, nil
-}
-
-// networkHook wraps a network driver to learn the child's pid and the network, and to do what must be done while the
-// child still waits. RootlessKit has no callback for that; its drivers are interfaces.
-type networkHook struct {
-	network.ParentDriver
-	after func(childPID int, n layout.NetworkInfo) error
-
-	mu    sync.Mutex
-	child int
-}
-
-// ConfigureNetwork is RootlessKit's call, made once, when the child has its id map.
-func (h *networkHook) ConfigureNetwork(childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
-	h.mu.Lock()
-	h.child = childPID
-	h.mu.Unlock()
-	msg, cleanup, err := h.ParentDriver.ConfigureNetwork(childPID, stateDir, netns)
-	if err != nil {
-		return msg, cleanup, err
-	}
-	err = h.after(childPID, layout.NetworkInfo{
-		Interface: msg.Dev, IP: msg.IP, PrefixLen: msg.Netmask, Gateway: msg.Gateway, DNS: msg.DNS, MTU: msg.MTU,
-	})
-	return msg, cleanup, err
-}
-
-// childPID is 0 as long as RootlessKit has not come to the network.
-func (h *networkHook) childPID() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.child
 }

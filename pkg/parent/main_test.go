@@ -13,6 +13,7 @@ import (
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"github.com/sirupsen/logrus"
@@ -43,6 +44,10 @@ func TestMain(m *testing.M) {
 		err = playNode(os.Getenv(envFault))
 	case os.Getenv(layout.EnvRole) == layout.RoleParent:
 		err = playParent(log)
+	case os.Getenv(envInside) != "":
+		err = playInside()
+	case os.Getenv(envPair) != "":
+		os.Exit(m.Run()) // no look at goroutines: the gvisor network has no end but that of its process
 	default:
 		testutil.QuickChildren()
 		goleak.VerifyTestMain(m)
@@ -96,10 +101,19 @@ func playChild(fault string) error {
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
 		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
-		TargetCmd: []string{"/proc/self/exe"}, NetworkDriver: faultyNetwork{slirp4netns.NewChildDriver(), fault},
+		TargetCmd: []string{"/proc/self/exe"}, NetworkDriver: faultyNetwork{playedNetwork(), fault},
 		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: builtin.NewChildDriver(os.Stderr),
 		MountProcfs: true, Propagation: "rslave", Reaper: true, EvacuateCgroup2: true,
 	})
+}
+
+// playedNetwork is the child's side of the network that the test chose.
+func playedNetwork() network.ChildDriver {
+	var cfg config.NodeConfig
+	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &cfg); err == nil && cfg.Network.Driver == config.DriverPasta {
+		return pasta.NewChildDriver()
+	}
+	return slirp4netns.NewChildDriver()
 }
 
 // mapped tells whether this process's user namespace has its ids already: before that everything is the overflow id.

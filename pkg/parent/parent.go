@@ -75,6 +75,8 @@ type run struct {
 	started time.Time
 	subtree *cgroupv2.Subtree
 	claimed cgroupv2.Delegation
+	// portsWhy is why Config.Ports.Driver is what it is.
+	portsWhy string
 }
 
 // prepare makes the directories of a run and writes the effective config.
@@ -95,7 +97,17 @@ func (r *run) prepare() error {
 	if err := os.Remove(r.data.LastExit()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the report of the last run: %w", err)
 	}
+	r.chooseDrivers()
 	return layout.WriteJSON(r.Runtime.Config(), r.Config)
+}
+
+// chooseDrivers settles what auto means, in a copy: the caller's config is the caller's.
+func (r *run) chooseDrivers() {
+	c := *r.Config
+	c.Network.Driver = ResolveDriver(&c)
+	c.Ports.Driver, r.portsWhy = resolvePorts(&c, findSystemProgram)
+	r.Config = &c
+	r.Log.WithFields(logrus.Fields{"network": c.Network.Driver, "ports": c.Ports.Driver, "why": r.portsWhy}).Info("drivers")
 }
 
 // node claims the cgroup and runs RootlessKit's parent until the child ends.
@@ -111,7 +123,7 @@ func (r *run) node(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	hook := &networkHook{ParentDriver: network, after: r.settle}
+	hook := &networkHook{ParentDriver: network, after: r.settle, uplink: r.Runtime.Uplink()}
 	watch := newWatch(r.Options, hook)
 	defer watch.close()
 	book, err := keepAddresses(r.Runtime.HostAddresses(), func(err error) { r.Log.WithError(err).Warn("the host's addresses are not followed") })
@@ -202,7 +214,7 @@ func (r *run) settle(childPID int, n layout.NetworkInfo) error {
 	if err != nil {
 		return err
 	}
-	n.Driver = r.Config.Network.Driver
+	n.Driver, n.Ports, n.PortsWhy = r.Config.Network.Driver, r.Config.Ports.Driver, r.portsWhy
 	return layout.WriteJSON(r.Runtime.Handover(), layout.HandoverInfo{
 		ParentPID: os.Getpid(), ChildPID: childPID, StartedAt: r.started, Network: n,
 		Cgroup: layout.CgroupInfo{

@@ -220,23 +220,6 @@ func TestParentKilled(t *testing.T) {
 	assert.Equal(t, r.ends(again, output), 0, "%s", output)
 }
 
-// TestUplinkKilled: the end of slirp4netns stops the node, and says so.
-func TestUplinkKilled(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	cmd, output := r.start("")
-	cgroup, _ := r.ready()
-	out, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid), "slirp4netns").Output()
-	assert.NilError(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	assert.NilError(t, err)
-	assert.NilError(t, syscall.Kill(pid, syscall.SIGKILL))
-	assert.Equal(t, r.ends(cmd, output), errdefs.ExitComponent)
-	assert.Assert(t, cmp.Contains(output.String(), "slirp4netns"))
-	assert.Assert(t, cmp.Contains(output.String(), "killed"))
-	r.gone(cgroup)
-}
-
 // TestGuardKilled: a guard that somebody ended is replaced, and the replacement does its work.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()

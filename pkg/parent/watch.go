@@ -96,7 +96,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 				gone = time.After(returnLimit)
 				break
 			}
-			if cause == nil {
+			if cause == nil && !stopping { // a terminal's signal ends the uplink too
 				cause = w.uplinkLost(d)
 				stop(cause.Error(), false)
 			}

@@ -3,6 +3,7 @@ package portfwd
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,10 +72,12 @@ func reasonOf(err error) string {
 	return ReasonFailed
 }
 
-// isUnknownID: the forward to be removed is not there.
+// isUnknownID: the forward to be removed is not there. RootlessKit's drivers say so in words of their own: builtin and
+// slirp4netns, gvisor-tap-vsock, pesto.
 func isUnknownID(err error) bool {
 	var answered *httputil.HTTPStatusError
-	return errors.As(err, &answered) && strings.Contains(answered.Error(), "unknown id")
+	return errors.As(err, &answered) && slices.ContainsFunc([]string{"unknown id", "unknown port id", "invalid ID"},
+		func(text string) bool { return strings.Contains(answered.Error(), text) })
 }
 
 // pace bounds the back-off of one port.

@@ -280,7 +280,37 @@ func TestChecks(t *testing.T) {
 		{"lxc-user-nic off PATH", "network-program", func(f *fakeHost) {
 			f.set("network.driver", "lxc-user-nic")
 			f.write("usr/lib/x86_64-linux-gnu/lxc/lxc-user-nic", "")
+			f.write("etc/lxc/lxc-usernet", "# who\n@admins veth br0 1\ndev veth lxcbr0 10\n")
+			f.write("sys/class/net/lxcbr0/bridge/stp_state", "0")
 		}, "pass: network driver lxc-user-nic: /ROOT/usr/lib/x86_64-linux-gnu/lxc/lxc-user-nic\n"},
+		{"lxc-user-nic, nobody may", "network-program", func(f *fakeHost) {
+			f.set("network.driver", "lxc-user-nic")
+			f.program("lxc-user-nic", "answers")
+			f.write("etc/lxc/lxc-usernet", "dev veth other 10\nelse veth lxcbr0 1\n")
+		}, "fail: network driver lxc-user-nic: no row of /etc/lxc/lxc-usernet lets dev have an interface on lxcbr0\n" +
+			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+		{"lxc-user-nic, nothing set up", "network-program", func(f *fakeHost) {
+			f.set("network.driver", "lxc-user-nic")
+			f.program("lxc-user-nic", "answers")
+		}, "fail: network driver lxc-user-nic: /etc/lxc/lxc-usernet: no such file or directory\n" +
+			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+		{"lxc-user-nic, no bridge", "network-program", func(f *fakeHost) {
+			f.set("network.driver", "lxc-user-nic")
+			f.program("lxc-user-nic", "answers")
+			f.write("etc/lxc/lxc-usernet", "@dev veth lxcbr0 10\n")
+		}, "fail: network driver lxc-user-nic: the host has no bridge lxcbr0 (network.lxcBridge)\n" +
+			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+		{"pesto not there", "network-program", func(f *fakeHost) {
+			f.set("ports.driver", "pesto")
+			f.program("pasta", "answers")
+		}, "pass: network driver pasta: pasta version 1.2.3\n" +
+			"fail: port driver pesto: program not found on PATH; it comes with passt 2026_05_07 or later\n" +
+			"  # or forward ports by another driver: ports.driver: builtin\n"},
+		{"pesto", "network-program", func(f *fakeHost) {
+			f.set("ports.driver", "pesto")
+			f.program("pasta", "answers")
+			f.program("pesto", "answers")
+		}, "pass: network driver pasta: pasta version 1.2.3\npass: port driver pesto: pasta knows --conf-path\n"},
 		{"built-in driver", "network-program", func(f *fakeHost) { f.set("network.driver", "gvisor-tap-vsock") },
 			"pass: network driver gvisor-tap-vsock needs no program\n"},
 		{"no tun", "tun", func(f *fakeHost) { f.remove("dev/net") },
@@ -288,6 +318,8 @@ func TestChecks(t *testing.T) {
 				"  test -c /dev/net/tun || sudo mknod -m 0666 /dev/net/tun c 10 200\n" + setup},
 		{"a veth needs no tun", "tun", func(f *fakeHost) { f.remove("dev/net"); f.set("network.driver", "lxc-user-nic") },
 			"pass: network driver lxc-user-nic needs no /dev/net/tun\n"},
+		{"no uplink needs no tun", "tun", func(f *fakeHost) { f.remove("dev/net"); f.set("network.driver", "none") },
+			"pass: network driver none needs no /dev/net/tun\n"},
 		{"E7 noexec", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOEXEC | unix.ST_NODEV}) },
 			"fail: data dir /ROOT/data is on a mount with nodev,noexec: no program of an image can be run\n" + local},
 		{"E8 nosuid", "data-dir", func(f *fakeHost) { f.statfs(FileSystem{Flags: unix.ST_NOSUID | unix.ST_NODEV}) },
@@ -319,8 +351,8 @@ func TestChecks(t *testing.T) {
 			"fail: 10 inodes free for data dir /ROOT/data, and a node needs 5000\n" +
 				"  # make room on that file system, or put dataDir on another:\n  df -i /ROOT/data\n"},
 		{"E10 socket path", "socket-paths", func(f *fakeHost) { f.in.Runtime = layout.NewRuntime("/run/"+strings.Repeat("x", 60), "default") },
-			"fail: socket path too long: /run/" + strings.Repeat("x", 60) + "/rootlessnode/default/rk/vpnkit-ethernet.sock has 110 characters, the kernel takes 107\n" +
-				"  # take a --name shorter by 3, or a shorter XDG_RUNTIME_DIR such as /run/user/UID\n"},
+			"fail: socket path too long: /run/" + strings.Repeat("x", 60) + "/rootlessnode/default/rk/gvisortapvsock/tap.sock has 113 characters, the kernel takes 107\n" +
+				"  # take a --name shorter by 6, or a shorter XDG_RUNTIME_DIR such as /run/user/UID\n"},
 		{"F5 open files", "open-files", func(f *fakeHost) {
 			f.write("proc/self/limits", "Max open files            1024                 4096                 files\n")
 		}, "warn: hard limit of open files is 4096: forwarded ports take one each, and components want 65536\n" +

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -52,16 +53,11 @@ func driverProgram(driver string) string {
 	return ""
 }
 
-// lxcUserNICDirs are where distributions keep lxc-user-nic, which is not meant to be typed.
-func lxcUserNICDirs() []string {
-	return []string{"/usr/lib/x86_64-linux-gnu/lxc", "/usr/lib/aarch64-linux-gnu/lxc", "/usr/libexec/lxc", "/usr/lib/lxc"}
-}
-
 func (h *host) driverPath(driver string) string {
 	if p := h.lookPath(driverProgram(driver)); p != "" || driver != config.DriverLXCUserNIC {
 		return p
 	}
-	for _, dir := range lxcUserNICDirs() {
+	for _, dir := range hostinfo.LXCDirs() {
 		if p := filepath.Join(dir, driver); h.exists(p) {
 			return h.path(p)
 		}
@@ -70,9 +66,20 @@ func (h *host) driverPath(driver string) string {
 }
 
 func checkNetworkProgram(ctx context.Context, h *host) []Finding {
+	found := h.networkProgram(ctx)
+	if h.cfg.Ports.Driver == config.PortsPesto {
+		found = append(found, h.pesto(ctx)...)
+	}
+	return found
+}
+
+// networkProgram looks for the program of the network driver.
+func (h *host) networkProgram(ctx context.Context) []Finding {
 	driver := h.cfg.Network.Driver
 	if driver == config.DriverAuto {
-		return []Finding{h.autoDriver(ctx)}
+		if driver = h.cfg.Ports.NeedsNetwork(); driver == "" {
+			return []Finding{h.autoDriver(ctx)}
+		}
 	}
 	program := driverProgram(driver)
 	if program == "" {
@@ -95,7 +102,57 @@ func checkNetworkProgram(ctx context.Context, h *host) []Finding {
 		}
 		return []Finding{pass("network driver %s: %s", driver, version).with(map[string]string{"driver": driver, "path": path})}
 	}
+	if driver == config.DriverLXCUserNIC {
+		if f, ok := h.lxcPermission(); !ok {
+			return []Finding{f}
+		}
+	}
 	return []Finding{pass("network driver %s: %s", driver, path).with(map[string]string{"driver": driver, "path": path})}
+}
+
+// lxcPermission tells whether the account may have an interface on the bridge, by a row of its own. Rows of groups are
+// left to lxc-user-nic, for which groups count that passwd does not tell.
+func (h *host) lxcPermission() (Finding, bool) {
+	bridge := h.cfg.Network.LXCBridge
+	account, ok, err := h.account()
+	if !ok || err != nil {
+		return Finding{}, true // the account's check says so
+	}
+	setUp := func(f Finding) (Finding, bool) {
+		f.fix.add(asRoot(h.self() + " host setup --user " + account.Name + " --lxc-user-nic=" + bridge))
+		return f, false
+	}
+	b, err := os.ReadFile(h.path(hostinfo.LXCUsernetFile))
+	if err != nil {
+		return setUp(fail("network driver %s: %s: %v", config.DriverLXCUserNIC, hostinfo.LXCUsernetFile, errors.Unwrap(err)))
+	}
+	allowed := slices.ContainsFunc(hostinfo.ParseLXCUsernet(b), func(r hostinfo.LXCUsernetRow) bool {
+		return r.Bridge == bridge && r.Count > 0 && (r.Owner == account.Name || strings.HasPrefix(r.Owner, "@"))
+	})
+	if !allowed {
+		return setUp(fail("network driver %s: no row of %s lets %s have an interface on %s",
+			config.DriverLXCUserNIC, hostinfo.LXCUsernetFile, account.Name, bridge))
+	}
+	if !h.exists("/sys/class/net/" + bridge + "/bridge") {
+		return setUp(fail("network driver %s: the host has no bridge %s (network.lxcBridge)", config.DriverLXCUserNIC, bridge))
+	}
+	return Finding{}, true
+}
+
+// pesto asks pasta for the option that pesto needs, by using it: versions are dates, and distributions patch.
+func (h *host) pesto(ctx context.Context) []Finding {
+	way := "# or forward ports by another driver: ports.driver: " + config.PortsBuiltin
+	if h.lookPath(config.PortsPesto) == "" {
+		return []Finding{fail("port driver pesto: program not found on PATH; it comes with passt 2026_05_07 or later").hint(way)}
+	}
+	pasta := h.lookPath(config.DriverPasta)
+	if pasta == "" {
+		return nil // said already
+	}
+	if _, err := h.run(ctx, pasta, "--conf-path="+os.DevNull, "--version"); err != nil {
+		return []Finding{fail("port driver pesto: %s does not know --conf-path; want passt 2026_05_07 or later", pasta).hint(way)}
+	}
+	return []Finding{pass("port driver pesto: pasta knows --conf-path")}
 }
 
 // autoDriver tells which driver network.driver auto will be.
@@ -126,7 +183,7 @@ func (h *host) programVersion(ctx context.Context, path string) (string, error) 
 
 // checkTun opens the device that gives the node its interface; opening alone makes nothing.
 func checkTun(_ context.Context, h *host) []Finding {
-	if h.cfg.Network.Driver == config.DriverLXCUserNIC {
+	if d := h.cfg.Network.Driver; d == config.DriverLXCUserNIC || d == config.DriverNone {
 		return []Finding{pass("network driver %s needs no %s", h.cfg.Network.Driver, hostinfo.TunDevice)}
 	}
 	f, err := os.OpenFile(h.path(hostinfo.TunDevice), os.O_RDWR|unix.O_CLOEXEC, 0)

@@ -153,6 +153,9 @@ type Network struct {
 	Address   string   `json:"address,omitempty"`
 	MTU       int      `json:"mtu,omitempty"`
 	DNS       []string `json:"dns,omitempty"`
+	// PortDriver forwards ports of the host; PortDriverReason is why it was chosen.
+	PortDriver       string `json:"portDriver,omitempty"`
+	PortDriverReason string `json:"portDriverReason,omitempty"`
 }
 
 // Cgroup is the node's subtree.

@@ -144,20 +144,6 @@ func TestAgainAndAgain(t *testing.T) {
 	}
 }
 
-// TestBuiltinNetwork: without any network program the driver that is built in does the work.
-func TestBuiltinNetwork(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "e2e-gvisor", "--set", "network.driver=gvisor-tap-vsock")
-	n.up()
-	assert.Equal(t, n.status().Network.Driver, "gvisor-tap-vsock")
-	n.importImage()
-	n.apply(fmt.Sprintf(webManifest, 30282))
-	n.waitPod("web")
-	n.answers(30282)
-	n.down()
-	noTrace(t, n.name)
-}
-
 // TestTwoStartsAtOnce: of several starts of one name one wins, and the others say who has it.
 func TestTwoStartsAtOnce(t *testing.T) {
 	t.Parallel()

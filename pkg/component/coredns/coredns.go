@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -39,7 +40,7 @@ func render(e component.Env) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster.dnsAddress: %w", err)
 	}
-	corefile, err := Corefile(e.Config.Cluster.Domain, e.Config.Network.HostAddress)
+	corefile, err := Corefile(e.Config.Cluster.Domain, e.Config.Network.HostAddress, len(e.NameServers) > 0)
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +60,9 @@ func render(e component.Env) ([]byte, error) {
 }
 
 // Corefile returns CoreDNS's configuration for a cluster domain, and config.HostName for hostAddress. Other names go to the
-// servers in the pod's resolv.conf, which is the kubelet's.
-func Corefile(domain, hostAddress string) (string, error) {
+// servers in the pod's resolv.conf, which is the kubelet's; with no servers there, CoreDNS would refuse to start, and
+// forward is false.
+func Corefile(domain, hostAddress string, forward bool) (string, error) {
 	if domain == "" || strings.ContainsAny(domain, " \t\r\n{}\"#") {
 		return "", fmt.Errorf("cluster.domain: %q is not a domain", domain)
 	}
@@ -89,6 +91,12 @@ func Corefile(domain, hostAddress string) (string, error) {
 		"    loadbalance",
 		"}",
 		"",
+	}
+	if !forward {
+		lines = slices.DeleteFunc(lines, func(l string) bool {
+			plugin, _, _ := strings.Cut(strings.TrimSpace(l), " ")
+			return plugin == "forward" || plugin == "loop"
+		})
 	}
 	return strings.Join(lines, "\n"), nil
 }

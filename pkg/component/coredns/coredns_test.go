@@ -70,3 +70,14 @@ func TestManifestsRefuse(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 }
+
+// Without name servers CoreDNS would not start with the forward plugin.
+func TestCorefileForwardsWhereThereAreServers(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	e.NameServers = nil
+	data, err := Manifests(e)
+	assert.NilError(t, err)
+	assert.Assert(t, !strings.Contains(string(data), "forward ."))
+	assert.Assert(t, strings.Contains(string(data), "kubernetes cluster.local"))
+}

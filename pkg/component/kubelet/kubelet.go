@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
@@ -28,9 +29,9 @@ const LabelUnenforced = "rootlessnode.dev/unenforced"
 
 // Render returns the kubelet's files and arguments: its configuration, its kubeconfig and the resolv.conf of pods.
 func Render(e component.Env) (component.Rendered, error) {
-	config, configErr := renderConfig(e)
+	settings, configErr := renderConfig(e)
 	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.KubeletClient, e.APIServerURL, apiserver.ClusterName(e))
-	resolv, resolvErr := resolvConf(e.NameServers)
+	resolv, resolvErr := resolvConf(e.NameServers, e.Config.Network.Driver == config.DriverNone)
 	if err := errors.Join(configErr, kubeconfigErr, resolvErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
@@ -56,7 +57,7 @@ func Render(e component.Env) (component.Rendered, error) {
 			{Path: layout.InsideContainerLogs, Mode: 0o755},
 		},
 		Files: []component.File{
-			{Path: configFile, Mode: 0o600, Data: config},
+			{Path: configFile, Mode: 0o600, Data: settings},
 			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
 			{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolv},
 		},
@@ -95,8 +96,8 @@ func joinLabels(labels map[string]string) string {
 
 // resolvConf is what pods with dnsPolicy Default get as /etc/resolv.conf. A server on loopback would be another one in
 // each network namespace, so that none is let through.
-func resolvConf(servers []string) ([]byte, error) {
-	if len(servers) == 0 {
+func resolvConf(servers []string, noneIsRight bool) ([]byte, error) {
+	if len(servers) == 0 && !noneIsRight {
 		return nil, errors.New("no name servers for pods")
 	}
 	var b bytes.Buffer

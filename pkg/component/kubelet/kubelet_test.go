@@ -96,7 +96,7 @@ func TestLabels(t *testing.T) {
 
 func TestResolvConf(t *testing.T) {
 	t.Parallel()
-	data, err := resolvConf([]string{"10.0.2.3", "2001:db8::53"})
+	data, err := resolvConf([]string{"10.0.2.3", "2001:db8::53"}, false)
 	assert.NilError(t, err)
 	assert.Equal(t, string(data), "nameserver 10.0.2.3\nnameserver 2001:db8::53\n")
 
@@ -107,7 +107,10 @@ func TestResolvConf(t *testing.T) {
 		"unexpected char":  {"resolver.example.com"},
 		"ParseAddr(\"x\")": {"x", "127.0.0.1"},
 	} {
-		_, err := resolvConf(servers)
+		_, err := resolvConf(servers, false)
 		assert.ErrorContains(t, err, want)
 	}
+	data, err = resolvConf(nil, true)
+	assert.NilError(t, err)
+	assert.Equal(t, len(data), 0, "a node without an uplink has nobody to ask")
 }

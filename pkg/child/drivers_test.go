@@ -1,0 +1,61 @@
+package child
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// Every driver that the config knows, auto apart, has a child's side.
+func TestDriversHaveAChildSide(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{config.DriverSlirp, config.DriverGvisor, config.DriverPasta, config.DriverLXCUserNIC, config.DriverVPNKit, config.DriverNone} {
+		d, err := networkDriver(name, layout.Runtime{})
+		assert.NilError(t, err, name)
+		assert.Assert(t, d != nil)
+	}
+	for _, name := range []string{config.PortsBuiltin, config.DriverSlirp, config.DriverGvisor, config.PortsPesto} {
+		d, err := portDriver(name)
+		assert.NilError(t, err, name)
+		assert.Assert(t, d != nil)
+	}
+	d, err := portDriver(config.DriverNone)
+	assert.Assert(t, d == nil && err == nil)
+	_, err = portDriver(config.DriverAuto)
+	assert.Error(t, err, `port driver "auto" is unknown`)
+	_, err = networkDriver(config.DriverAuto, layout.Runtime{})
+	assert.Error(t, err, `network driver "auto" is unknown`)
+}
+
+type dhcp struct{ network.ChildDriver }
+
+func (dhcp) ConfigureNetworkChild(m *messages.ParentInitNetworkDriverCompleted, _ string) (string, error) {
+	m.IP, m.Netmask, m.Gateway, m.DNS = "10.0.3.7", 24, "10.0.3.1", []string{"10.0.3.1"}
+	return "eth0", nil
+}
+
+// What the child learns by DHCP reaches the node role in place of what the parent could not know.
+func TestLearnUplink(t *testing.T) {
+	t.Parallel()
+	rt := layout.Runtime{Dir: t.TempDir()}
+	n := &nodeRole{rt: rt}
+	n.handover.Network = layout.NetworkInfo{Driver: "lxc-user-nic", Ports: "builtin", MTU: 1500}
+	assert.NilError(t, n.learnUplink(), "nothing was learned")
+	assert.Equal(t, n.handover.Network.IP, "")
+
+	d := recording{dhcp{}, filepath.Join(rt.Dir, "uplink.json")}
+	dev, err := d.ConfigureNetworkChild(&messages.ParentInitNetworkDriverCompleted{MTU: 1400}, "")
+	assert.NilError(t, err)
+	assert.Equal(t, dev, "eth0")
+	assert.NilError(t, n.learnUplink())
+	assert.DeepEqual(t, n.handover.Network, layout.NetworkInfo{
+		Driver: "lxc-user-nic", Ports: "builtin", Interface: "eth0", IP: "10.0.3.7", PrefixLen: 24, Gateway: "10.0.3.1",
+		DNS: []string{"10.0.3.1"}, MTU: 1400,
+	})
+}

@@ -1,0 +1,152 @@
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+)
+
+// What lxc-user-nic needs: a row that lets the account have interfaces on a bridge (lxc-usernet(5)), and the bridge,
+// with a DHCP server and a way out. LXC's own lxc-net makes all that; we have it do so and do not do it ourselves.
+const (
+	lxcStep    = "lxc-user-nic"
+	lxcService = "lxc-net"
+	lxcBridge  = "bridge" // a key of the record
+	// lxcInterfaces is how many interfaces the account may have on the bridge, one a node.
+	lxcInterfaces = 10
+)
+
+// lxcNicStep lets the account's nodes use the network driver lxc-user-nic.
+func lxcNicStep(p *Plan) (Step, error) {
+	e := p.env
+	bridge := e.LXCUserNIC
+	if bridge == "" { // what was asked for once stays asked for: a restart of the host takes the bridge away
+		bridge = p.record.Steps[lxcStep].After[lxcBridge]
+	}
+	if bridge == "" && !p.record.has(lxcStep) { // a row without a bridge is left of a run that failed
+		return Step{}, nil
+	}
+	row := fmt.Sprintf("%s veth %s %d", e.User, bridge, lxcInterfaces)
+	s := Step{
+		Name: lxcStep, Title: fmt.Sprintf("let %s connect to the bridge %s", e.User, bridge),
+		Why: "network.driver lxc-user-nic takes an interface on a bridge of the host",
+		Needed: func() (bool, error) {
+			return bridge != "" && (!e.mayUseBridge(bridge) || !e.hasBridge(bridge)), nil
+		},
+		Do:   func(ctx context.Context) error { return p.setUpLXC(ctx, bridge, row) },
+		Undo: func(ctx context.Context) error { return p.undoLXC(ctx) },
+	}
+	if !e.mayUseBridge(bridge) {
+		s.Commands = append(s.Commands, fmt.Sprintf("echo %s >> %s", hostinfo.Quote(row), hostinfo.LXCUsernetFile))
+	}
+	if !e.hasBridge(bridge) {
+		s.Commands = append(s.Commands, strings.Join(e.lxcNet(true), " "))
+	}
+	if !e.systemd {
+		s.Note = "without systemd the bridge lasts until the host is started again: run host setup at boot"
+	}
+	return s, nil
+}
+
+func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
+	e := p.env
+	if err := e.lxcProgram(); err != nil {
+		return err
+	}
+	if !e.mayUseBridge(bridge) {
+		if err := os.MkdirAll(filepath.Dir(e.path(hostinfo.LXCUsernetFile)), 0o755); err != nil {
+			return err
+		}
+		if err := e.appendRow(hostinfo.LXCUsernetFile, row); err != nil {
+			return err
+		}
+		p.record.add(lxcStep, entry{Rows: map[string][]string{hostinfo.LXCUsernetFile: {row}}})
+	}
+	done := entry{After: map[string]string{lxcBridge: bridge}}
+	if e.hasBridge(bridge) {
+		p.record.add(lxcStep, done)
+		return nil
+	}
+	start := e.lxcNet(true)
+	if err := e.Run(ctx, start[0], start[1:]...); err != nil {
+		return fmt.Errorf("%s: %w", lxcService, err)
+	}
+	p.record.add(lxcStep, entry{Before: map[string]string{lxcService: "stopped"}, After: map[string]string{lxcService: "started"}})
+	if !e.hasBridge(bridge) {
+		return fmt.Errorf("there is no bridge %s, and %s has made another (LXC_BRIDGE in /etc/default/lxc-net)", bridge, lxcService)
+	}
+	p.record.add(lxcStep, done)
+	return nil
+}
+
+// lxcProgram complains unless lxc-user-nic is there and can do its work, which is root's.
+func (e *env) lxcProgram() error {
+	var dirs []string
+	for _, d := range hostinfo.LXCDirs() {
+		dirs = append(dirs, e.path(d))
+	}
+	path := hostinfo.FindProgram(lxcStep, dirs...)
+	if path == "" {
+		return fmt.Errorf("no program %s: %s", lxcStep, e.distro().InstallCommand([]string{lxcStep, "dnsmasq"}))
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_ISUID == 0 {
+		return fmt.Errorf("%s is not set-uid root, so it can give nobody an interface: chmod u+s %s", path, path)
+	}
+	return nil
+}
+
+// undoLXC takes the row back, and stops lxc-net if it was started for us and nobody may use it any more.
+func (p *Plan) undoLXC(ctx context.Context) error {
+	e, did := p.env, p.record.Steps[lxcStep]
+	faults := []error{e.removeRows(hostinfo.LXCUsernetFile, did.Rows[hostinfo.LXCUsernetFile])}
+	b, _ := os.ReadFile(e.path(hostinfo.LXCUsernetFile))
+	rest := strings.TrimSpace(string(b))
+	if rest == "" && e.exists(hostinfo.LXCUsernetFile) && len(did.Rows) > 0 {
+		faults = append(faults, os.Remove(e.path(hostinfo.LXCUsernetFile)))
+	}
+	if did.Before[lxcService] == "stopped" && rest == "" {
+		stop := e.lxcNet(false)
+		faults = append(faults, e.Run(ctx, stop[0], stop[1:]...))
+	}
+	return errors.Join(faults...)
+}
+
+// lxcNet is the command that starts or stops LXC's bridge.
+func (e *env) lxcNet(start bool) []string {
+	if e.systemd {
+		return []string{"systemctl", map[bool]string{true: "enable", false: "disable"}[start], "--now", lxcService + ".service"}
+	}
+	program := "/usr/libexec/lxc/" + lxcService // of LXC since 3.0
+	for _, dir := range hostinfo.LXCDirs() {
+		if p := filepath.Join(dir, lxcService); e.exists(p) {
+			program = p
+			break
+		}
+	}
+	return []string{program, map[bool]string{true: "start", false: "stop"}[start]}
+}
+
+func (e *env) hasBridge(name string) bool { return e.exists("/sys/class/net/" + name + "/bridge") }
+
+// mayUseBridge tells whether a row of lxc-usernet(5) gives the account an interface on the bridge.
+func (e *env) mayUseBridge(bridge string) bool {
+	b, err := os.ReadFile(e.path(hostinfo.LXCUsernetFile))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(hostinfo.ParseLXCUsernet(b), func(r hostinfo.LXCUsernetRow) bool {
+		return r.Owner == e.User && r.Type == "veth" && r.Bridge == bridge && r.Count > 0
+	})
+}

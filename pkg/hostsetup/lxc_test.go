@@ -1,0 +1,125 @@
+package hostsetup
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// withLXC is a host with the Debian package lxc.
+func withLXC(t *testing.T, systemd bool) *fakeHost {
+	t.Helper()
+	f := newHost(t, systemd)
+	f.write("usr/libexec/lxc/lxc-user-nic", "")
+	f.write("usr/libexec/lxc/lxc-net", "")
+	assert.NilError(t, os.Chmod(f.path("usr/libexec/lxc/lxc-user-nic"), 0o755|os.ModeSetuid))
+	f.o.LXCUserNIC = "lxcbr0"
+	return f
+}
+
+// lxc returns the step, as the host is now.
+func (f *fakeHost) lxc() (*Plan, Step) {
+	f.t.Helper()
+	p, err := NewPlan(f.o)
+	assert.NilError(f.t, err)
+	for _, s := range p.Steps {
+		if s.Name == lxcStep {
+			return p, s
+		}
+	}
+	return p, Step{}
+}
+
+func (f *fakeHost) usernet() string {
+	b, _ := os.ReadFile(f.path("etc/lxc/lxc-usernet"))
+	return string(b)
+}
+
+func TestLXCUserNIC(t *testing.T) {
+	t.Parallel()
+	for _, systemd := range []bool{false, true} {
+		f := withLXC(t, systemd)
+		start, stop := "lxc-net start", "lxc-net stop"
+		if systemd {
+			start, stop = "systemctl enable --now lxc-net.service", "systemctl disable --now lxc-net.service"
+		}
+		p, s := f.lxc()
+		script, err := p.Script()
+		assert.NilError(t, err)
+		assert.Assert(t, cmp.Contains(script, "echo 'dev veth lxcbr0 10' >> /etc/lxc/lxc-usernet\n"))
+		assert.Assert(t, cmp.Contains(script, start+"\n"))
+		assert.NilError(t, s.Do(context.Background()))
+		assert.Equal(t, f.usernet(), "dev veth lxcbr0 10\n")
+		assert.DeepEqual(t, f.commands, []string{start})
+		assert.NilError(t, p.record.save())
+
+		f.o.LXCUserNIC = "" // asked for once
+		p, s = f.lxc()
+		needed, err := s.Needed()
+		assert.NilError(t, err)
+		assert.Assert(t, !needed, "done already")
+		f.remove("sys/class/net/lxcbr0") // as a restart of the host does
+		needed, err = s.Needed()
+		assert.NilError(t, err)
+		assert.Assert(t, needed)
+		assert.NilError(t, s.Do(context.Background()))
+		assert.Equal(t, f.usernet(), "dev veth lxcbr0 10\n", "the row is there once")
+
+		assert.NilError(t, p.Undo(context.Background(), func(Result) {}))
+		assert.Equal(t, f.usernet(), "")
+		assert.Equal(t, f.commands[len(f.commands)-1], stop)
+		_, s = f.lxc()
+		assert.Equal(t, s.Name, "", "nothing is left to be done or undone")
+	}
+}
+
+// What others may use stays, and so does what was there before.
+func TestLXCUserNICUndoesItsOwn(t *testing.T) {
+	t.Parallel()
+	f := withLXC(t, false)
+	f.write("etc/lxc/lxc-usernet", "other veth lxcbr0 2")
+	p, s := f.lxc()
+	assert.NilError(t, s.Do(context.Background()))
+	assert.Equal(t, f.usernet(), "other veth lxcbr0 2\ndev veth lxcbr0 10\n")
+	assert.NilError(t, p.Undo(context.Background(), func(Result) {}))
+	assert.Equal(t, f.usernet(), "other veth lxcbr0 2\n")
+	assert.DeepEqual(t, f.commands, []string{"lxc-net start"})
+}
+
+func TestLXCUserNICRefuses(t *testing.T) {
+	t.Parallel()
+	f := withLXC(t, false)
+	assert.NilError(t, os.Chmod(f.path("usr/libexec/lxc/lxc-user-nic"), 0o755))
+	_, s := f.lxc()
+	assert.ErrorContains(t, s.Do(context.Background()), "is not set-uid root")
+
+	f.remove("usr/libexec/lxc")
+	assert.Error(t, s.Do(context.Background()), "no program lxc-user-nic: apt-get install -y dnsmasq-base lxc")
+
+	f = withLXC(t, false)
+	f.o.LXCUserNIC = "br7"
+	p, s := f.lxc()
+	assert.ErrorContains(t, s.Do(context.Background()), "there is no bridge br7, and lxc-net has made another")
+
+	// A bridge that cannot be had is not asked for again by itself, and its row is taken back by an undo.
+	assert.NilError(t, p.record.save())
+	f.o.LXCUserNIC = ""
+	p, s = f.lxc()
+	needed, err := s.Needed()
+	assert.NilError(t, err)
+	assert.Assert(t, !needed)
+	assert.NilError(t, p.Undo(context.Background(), func(Result) {}))
+	assert.Equal(t, f.usernet(), "")
+
+	for _, name := range []string{"a b", "x;y", strings.Repeat("b", 16), "-b"} {
+		f.o.LXCUserNIC = name
+		_, err := NewPlan(f.o)
+		assert.ErrorIs(t, err, errdefs.ErrConfig)
+	}
+}

@@ -1,0 +1,85 @@
+package parent
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/gvisortapvsock"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/pasta"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// resolvePorts returns the port driver that c means on this host, and why. Auto is builtin with every network: it is the
+// only driver that has IPv6 with all of them, and of those measured the fastest (docs/network-drivers.md). What a host
+// may lack is the program by which it keeps the clients' addresses; that is said.
+func resolvePorts(c *config.NodeConfig, find func(program string) string) (driver, why string) {
+	if d := c.Ports.Driver; d != config.DriverAuto && d != "" {
+		return d, "asked for"
+	}
+	why = fmt.Sprintf("auto: works with every network driver, %s here", c.Network.Driver)
+	if !c.Ports.SourceIPTransparent {
+		return config.PortsBuiltin, why
+	}
+	for _, program := range []string{"nft", "iptables"} {
+		if find(program) != "" {
+			return config.PortsBuiltin, why + "; keeps the addresses of TCP clients by " + program
+		}
+	}
+	return config.PortsBuiltin, why + "; neither nft nor iptables is found to keep the addresses of TCP clients"
+}
+
+// findSystemProgram looks where withSbin lets RootlessKit look.
+func findSystemProgram(program string) string {
+	var places []string
+	for _, dir := range hostinfo.SbinDirs() {
+		places = append(places, filepath.Join(dir, program))
+	}
+	if p := findProgram(program, places); p != program {
+		return p
+	}
+	return ""
+}
+
+// portSocket is where the network's program is told of ports, if driver is the port driver; else "", and it is not.
+func (r *run) portSocket(driver string) string {
+	switch {
+	case r.Config.Ports.Driver != driver:
+		return ""
+	case driver == config.DriverSlirp:
+		return filepath.Join(r.Runtime.StateDir(), ".s4nn.sock")
+	}
+	return filepath.Join(r.Runtime.StateDir(), ".pasta.sock")
+}
+
+// portDriver makes RootlessKit's parent driver for forwarded ports; nil for none. Config.Ports.Driver is resolved.
+func (r *run) portDriver() (port.ParentDriver, error) {
+	var (
+		d   port.ParentDriver
+		err error
+		p   = r.Config.Ports
+	)
+	switch p.Driver {
+	case config.DriverNone:
+		return nil, nil
+	case config.PortsBuiltin:
+		d, err = builtin.NewParentDriver(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent, "auto")
+	case config.DriverSlirp:
+		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))
+	case config.DriverGvisor:
+		d, err = gvisortapvsock.NewParentDriver(r.LogWriter, r.Runtime.StateDir())
+	case config.PortsPesto:
+		d, err = pasta.NewParentDriver(r.LogWriter, config.PortsPesto, r.portSocket(p.Driver), r.Config.Network.IPv6)
+	default:
+		err = fmt.Errorf("the driver is unknown")
+	}
+	if err != nil {
+		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("port driver %s: %w", p.Driver, err))
+	}
+	return d, nil
+}

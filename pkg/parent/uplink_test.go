@@ -1,0 +1,105 @@
+package parent
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// uplinks are the drivers with a process of the host, and a pattern of that process's name.
+func uplinks() map[string]string {
+	return map[string]string{config.DriverSlirp: "slirp4netns", config.DriverPasta: "^(pasta|passt)"}
+}
+
+// uplinkPID is the pid of the process that carries the network: a child of the parent, although pasta puts itself into
+// the background.
+func uplinkPID(t *testing.T, cmd *exec.Cmd, pattern string) int {
+	t.Helper()
+	out, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid), pattern).Output()
+	assert.NilError(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	assert.NilError(t, err)
+	return pid
+}
+
+// TestUplinkKilled: the end of the network's process stops the node, and says so.
+func TestUplinkKilled(t *testing.T) {
+	t.Parallel()
+	for driver, pattern := range uplinks() {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			testutil.Require(t, testutil.Program(driver))
+			r := newRig(t)
+			r.cfg.Network.Driver = driver
+			cmd, output := r.start("")
+			cgroup, _ := r.ready()
+			assert.NilError(t, syscall.Kill(uplinkPID(t, cmd, pattern), syscall.SIGKILL))
+			assert.Equal(t, r.ends(cmd, output), errdefs.ExitComponent)
+			assert.Assert(t, cmp.Contains(output.String(), "the network's process ("+driver))
+			assert.Assert(t, cmp.Contains(output.String(), "killed"))
+			r.gone(cgroup)
+		})
+	}
+}
+
+// TestUplinkEnds: nothing of the network is left after an orderly stop, whether the stop came to the node alone or, as
+// from a terminal, to the network's process as well.
+func TestUplinkEnds(t *testing.T) {
+	t.Parallel()
+	for driver, pattern := range uplinks() {
+		for _, all := range []bool{false, true} {
+			t.Run(driver+map[bool]string{true: "/all", false: "/node"}[all], func(t *testing.T) {
+				t.Parallel()
+				testutil.Require(t, testutil.Program(driver))
+				r := newRig(t)
+				r.cfg.Network.Driver = driver
+				cmd, output := r.start("")
+				cgroup, _ := r.ready()
+				pid := uplinkPID(t, cmd, pattern)
+				assert.NilError(t, cmd.Process.Signal(syscall.SIGTERM))
+				if all {
+					err := syscall.Kill(pid, syscall.SIGTERM)
+					assert.Assert(t, err == nil || errors.Is(err, syscall.ESRCH), "%v", err)
+				}
+				assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
+				r.gone(cgroup)
+				assert.Assert(t, !lives(pid), "the network's process is left")
+				_, err := os.Stat(r.data.LastExit())
+				assert.Assert(t, errors.Is(err, os.ErrNotExist), "a stop that was asked for is no fault")
+			})
+		}
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	for stat, want := range map[string]struct {
+		name string
+		ppid int
+	}{
+		"12 (passt.avx2) S 7 12 12 0 -1":  {"passt.avx2", 7},
+		"12 (a) b (c)) S 9 12 12 0 -1":    {"a) b (c)", 9},
+		"":                                {},
+		"12 (x":                           {},
+		"12 (x) S":                        {},
+		"12 (x) S y 1":                    {},
+		")(":                              {},
+		"1 () R 0 1":                      {"", 0},
+		"12 (slirp4netns) S 1 12 12 0 -1": {"slirp4netns", 1},
+	} {
+		name, ppid := parseStat(stat)
+		assert.Equal(t, name, want.name, stat)
+		assert.Equal(t, ppid, want.ppid, stat)
+	}
+}

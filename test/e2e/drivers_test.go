@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+)
+
+// lxcBridge: the account may have an interface on LXC's bridge, and the bridge is there.
+var lxcBridge = testutil.Requirement{Name: "lxc-bridge", Check: func() error {
+	const bridge = "lxcbr0"
+	if _, err := os.Stat("/sys/class/net/" + bridge + "/bridge"); err != nil {
+		return err
+	}
+	me, err := user.Current()
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(hostinfo.LXCUsernetFile)
+	if err != nil {
+		return err
+	}
+	for _, r := range hostinfo.ParseLXCUsernet(b) {
+		if r.Owner == me.Username && r.Bridge == bridge {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no row for %s", hostinfo.LXCUsernetFile, me.Username)
+}}
+
+// TestNetworkDrivers: a node with each network driver, and each port driver of a network, does what docs/network-drivers.md
+// says of it. slirp4netns with builtin ports is what all other tests run with.
+func TestNetworkDrivers(t *testing.T) {
+	t.Parallel()
+	for i, d := range []struct {
+		network, ports string
+		needs          []testutil.Requirement
+		// offline: there is no way out.
+		offline bool
+	}{
+		{network: "pasta", ports: "auto", needs: []testutil.Requirement{testutil.Program("pasta")}},
+		{network: "gvisor-tap-vsock", ports: "gvisor-tap-vsock"},
+		{network: "slirp4netns", ports: "slirp4netns", needs: []testutil.Requirement{testutil.Program("slirp4netns")}},
+		{network: "lxc-user-nic", ports: "auto", needs: []testutil.Requirement{lxcBridge}},
+		{network: "none", ports: "auto", offline: true},
+	} {
+		t.Run(d.network+" with ports by "+d.ports, func(t *testing.T) {
+			t.Parallel()
+			testutil.Require(t, d.needs...)
+			n := newNode(t, fmt.Sprintf("e2e-net%d", i), "--set", "network.driver="+d.network, "--set", "ports.driver="+d.ports)
+			n.up()
+			s := n.status().Network
+			assert.Equal(t, s.Driver, d.network)
+			assert.Assert(t, s.Address != "" && s.Interface != "" && s.PortDriverReason != "", "%+v", s)
+			if d.ports != "auto" {
+				assert.Equal(t, s.PortDriver, d.ports)
+			}
+			port := 30290 + i
+			n.importImage()
+			n.apply(fmt.Sprintf(webManifest, port))
+			n.waitPod("web")
+			n.answers(port)
+			n.clusterDNS()
+			n.wayOut(!d.offline)
+			n.hostLoopbackIsClosed()
+			n.down()
+			noTrace(t, n.name)
+		})
+	}
+}
+
+func (n *testNode) clusterDNS() {
+	n.t.Helper()
+	eventually(n.t, podLimit, "the Service's name resolves in a pod", func() error {
+		return n.fetch("web.default.svc.cluster.local", "hello")
+	})
+}
+
+// fetch asks a web server from within the pod web.
+func (n *testNode) fetch(host, want string) error {
+	out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--", "netprobe", "get", "http://"+host+"/")
+	if code != 0 || !strings.Contains(out, want) {
+		return fmt.Errorf("exit %d: %s%s", code, out, stderr)
+	}
+	return nil
+}
+
+// serve answers at an address of the host until the test ends, and returns the address with its port.
+func (n *testNode) serve(ip, text string) string {
+	n.t.Helper()
+	l, err := net.Listen("tcp4", net.JoinHostPort(ip, "0"))
+	assert.NilError(n.t, err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, text) // the asker sees what is missing
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(l) }()
+	n.t.Cleanup(func() { assert.Check(n.t, server.Close()); <-done })
+	return l.Addr().String()
+}
+
+// wayOut: a pod reaches an address of the host that is not loopback, if there is a way out.
+func (n *testNode) wayOut(is bool) {
+	n.t.Helper()
+	ip := hostAddress(n.t)
+	if ip == "" {
+		n.t.Log("this host has no address but loopback")
+		return
+	}
+	err := n.fetch(n.serve(ip, "hello from the host"), "hello from the host")
+	if is {
+		assert.NilError(n.t, err)
+	} else {
+		assert.ErrorContains(n.t, err, "netprobe: ")
+	}
+}
+
+// hostLoopbackIsClosed: what listens on the host's loopback is not reached at the gateway's address, nor at the node's.
+func (n *testNode) hostLoopbackIsClosed() {
+	n.t.Helper()
+	_, port, err := net.SplitHostPort(n.serve("127.0.0.1", "the host's own"))
+	assert.NilError(n.t, err)
+	route := strings.Fields(n.run(podLimit, "exec", "--", "ip", "-4", "route", "show", "default"))
+	assert.Assert(n.t, len(route) > 2 && route[1] == "via", "%v", route)
+	for _, ip := range []string{route[2], n.status().Network.Address} {
+		err := n.fetch(net.JoinHostPort(ip, port), "the host's own")
+		if err == nil {
+			err = errors.New("answered")
+		}
+		assert.Assert(n.t, cmp.Contains(err.Error(), "netprobe: "), "the host's loopback at %s", ip)
+	}
+}
