@@ -3,6 +3,7 @@
 //
 //	netprobe get URL      prints the answer; fails unless its status is 200
 //	netprobe lookup NAME  prints the addresses
+//	netprobe serve PORT   answers "hello from HOSTNAME" by HTTP, and over UDP whatever it gets
 package main
 
 import (
@@ -19,10 +20,10 @@ const limit = 5 * time.Second
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME")
+		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | serve PORT")
 		os.Exit(2)
 	}
-	run := map[string]func(string) error{"get": get, "lookup": lookup}[os.Args[1]]
+	run := map[string]func(string) error{"get": get, "lookup": lookup, "serve": serve}[os.Args[1]]
 	if run == nil {
 		fmt.Fprintln(os.Stderr, "netprobe: unknown verb", os.Args[1])
 		os.Exit(2)
@@ -54,4 +55,33 @@ func lookup(name string) error {
 		fmt.Println(a)
 	}
 	return err
+}
+
+func serve(port string) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	udp, err := net.ListenPacket("udp", ":"+port)
+	if err != nil {
+		return err
+	}
+	defer udp.Close()
+	go echo(udp)
+	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "hello from %s", name) // who asks sees what is missing
+	})}
+	return server.ListenAndServe()
+}
+
+// echo sends datagrams back until the socket is closed.
+func echo(c net.PacketConn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo(buf[:n], from) // a datagram may be lost
+	}
 }
