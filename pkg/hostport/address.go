@@ -35,7 +35,7 @@ func addAddress(index int, ip netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // nothing was written to it that could get lost
 	if err := unix.Sendto(fd, newAddress(index, ip), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) 
 			case !counts && there:
 				delete(known, k)
 				fn(PodEvent{Gone: true, Pod: p})
-			case counts && !(there && reflect.DeepEqual(old, p)):
+			case counts && (!there || !reflect.DeepEqual(old, p)):
 				known[k] = p
 				fn(PodEvent{Pod: p})
 			}

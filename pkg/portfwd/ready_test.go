@@ -76,7 +76,7 @@ func TestRestartWaitsForAllSources(t *testing.T) {
 
 		ends, pods := hand[EndpointSink](), hand[PodSink]()
 		o.Endpoints, o.Pods, o.Config.Static = ends, pods, nil
-		f = start(t, o)
+		start(t, o)
 		endSink, podSink := <-ends.sink, <-pods.sink
 		time.Sleep(time.Hour)
 		synctest.Wait()

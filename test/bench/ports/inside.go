@@ -108,7 +108,7 @@ func (r *insideRole) start() error {
 		return err
 	}
 	r.done.Go(func() {
-		defer os.Remove(kubeconfig)
+		defer func() { _ = os.Remove(kubeconfig) }() // in a directory that goes as a whole
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			n, err := strconv.Atoi(lines.Text())
 			if err != nil {

@@ -66,8 +66,7 @@ func serve(port string) error {
 	if err != nil {
 		return err
 	}
-	defer udp.Close()
-	go echo(udp)
+	go echo(udp) // until the process ends
 	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintf(w, "hello from %s", name) // who asks sees what is missing
 	})}
