@@ -58,6 +58,9 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := node.tidy(ctx); err != nil {
+		return err
+	}
 	start := time.Now()
 	result, err := o.execute(ctx, node, passes, expected)
 	// An interrupted run tidies up as well.
@@ -205,9 +208,9 @@ func (n testNode) importImages(ctx context.Context, archive string) error {
 	return err
 }
 
-// hostFiles are what specs about hostPath volumes leave in /tmp, which the node shares with the host. The suite of another
-// account could not write there.
-var hostFiles = []string{"/tmp/sub-path", "/tmp/test-file"}
+// hostFiles are what specs with hostPath volumes make in /tmp, which the node shares with the host, and leave there. The
+// suite of another account could not write to them.
+var hostFiles = []string{"/tmp/job-e2e", "/tmp/sub-path", "/tmp/test-file"}
 
 // tidy removes what specs, interrupted ones above all, left behind.
 func (n testNode) tidy(ctx context.Context) error {
@@ -215,5 +218,8 @@ func (n testNode) tidy(ctx context.Context) error {
 	defer cancel()
 	_, err := n.run(ctx, "kubectl", "delete", "namespace", "--selector=e2e-framework", "--ignore-not-found")
 	_, execErr := n.run(ctx, append([]string{"exec", "--", "rm", "-rf", "--"}, hostFiles...)...)
+	if execErr != nil {
+		execErr = fmt.Errorf("%w(files of another account's run: remove them as root)", execErr)
+	}
 	return errors.Join(err, execErr)
 }
