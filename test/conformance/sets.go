@@ -45,8 +45,8 @@ const (
 	alone       = "(Serial || Disruptive)"
 )
 
-// twoNodes are specs that fail, rather than skip themselves, on any cluster of one node.
-const twoNodes = "Conformance Tests should have at least two untainted nodes"
+// twoNodes are specs that fail, rather than skip themselves, on any cluster of one node: they ask for a second and say so.
+const twoNodes = "Conformance Tests should have at least two untainted nodes|Daemon set should rollback without unnecessary restarts"
 
 // labelsOf is the filter of each set; empty for an unknown one.
 func labelsOf(set string) string {
