@@ -63,12 +63,12 @@ func run(ctx context.Context, args []string) (err error) {
 	}
 	start := time.Now()
 	result, err := o.execute(ctx, node, passes, expected)
-	// An interrupted run tidies up as well.
-	err = errors.Join(err, node.tidy(context.WithoutCancel(ctx)))
+	// An interrupted run tidies up as well, and one that could not tidy up is judged all the same.
+	tidyErr := node.tidy(context.WithoutCancel(ctx))
 	if err != nil {
-		return err
+		return errors.Join(err, tidyErr)
 	}
-	return o.judge(result, expected, last, node, time.Since(start))
+	return errors.Join(o.judge(result, expected, last, node, time.Since(start)), tidyErr)
 }
 
 // inputs reads the files that a run is compared with, before it begins.

@@ -104,6 +104,25 @@ func TestRunAsExpected(t *testing.T) {
 	assert.Check(t, is.Contains(f.file(filepath.Join(f.dir, "rootlessnode-called")), "kubectl delete namespace"))
 }
 
+// What cannot be tidied up is told, and costs no outcome: it took an hour to get.
+func TestRunIsJudgedThoughTidyingFails(t *testing.T) {
+	t.Parallel()
+	f := newFakes(t, "ready")
+	f.report("parallel", "good", "passed")
+	f.report("serial")
+	// Tidying before the run succeeds, tidying after it does not.
+	f.program("rootlessnode", `#!/bin/sh
+case $3 in
+status) echo '{"state":"ready"}' ;;
+images) touch "$0-ran" ;;
+exec) [ ! -e "$0-ran" ] || { echo "cannot remove it" >&2; exit 1; } ;;
+esac
+`)
+	out, err := f.run("expectations: []\n")
+	assert.Check(t, is.ErrorContains(err, "cannot remove it"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, recordFile)), "passed\tgood\n"))
+}
+
 func TestRunWhereLimitsHold(t *testing.T) {
 	t.Parallel()
 	f := newFakes(t, "ready")
