@@ -26,11 +26,8 @@ build() {
 	mkdir -p "$1"
 	CGO_ENABLED=0 go -C test/conformance build -trimpath -o "$1/conformance" .
 	"$1/conformance" build -dir "$1" -pause "$out/share/rootlessnode/images/pause.tar"
-}
-
-# kind: machines with and without delegation have records of their own.
-kind() {
-	if "${as[@]}" "$rootlessnode" --name "$name" status -o json | grep -q '"unenforced"'; then echo hybrid; else echo delegated; fi
+	rm -rf "$1/recorded"
+	cp -r test/conformance/expectations.yaml test/conformance/recorded "$1/"
 }
 
 if [ "${1:-}" = build ]; then
@@ -47,36 +44,35 @@ if [ "$(id -u)" = 0 ]; then
 	as=("$rootlessnode" host enter --user "$account" --command --)
 	stage=$(mktemp -d /var/tmp/rootlessnode-conformance.XXXXXX)
 	trap 'rm -rf "$stage"' EXIT
-	chmod 0755 "$stage"
-	cp -r --reflink=auto "$cache/conformance" "$cache/programs" "$cache/images.tar" test/conformance/expectations.yaml "$stage/"
+	stage_suite "$cache" "$stage"
 	install -d -o "$account" "$stage/out"
 	kubectl=/usr/local/libexec/rootlessnode/kubectl
 else
 	rootlessnode=$out/bin/rootlessnode
 	as=(env)
 	stage=$cache
-	cp test/conformance/expectations.yaml "$stage/"
 	kubectl=$out/libexec/rootlessnode/kubectl
 	mkdir -p "$stage/out"
 fi
 "${as[@]}" "$rootlessnode" --name "$name" status >/dev/null || die 1 "node $name does not run" "make up"
 
-recorded=test/conformance/recorded/$(kind).txt
-if [ -e "$recorded" ]; then cp "$recorded" "$stage/last.txt"; fi
-chmod -R go+rX "$stage"
 args=(-dir "$stage" -out "$stage/out" -rootlessnode "$rootlessnode" -kubectl "$kubectl" -name "$name" -set "${SET:-all}"
-	-expectations "$stage/expectations.yaml" -last "$stage/last.txt")
+	-expectations "$stage/expectations.yaml" -records "$stage/recorded")
 [ -z "${FOCUS:-}" ] || args+=(-focus "$FOCUS")
 [ -z "${PROCS:-}" ] || args+=(-procs "$PROCS")
 
 code=0
 "${as[@]}" "$stage/conformance" run "${args[@]}" || code=$?
+rm -rf "$out/conformance"
 mkdir -p "$out/conformance"
 cp "$stage"/out/* "$out/conformance/" 2>/dev/null || true
 say "summary, JUnit, record and logs: $out/conformance"
-if [ -n "${RECORD:-}" ] && [ -e "$out/conformance/record.txt" ]; then
-	mkdir -p "$(dirname "$recorded")"
-	cp "$out/conformance/record.txt" "$recorded"
-	say "kept as $recorded"
+if [ -n "${RECORD:-}" ]; then
+	# Machines with and without delegation have records of their own.
+	for record in hybrid.txt delegated.txt; do
+		[ -e "$out/conformance/$record" ] || continue
+		cp "$out/conformance/$record" test/conformance/recorded/
+		say "kept as test/conformance/recorded/$record"
+	done
 fi
 exit "$code"

@@ -22,6 +22,13 @@ die() {
 build_needs='make:make gcc:gcc git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
 run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack'
 
+# stage_suite FROM TO: copies what `hack/conformance.sh build` left to where another account can read it.
+stage_suite() {
+	mkdir -p "$2"
+	(cd "$1" && cp -r --reflink=auto conformance programs images.tar expectations.yaml recorded "$2/")
+	chmod -R go+rX "$2"
+}
+
 # have NEED: a program on PATH or in the sbin directories, or a file.
 have() {
 	case $1 in

@@ -109,7 +109,6 @@ e2e() {
 	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(promises root)"
 		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}")
 	if [ "$(id -u)" != 0 ]; then
-		cp test/conformance/expectations.yaml "$suite/"
 		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
 			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
 		return
@@ -118,9 +117,7 @@ e2e() {
 	hack/install.sh "$out" "$stage"
 	install -m 0755 "$out/bin/embed" "$out/bin/e2e.test" "$stage/bin/"
 	install -m 0644 "$image" "$stage/busybox.tar"
-	mkdir "$stage/suite"
-	cp -r --reflink=auto "$suite/conformance" "$suite/programs" "$suite/images.tar" test/conformance/expectations.yaml "$stage/suite/"
-	chmod -R go+rX "$stage/suite"
+	stage_suite "$suite" "$stage/suite"
 	# The clone may lie where only root can read, so the account works in the stage.
 	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
 		"ROOTLESSNODE_E2E_SUITE=$stage/suite" \

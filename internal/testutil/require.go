@@ -5,6 +5,7 @@ package testutil
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,6 +93,15 @@ var UserNS = Requirement{"userns", func() error {
 		return fmt.Errorf("make a user namespace: %w: %s", err, out)
 	}
 	return nil
+}}
+
+// IPv6: something can listen on the IPv6 loopback.
+var IPv6 = Requirement{"ipv6", func() error {
+	l, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }}
 
 // Cgroup2: a cgroup2 tree is mounted somewhere.

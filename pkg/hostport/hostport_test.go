@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // roleAddress makes the test binary try EnsureAddress in namespaces of its own.
@@ -138,11 +140,7 @@ func TestRelayReachesChosenPorts(t *testing.T) {
 }
 
 func TestRelayReachesIPv6Loopback(t *testing.T) {
-	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
-		t.Skip("requirement: IPv6 on loopback")
-	} else {
-		assert.NilError(t, l.Close())
-	}
+	testutil.Require(t, testutil.IPv6)
 	port := hostService(t, "tcp6", "[::1]:0")
 	runRelay(t, serve(t, port), port)
 	c := dialNode(t, port)
@@ -209,6 +207,7 @@ func TestServeSurvivesNonsense(t *testing.T) {
 
 // The address is the node's alone, and only that address.
 func TestEnsureAddress(t *testing.T) {
+	testutil.Require(t, testutil.UserNS)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleAddress+"=169.254.100.1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -217,9 +216,6 @@ func TestEnsureAddress(t *testing.T) {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
 	out, err := cmd.CombinedOutput()
-	if errors.Is(err, syscall.EPERM) {
-		t.Skip("requirement: user namespaces")
-	}
 	assert.NilError(t, err, "%s", out)
 	assert.Equal(t, string(out), "169.254.100.1/32\n")
 }

@@ -22,6 +22,8 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 	"gotest.tools/v3/poll"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // These tests run RootlessKit's own API server and builtin driver, parent and child side, in this process and in one
@@ -165,11 +167,7 @@ func TestBuiltinBothProtocolsOfOneNumber(t *testing.T) {
 
 // A forward on all addresses of IPv4 leaves IPv6 alone, and one of each can be had at the same time.
 func TestBuiltinWildcardKeepsToItsFamily(t *testing.T) {
-	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
-		t.Skip("requirement: IPv6 on loopback")
-	} else {
-		assert.NilError(t, l.Close())
-	}
+	testutil.Require(t, testutil.IPv6)
 	m, p := rootlesskit(t), echo(t)
 	l, err := net.Listen("tcp4", "0.0.0.0:0") // a number that is free on all addresses
 	assert.NilError(t, err)

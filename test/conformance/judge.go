@@ -14,11 +14,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/test/conformance/internal/outcome"
 )
 
-// Files that a run leaves in its output directory, besides the logs and reports of its passes.
+// Files that a run leaves in its output directory, besides its record and the logs and reports of its passes.
 const (
 	summaryFile = "summary.md"
 	junitFile   = "junit.xml"
-	recordFile  = "record.txt"
 )
 
 // judge writes what there is to read about a run, and returns an error for an outcome that the expectations do not allow.
@@ -49,14 +48,8 @@ func (o options) judge(result outcome.Run, expected outcome.Expectations, last o
 	if err != nil {
 		return err
 	}
-	files := []string{filepath.Join(o.out, recordFile)}
-	if o.record != "" {
-		files = append(files, o.record)
-	}
-	for _, name := range files {
-		err = errors.Join(err, os.WriteFile(name, record, 0o644))
-	}
-	err = errors.Join(err,
+	err = errors.Join(
+		os.WriteFile(filepath.Join(o.out, node.recordFile()), record, 0o644),
 		write(filepath.Join(o.out, summaryFile), func(w io.Writer) error { return outcome.WriteMarkdown(w, report) }),
 		write(filepath.Join(o.out, junitFile), func(w io.Writer) error { return outcome.WriteJUnit(w, "rootlessnode", result) }))
 	for _, set := range report.Sets {
@@ -66,7 +59,6 @@ func (o options) judge(result outcome.Run, expected outcome.Expectations, last o
 	for _, spec := range verdict.NewFlakes {
 		fmt.Printf("flake, not listed: %s\n", spec.Name)
 	}
-	fmt.Printf("summary: %s\n", filepath.Join(o.out, summaryFile))
 	return errors.Join(err, verdict.Err())
 }
 

@@ -23,7 +23,7 @@ type options struct {
 	dir, out, rootlessnode, kubectl, name, set string
 	focus                                      []string
 	procs                                      int
-	expectations, last, record                 string
+	expectations, records                      string
 }
 
 func run(ctx context.Context, args []string) (err error) {
@@ -41,20 +41,22 @@ func run(ctx context.Context, args []string) (err error) {
 	})
 	fs.IntVar(&o.procs, "procs", defaultProcs, "specs that run side by side")
 	fs.StringVar(&o.expectations, "expectations", "", "file that lists the specs that do not pass, with the reasons")
-	fs.StringVar(&o.last, "last", "", "record of an earlier run, to compare with")
-	fs.StringVar(&o.record, "record", "", "file to write the record of this run to")
+	fs.StringVar(&o.records, "records", "", "directory of records of earlier runs, to compare with that of the node's kind")
 	if err := parse(fs, args); err != nil {
 		return err
+	}
+	if o.dir == "" || o.out == "" {
+		return fmt.Errorf("%w: -dir and -out are needed", errUsage)
 	}
 	passes, err := o.passes()
 	if err != nil {
 		return err
 	}
-	expected, last, err := o.inputs()
+	node, err := o.node(ctx)
 	if err != nil {
 		return err
 	}
-	node, err := o.node(ctx)
+	expected, last, err := o.inputs(node)
 	if err != nil {
 		return err
 	}
@@ -72,10 +74,7 @@ func run(ctx context.Context, args []string) (err error) {
 }
 
 // inputs reads the files that a run is compared with, before it begins.
-func (o options) inputs() (expected outcome.Expectations, last outcome.Run, err error) {
-	if o.dir == "" || o.out == "" {
-		err = fmt.Errorf("%w: -dir and -out are needed", errUsage)
-	}
+func (o options) inputs(node testNode) (expected outcome.Expectations, last outcome.Run, err error) {
 	if o.expectations != "" {
 		data, readErr := os.ReadFile(o.expectations)
 		if readErr == nil {
@@ -83,8 +82,8 @@ func (o options) inputs() (expected outcome.Expectations, last outcome.Run, err 
 		}
 		err = errors.Join(err, readErr)
 	}
-	if o.last != "" {
-		data, readErr := os.ReadFile(o.last)
+	if o.records != "" {
+		data, readErr := os.ReadFile(filepath.Join(o.records, node.recordFile()))
 		switch {
 		case errors.Is(readErr, os.ErrNotExist): // the first run has none
 		case readErr != nil:
@@ -190,6 +189,14 @@ func (o options) node(ctx context.Context) (testNode, error) {
 // delegated tells whether what pods ask for is enforced.
 func (n testNode) delegated() bool {
 	return !slices.ContainsFunc(n.Cgroup.Unenforced, func(c string) bool { return c == "cpu" || c == "memory" || c == "pids" })
+}
+
+// recordFile names the record of a run on a node of this kind.
+func (n testNode) recordFile() string {
+	if n.delegated() {
+		return "delegated.txt"
+	}
+	return "hybrid.txt"
 }
 
 func (n testNode) run(ctx context.Context, args ...string) ([]byte, error) {

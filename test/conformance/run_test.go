@@ -97,7 +97,7 @@ func TestRunAsExpected(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Check(t, is.Contains(f.file(filepath.Join(out, summaryFile)), "**As expected.** 2 passed, 1 failed"))
 	assert.Check(t, is.Contains(f.file(filepath.Join(out, junitFile)), `name="needs memory"`))
-	assert.Check(t, is.Contains(f.file(filepath.Join(out, recordFile)), "passed\talone\n"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "hybrid.txt")), "passed\talone\n"))
 	// What was expected to fail is not tried again.
 	assert.Check(t, is.Equal(bytes.Count([]byte(f.file(filepath.Join(out, "arguments"))), []byte("\n")), 2))
 	assert.Check(t, is.Contains(f.file(filepath.Join(f.dir, "rootlessnode-called")), "images import "+filepath.Join(f.dir, imageArchive)))
@@ -120,7 +120,7 @@ esac
 `)
 	out, err := f.run("expectations: []\n")
 	assert.Check(t, is.ErrorContains(err, "cannot remove it"))
-	assert.Check(t, is.Contains(f.file(filepath.Join(out, recordFile)), "passed\tgood\n"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "delegated.txt")), "passed\tgood\n"))
 }
 
 func TestRunWhereLimitsHold(t *testing.T) {
@@ -142,7 +142,7 @@ func TestRunNamesWhatIsNotAsExpected(t *testing.T) {
 	out, err := f.run("expectations:\n- {spec: mended, kind: ours, reason: it was}\n")
 	assert.Check(t, is.ErrorContains(err, "bad"))
 	assert.Check(t, is.ErrorContains(err, "mended"))
-	assert.Check(t, is.Contains(f.file(filepath.Join(out, recordFile)), "flaked\twavers\n"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "delegated.txt")), "flaked\twavers\n"))
 	assert.Check(t, is.Contains(f.file(filepath.Join(out, "arguments")), "--focus=wavers$"))
 }
 
@@ -151,14 +151,14 @@ func TestRunComparesWithTheLast(t *testing.T) {
 	f := newFakes(t, "ready")
 	f.report("parallel", "good", "passed")
 	f.report("serial")
-	last := filepath.Join(f.dir, "last.txt")
+	last := filepath.Join(f.dir, "delegated.txt")
 	assert.NilError(t, os.WriteFile(last, []byte("failed\tgood\npassed\tof another set\n"), 0o600))
-	out, err := f.run("expectations: []\n", "-last", last, "-record", last)
+	out, err := f.run("expectations: []\n", "-records", f.dir)
 	assert.NilError(t, err)
 	summary := f.file(filepath.Join(out, summaryFile))
 	assert.Check(t, is.Contains(summary, "good"))
 	assert.Check(t, !bytes.Contains([]byte(summary), []byte("of another set")), "only what both runs had is compared")
-	assert.Check(t, is.Contains(f.file(last), "passed\tgood\n"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "delegated.txt")), "passed\tgood\n"))
 }
 
 func TestRunRefuses(t *testing.T) {

@@ -50,20 +50,14 @@ const twoNodes = "Conformance Tests should have at least two untainted nodes|Dae
 
 // labelsOf is the filter of each set; empty for an unknown one.
 func labelsOf(set string) string {
-	if set == setNotInUserNS {
-		return "(Conformance || NodeConformance) && " + leftOut + " && " + notInUserNS
-	}
-	labels, ok := map[string]string{
-		setAll:         "(Conformance || (NodeConformance && !Slow))",
-		setNode:        "(NodeConformance && !Slow)",
-		setConformance: "Conformance",
-		setSlow:        "(NodeConformance && Slow && !Conformance)",
-		setSmoke:       "(Conformance || NodeConformance)",
+	return map[string]string{
+		setAll:         "(Conformance || (NodeConformance && !Slow)) && !" + notInUserNS,
+		setNode:        "NodeConformance && !Slow && !" + notInUserNS,
+		setConformance: "Conformance && !" + notInUserNS,
+		setSlow:        "NodeConformance && Slow && !Conformance && !" + notInUserNS,
+		setSmoke:       "(Conformance || NodeConformance) && !" + notInUserNS,
+		setNotInUserNS: "(Conformance || NodeConformance) && " + notInUserNS,
 	}[set]
-	if !ok {
-		return ""
-	}
-	return labels + " && " + leftOut + " && !" + notInUserNS
 }
 
 //go:embed smoke.txt
@@ -105,6 +99,7 @@ func (o options) passes() ([]suite.Pass, error) {
 			return nil, errors.New("the smoke set is empty")
 		}
 	}
+	labels += " && " + leftOut
 	parallel := suite.Pass{Name: "parallel", Labels: labels + " && !" + alone, Focus: focus, Procs: o.procs, Limit: passLimit,
 		Skip: []string{twoNodes}}
 	if o.set == setSmoke {

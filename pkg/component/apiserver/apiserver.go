@@ -138,28 +138,28 @@ func Issuer(e component.Env) string {
 // Ready asks for readyz, as the administrator. On the first start of a cluster it takes a second or more longer than
 // Serving, until the default roles are made: controller manager, scheduler and kube-proxy can do nothing before that.
 func Ready(e component.Env) func(context.Context) error {
-	return probe(e, readyPath)
+	return probe(e, readyPath).Check
 }
 
 // Serving asks whether the API server answers requests, whoever may be allowed any. It is enough for those whose rights
 // are not made of roles: the administrator and, through the Node authorizer, the kubelet.
 func Serving(e component.Env) func(context.Context) error {
-	return probe(e, readyPath+"?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes")
+	return probe(e, readyPath+"?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes").Check
 }
 
 // Alive asks whether a new process would be better. Not so when etcd is slow or away: a restart, with every watch begun
 // anew, is the last thing that a busy machine needs.
-func Alive(e component.Env) func(context.Context) error {
-	return probe(e, livePath+"?exclude=etcd")
-}
+func Alive(e component.Env) func(context.Context) error { return alive(e).Check }
 
-func probe(e component.Env, path string) func(context.Context) error {
+func alive(e component.Env) component.Probe { return probe(e, livePath+"?exclude=etcd") }
+
+func probe(e component.Env, path string) component.Probe {
 	return component.Probe{
 		URL:      e.APIServerURL + path,
 		CAFile:   pki.CertFile(pki.ClusterCA),
 		CertFile: pki.CertFile(pki.Admin),
 		KeyFile:  pki.KeyFile(pki.Admin),
-	}.Check
+	}
 }
 
 // HostURL is the API server's URL for users of the host.

@@ -40,3 +40,10 @@ func TestHostURL(t *testing.T) {
 		assert.Equal(t, HostURL(e), want)
 	}
 }
+
+// A restart is no cure for an etcd that is slow or away: only what the API server itself lacks may ask for one.
+func TestAliveDoesNotAskForEtcd(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	assert.Equal(t, alive(e).URL, e.APIServerURL+"/livez?exclude=etcd")
+}
