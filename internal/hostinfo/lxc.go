@@ -2,8 +2,14 @@ package hostinfo
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // LXCUsernetFile says who may have interfaces on which bridge (lxc-usernet(5)).
@@ -12,6 +18,45 @@ const LXCUsernetFile = "/etc/lxc/lxc-usernet"
 // LXCDirs are where distributions keep lxc-user-nic and lxc-net, which are not meant to be typed.
 func LXCDirs() []string {
 	return []string{"/usr/libexec/lxc", "/usr/lib/x86_64-linux-gnu/lxc", "/usr/lib/aarch64-linux-gnu/lxc", "/usr/lib/lxc"}
+}
+
+// LXCDHCPPidFile is where lxc-net keeps the process id of the DHCP server of its bridge.
+const LXCDHCPPidFile = "/run/lxc/dnsmasq.pid"
+
+// LXCBridgeFault says why interfaces on the bridge would get no address, and nil if nothing is known against it: there
+// is no such bridge, or it is lxc-net's and its DHCP server ended, which takes neither the bridge nor the process id
+// file away. root stands before the paths.
+func LXCBridgeFault(root, bridge string) error {
+	if _, err := os.Stat(filepath.Join(root, "/sys/class/net", bridge, "bridge")); err != nil {
+		return fmt.Errorf("the host has no bridge %s", bridge)
+	}
+	b, err := os.ReadFile(filepath.Join(root, LXCDHCPPidFile))
+	pid, syntax := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || syntax != nil || pid <= 0 || bridge != lxcNetBridge(root) {
+		return nil // whoever made the bridge serves it in a way of his own
+	}
+	comm, err := os.ReadFile(filepath.Join(root, "/proc", strconv.Itoa(pid), "comm"))
+	if err != nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) { // hidepid hides it
+		return nil
+	}
+	if strings.TrimSpace(string(comm)) != "dnsmasq" {
+		return fmt.Errorf("the DHCP server of the bridge %s has ended (dnsmasq, process %d of %s)", bridge, pid, LXCDHCPPidFile)
+	}
+	return nil
+}
+
+// lxcNetBridge is the bridge that lxc-net makes: what its files say, which a shell reads, the last one for good.
+func lxcNetBridge(root string) string {
+	bridge := "lxcbr0"
+	for _, file := range []string{"/etc/default/lxc-net", "/etc/default/lxc"} {
+		b, _ := os.ReadFile(filepath.Join(root, file))
+		for line := range bytes.Lines(b) {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "LXC_BRIDGE="); ok {
+				bridge = strings.Trim(v, `"'`)
+			}
+		}
+	}
+	return bridge
 }
 
 // LXCUsernetRow is one permission: Owner, an account or @GROUP, may have Count interfaces of Type on Bridge.

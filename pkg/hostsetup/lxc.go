@@ -39,7 +39,7 @@ func lxcNicStep(p *Plan) (Step, error) {
 		Name: lxcStep, Title: fmt.Sprintf("let %s connect to the bridge %s", e.User, bridge),
 		Why: "network.driver lxc-user-nic takes an interface on a bridge of the host",
 		Needed: func() (bool, error) {
-			return bridge != "" && (!e.mayUseBridge(bridge) || !e.hasBridge(bridge)), nil
+			return bridge != "" && (!e.mayUseBridge(bridge) || e.bridgeFault(bridge) != nil), nil
 		},
 		Do:   func(ctx context.Context) error { return p.setUpLXC(ctx, bridge, row) },
 		Undo: func(ctx context.Context) error { return p.undoLXC(ctx) },
@@ -47,8 +47,10 @@ func lxcNicStep(p *Plan) (Step, error) {
 	if !e.mayUseBridge(bridge) {
 		s.Commands = append(s.Commands, fmt.Sprintf("echo %s >> %s", hostinfo.Quote(row), hostinfo.LXCUsernetFile))
 	}
-	if !e.hasBridge(bridge) {
-		s.Commands = append(s.Commands, strings.Join(e.lxcNet(true), " "))
+	if e.bridgeFault(bridge) != nil {
+		for _, c := range e.lxcNet(true) {
+			s.Commands = append(s.Commands, strings.Join(c, " "))
+		}
 	}
 	if !e.systemd {
 		s.Note = "without systemd the bridge lasts until the host is started again: run host setup at boot"
@@ -71,16 +73,21 @@ func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 		p.record.add(lxcStep, entry{Rows: map[string][]string{hostinfo.LXCUsernetFile: {row}}})
 	}
 	done := entry{After: map[string]string{lxcBridge: bridge}}
-	if e.hasBridge(bridge) {
+	if e.bridgeFault(bridge) == nil {
 		p.record.add(lxcStep, done)
 		return nil
 	}
-	start := e.lxcNet(true)
-	if err := e.Run(ctx, start[0], start[1:]...); err != nil {
-		return fmt.Errorf("%s: %w", lxcService, err)
+	there := func() bool { return e.exists("/sys/class/net/" + bridge + "/bridge") }
+	wasThere := there()
+	for _, c := range e.lxcNet(true) {
+		if err := e.Run(ctx, c[0], c[1:]...); err != nil {
+			return fmt.Errorf("%s: %w", lxcService, err)
+		}
 	}
-	p.record.add(lxcStep, entry{Before: map[string]string{lxcService: "stopped"}, After: map[string]string{lxcService: "started"}})
-	if !e.hasBridge(bridge) {
+	if !wasThere { // else it is not ours to stop
+		p.record.add(lxcStep, entry{Before: map[string]string{lxcService: "stopped"}, After: map[string]string{lxcService: "started"}})
+	}
+	if !there() {
 		return fmt.Errorf("there is no bridge %s, and %s has made another (LXC_BRIDGE in /etc/default/lxc-net)", bridge, lxcService)
 	}
 	p.record.add(lxcStep, done)
@@ -117,28 +124,45 @@ func (p *Plan) undoLXC(ctx context.Context) error {
 		faults = append(faults, os.Remove(e.path(hostinfo.LXCUsernetFile)))
 	}
 	if did.Before[lxcService] == "stopped" && rest == "" {
-		stop := e.lxcNet(false)
-		faults = append(faults, e.Run(ctx, stop[0], stop[1:]...))
+		for _, c := range e.lxcNet(false) {
+			faults = append(faults, e.Run(ctx, c[0], c[1:]...))
+		}
 	}
 	return errors.Join(faults...)
 }
 
-// lxcNet is the command that starts or stops LXC's bridge.
-func (e *env) lxcNet(start bool) []string {
-	if e.systemd {
-		return []string{"systemctl", map[bool]string{true: "enable", false: "disable"}[start], "--now", lxcService + ".service"}
+// lxcNet are the commands that start or stop LXC's bridge. To start is to restart: lxc-net calls itself started by a
+// file, whatever became of its bridge and of its DHCP server. What is left of a server that ended goes first: lxc-net
+// kills whatever process has the number by then.
+func (e *env) lxcNet(start bool) [][]string {
+	var commands [][]string
+	run := func(c ...string) { commands = append(commands, c) }
+	if start && e.exists(hostinfo.LXCDHCPPidFile) {
+		run("rm", "-f", e.path(hostinfo.LXCDHCPPidFile))
 	}
-	program := "/usr/libexec/lxc/" + lxcService // of LXC since 3.0
-	for _, dir := range hostinfo.LXCDirs() {
-		if p := filepath.Join(dir, lxcService); e.exists(p) {
-			program = p
-			break
-		}
+	switch unit := lxcService + ".service"; {
+	case e.systemd && start:
+		run("systemctl", "enable", unit)
+		run("systemctl", "restart", unit)
+	case e.systemd:
+		run("systemctl", "disable", "--now", unit)
+	default:
+		run(e.lxcNetProgram(), map[bool]string{true: "restart", false: "stop"}[start])
 	}
-	return []string{program, map[bool]string{true: "start", false: "stop"}[start]}
+	return commands
 }
 
-func (e *env) hasBridge(name string) bool { return e.exists("/sys/class/net/" + name + "/bridge") }
+func (e *env) lxcNetProgram() string {
+	for _, dir := range hostinfo.LXCDirs() {
+		if p := filepath.Join(dir, lxcService); e.exists(p) {
+			return p
+		}
+	}
+	return filepath.Join(hostinfo.LXCDirs()[0], lxcService)
+}
+
+// bridgeFault is why the bridge would give an interface no address.
+func (e *env) bridgeFault(bridge string) error { return hostinfo.LXCBridgeFault(e.path("/"), bridge) }
 
 // mayUseBridge tells whether a row of lxc-usernet(5) gives the account an interface on the bridge.
 func (e *env) mayUseBridge(bridge string) bool {

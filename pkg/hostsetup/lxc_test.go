@@ -45,18 +45,19 @@ func TestLXCUserNIC(t *testing.T) {
 	t.Parallel()
 	for _, systemd := range []bool{false, true} {
 		f := withLXC(t, systemd)
-		start, stop := "lxc-net start", "lxc-net stop"
+		start, stop := []string{"lxc-net restart"}, "lxc-net stop"
 		if systemd {
-			start, stop = "systemctl enable --now lxc-net.service", "systemctl disable --now lxc-net.service"
+			start = []string{"systemctl enable lxc-net.service", "systemctl restart lxc-net.service"}
+			stop = "systemctl disable --now lxc-net.service"
 		}
 		p, s := f.lxc()
 		script, err := p.Script()
 		assert.NilError(t, err)
 		assert.Assert(t, cmp.Contains(script, "echo 'dev veth lxcbr0 10' >> /etc/lxc/lxc-usernet\n"))
-		assert.Assert(t, cmp.Contains(script, start+"\n"))
+		assert.Assert(t, cmp.Contains(script, strings.Join(start, "\n")+"\n"))
 		assert.NilError(t, s.Do(context.Background()))
 		assert.Equal(t, f.usernet(), "dev veth lxcbr0 10\n")
-		assert.DeepEqual(t, f.commands, []string{start})
+		assert.DeepEqual(t, f.commands, start)
 		assert.NilError(t, p.record.save())
 
 		f.o.LXCUserNIC = "" // asked for once
@@ -89,7 +90,41 @@ func TestLXCUserNICUndoesItsOwn(t *testing.T) {
 	assert.Equal(t, f.usernet(), "other veth lxcbr0 2\ndev veth lxcbr0 10\n")
 	assert.NilError(t, p.Undo(context.Background(), func(Result) {}))
 	assert.Equal(t, f.usernet(), "other veth lxcbr0 2\n")
-	assert.DeepEqual(t, f.commands, []string{"lxc-net start"})
+	assert.DeepEqual(t, f.commands, []string{"lxc-net restart"})
+}
+
+// The bridge outlives its DHCP server, and so does lxc-net's word that it is started; whoever has the number of the server
+// by now is let alone.
+func TestLXCUserNICRevivesTheBridge(t *testing.T) {
+	t.Parallel()
+	for _, died := range []string{"no process", "another process"} {
+		f := withLXC(t, false)
+		_, s := f.lxc()
+		assert.NilError(t, s.Do(context.Background()))
+		f.commands = nil
+		const pid = "2147483646" // over the kernel's limit of 2^22
+		f.write("proc/"+pid+"/comm", "dnsmasq\n")
+		f.write("run/lxc/dnsmasq.pid", pid+"\n")
+		needed, err := s.Needed()
+		assert.NilError(t, err)
+		assert.Assert(t, !needed, "it serves")
+
+		f.remove("proc/" + pid)
+		if died == "another process" {
+			f.write("proc/"+pid+"/comm", "sshd\n")
+		}
+		_, s = f.lxc()
+		needed, err = s.Needed()
+		assert.NilError(t, err)
+		assert.Assert(t, needed, died)
+		assert.NilError(t, s.Do(context.Background()))
+		assert.DeepEqual(t, f.commands, []string{"rm -f /run/lxc/dnsmasq.pid", "lxc-net restart"})
+
+		f.write("etc/default/lxc-net", "USE_LXC_BRIDGE=true\nLXC_BRIDGE=\"other0\"\n")
+		needed, err = s.Needed()
+		assert.NilError(t, err)
+		assert.Assert(t, !needed, "the bridge is not lxc-net's")
+	}
 }
 
 func TestLXCUserNICRefuses(t *testing.T) {

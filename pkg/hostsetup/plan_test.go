@@ -98,7 +98,7 @@ func (f *fakeHost) effect(line string) {
 		}
 	case "lxc-net", "systemctl":
 		switch {
-		case slices.Contains(words, "start"), slices.Contains(words, "enable"):
+		case slices.Contains(words, "restart"):
 			f.write("sys/class/net/lxcbr0/bridge/stp_state", "0")
 		case slices.Contains(words, "stop"), slices.Contains(words, "disable"):
 			f.remove("sys/class/net/lxcbr0")

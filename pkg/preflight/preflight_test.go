@@ -300,6 +300,15 @@ func TestChecks(t *testing.T) {
 			f.write("etc/lxc/lxc-usernet", "@dev veth lxcbr0 10\n")
 		}, "fail: network driver lxc-user-nic: the host has no bridge lxcbr0 (network.lxcBridge)\n" +
 			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+		{"lxc-user-nic, a bridge without DHCP", "network-program", func(f *fakeHost) {
+			f.set("network.driver", "lxc-user-nic")
+			f.program("lxc-user-nic", "answers")
+			f.write("etc/lxc/lxc-usernet", "dev veth lxcbr0 10\n")
+			f.write("sys/class/net/lxcbr0/bridge/stp_state", "0")
+			f.write("run/lxc/dnsmasq.pid", "2147483646\n") // over the kernel's limit of 2^22
+		}, "fail: network driver lxc-user-nic: the DHCP server of the bridge lxcbr0 has ended " +
+			"(dnsmasq, process 2147483646 of /run/lxc/dnsmasq.pid) (network.lxcBridge)\n" +
+			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
 		{"pesto not there", "network-program", func(f *fakeHost) {
 			f.set("ports.driver", "pesto")
 			f.program("pasta", "answers")

@@ -133,8 +133,8 @@ func (h *host) lxcPermission() (Finding, bool) {
 		return setUp(fail("network driver %s: no row of %s lets %s have an interface on %s",
 			config.DriverLXCUserNIC, hostinfo.LXCUsernetFile, account.Name, bridge))
 	}
-	if !h.exists("/sys/class/net/" + bridge + "/bridge") {
-		return setUp(fail("network driver %s: the host has no bridge %s (network.lxcBridge)", config.DriverLXCUserNIC, bridge))
+	if err := hostinfo.LXCBridgeFault(h.path("/"), bridge); err != nil {
+		return setUp(fail("network driver %s: %v (network.lxcBridge)", config.DriverLXCUserNIC, err))
 	}
 	return Finding{}, true
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// lxcBridge: the account may have an interface on LXC's bridge, and the bridge is there.
+// lxcBridge: the account may have an interface on LXC's bridge, and the bridge serves it.
 var lxcBridge = testutil.Requirement{Name: "lxc-bridge", Check: func() error {
 	const bridge = "lxcbr0"
-	if _, err := os.Stat("/sys/class/net/" + bridge + "/bridge"); err != nil {
+	if err := hostinfo.LXCBridgeFault("/", bridge); err != nil {
 		return err
 	}
 	me, err := user.Current()
