@@ -20,7 +20,8 @@ type HostFacts struct {
 	XDGDataHome string
 }
 
-// Complete fills in what Default leaves open: NodeName, DataDir and Cluster.DNSAddress. What is set stays.
+// Complete fills in what Default leaves open: NodeName, DataDir, Cluster.DNSAddress and Ports.BindAddresses. What is set
+// stays.
 func (c *NodeConfig) Complete(h HostFacts) {
 	if c.NodeName == "" {
 		c.NodeName = strings.ToLower(strings.TrimSuffix(h.Hostname, "."))
@@ -31,6 +32,12 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	if c.Cluster.DNSAddress == "" {
 		if p, err := netip.ParsePrefix(c.Cluster.ServiceCIDR); err == nil {
 			c.Cluster.DNSAddress = nthAddress(p, dnsHostNumber).String()
+		}
+	}
+	if c.Ports.BindAddresses == nil {
+		c.Ports.BindAddresses = []string{"127.0.0.1"}
+		if c.Network.IPv6 && c.Ports.Driver != DriverSlirp && c.Ports.Driver != DriverGvisor {
+			c.Ports.BindAddresses = append(c.Ports.BindAddresses, "::1")
 		}
 	}
 }

@@ -3,7 +3,7 @@ package config
 import "time"
 
 // Default returns the configuration of a node for which nothing was asked, except what depends on the host (NodeName,
-// DataDir, ComponentsDir) or on other fields (Cluster.DNSAddress): Complete fills in those.
+// DataDir, ComponentsDir) or on other fields (Cluster.DNSAddress, Ports.BindAddresses): Complete fills in those.
 func Default() *NodeConfig {
 	return &NodeConfig{
 		APIVersion: APIVersion,
@@ -13,11 +13,12 @@ func Default() *NodeConfig {
 		Network:    Network{Driver: DriverAuto, MTU: 1500, CIDR: "10.0.2.0/24", LXCBridge: "lxcbr0", HostAddress: "169.254.100.1"},
 		Cluster: Cluster{
 			PodCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", Domain: "cluster.local", NodeCIDRMaskSize: 24,
+			PodCIDRv6: "fd00:10:42::/56", ServiceCIDRv6: "fd00:10:43::/112",
 		},
 		API: API{BindAddress: "127.0.0.1", Port: 6443},
 		Ports: Ports{
 			Driver: DriverAuto, SourceIPTransparent: true, NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true,
-			WaitForEndpoints: true, BindAddresses: []string{"127.0.0.1"}, PickRange: "20000-29999",
+			WaitForEndpoints: true, PickRange: "20000-29999",
 		},
 		Mounts: Mounts{CopyUp: []string{"/etc", "/run", "/var", "/opt"}, Propagation: "rslave"},
 		Subids: Subids{Source: "auto"},
@@ -32,7 +33,7 @@ func Default() *NodeConfig {
 		},
 		KubeProxy:  KubeProxy{Mode: "auto"},
 		Containerd: Containerd{Snapshotter: "auto", PauseImage: "registry.k8s.io/pause:3.10.2"},
-		Flannel:    Flannel{Backend: "vxlan", VXLANPort: 8472},
+		Flannel:    Flannel{Backend: flannelVXLAN, VXLANPort: 8472},
 		ControlPlane: ControlPlane{
 			Embedded: true, EtcdSnapshotCount: 10000, EtcdQuotaBytes: 2 << 30,
 			EtcdHeartbeat: Duration(10 * time.Millisecond), EtcdElection: Duration(100 * time.Millisecond),

@@ -158,6 +158,26 @@ func TestComplete(t *testing.T) {
 	again.Complete(HostFacts{Hostname: "x", XDGDataHome: "/y"})
 	assert.DeepEqual(t, &again, c)
 
+	for _, b := range []struct {
+		driver string
+		ipv6   bool
+		want   []string
+	}{
+		{DriverAuto, false, []string{"127.0.0.1"}},
+		{DriverAuto, true, []string{"127.0.0.1", "::1"}},
+		{PortsPesto, true, []string{"127.0.0.1", "::1"}},
+		{DriverGvisor, true, []string{"127.0.0.1"}},
+		{DriverSlirp, true, []string{"127.0.0.1"}},
+	} {
+		c := Default()
+		c.Ports.Driver, c.Network.IPv6 = b.driver, b.ipv6
+		c.Complete(HostFacts{Hostname: "h", XDGDataHome: "/y"})
+		assert.DeepEqual(t, c.Ports.BindAddresses, b.want)
+		c.Ports.BindAddresses = []string{"192.0.2.1"}
+		c.Complete(HostFacts{})
+		assert.DeepEqual(t, c.Ports.BindAddresses, []string{"192.0.2.1"})
+	}
+
 	small := Default()
 	small.Cluster.ServiceCIDR = "10.43.0.0/29"
 	small.Complete(HostFacts{Hostname: "h", XDGDataHome: "/y"})

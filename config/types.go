@@ -89,7 +89,8 @@ type Network struct {
 	CIDR string `json:"cidr"`
 	// AllowHostLoopback lets pods reach the loopback services of the host. Off unless asked.
 	AllowHostLoopback bool `json:"allowHostLoopback"`
-	// IPv6 enables IPv6 on the tap where the driver can.
+	// IPv6 gives the node, its pods and its Services IPv6 beside IPv4: a dual-stack cluster. The way out has it where the
+	// driver can.
 	IPv6 bool `json:"ipv6"`
 	// SlirpSandbox and SlirpSeccomp confine slirp4netns: to a mount namespace of its own, by a seccomp filter.
 	SlirpSandbox bool `json:"slirpSandbox"`
@@ -113,6 +114,32 @@ type Cluster struct {
 	Domain     string `json:"domain"`
 	// NodeCIDRMaskSize is the prefix length of each node's share of PodCIDR.
 	NodeCIDRMaskSize int `json:"nodeCIDRMaskSize"`
+	// PodCIDRv6 and ServiceCIDRv6 are the ranges of a cluster with Network.IPv6. A node's share of the first is a /64.
+	PodCIDRv6     string `json:"podCIDRv6"`
+	ServiceCIDRv6 string `json:"serviceCIDRv6"`
+}
+
+// The node's side of IPv6, with every network driver: slirp4netns and RootlessKit's pasta know no other addresses.
+const (
+	TapCIDRv6    = "fd00::/64"
+	NodeIPv6     = "fd00::100"
+	TapGatewayV6 = "fd00::2"
+)
+
+// PodCIDRs and ServiceCIDRs are the cluster's ranges, one or, with IPv6, two, as Kubernetes takes them: the first family
+// is the one of whoever asks for none.
+func (c *NodeConfig) PodCIDRs() []string { return c.families(c.Cluster.PodCIDR, c.Cluster.PodCIDRv6) }
+
+// ServiceCIDRs: see PodCIDRs.
+func (c *NodeConfig) ServiceCIDRs() []string {
+	return c.families(c.Cluster.ServiceCIDR, c.Cluster.ServiceCIDRv6)
+}
+
+func (c *NodeConfig) families(v4, v6 string) []string {
+	if c.Network.IPv6 {
+		return []string{v4, v6}
+	}
+	return []string{v4}
 }
 
 // API is where the API server is reached from the host.
@@ -143,8 +170,9 @@ type Ports struct {
 	HostNetworkPods bool `json:"hostNetworkPods"`
 	// WaitForEndpoints keeps ports of Services without a ready endpoint closed.
 	WaitForEndpoints bool `json:"waitForEndpoints"`
-	// BindAddresses are the host addresses that forwarded ports listen on; names of interfaces stand for theirs.
-	BindAddresses []string `json:"bindAddresses"`
+	// BindAddresses are the host addresses that forwarded ports listen on; names of interfaces stand for theirs. Default:
+	// loopback, of both families with Network.IPv6 where the driver forwards both.
+	BindAddresses []string `json:"bindAddresses,omitempty"`
 	// PrivilegedPortOffset is added to ports below 1024 of Services and pods. 0: they keep their number.
 	PrivilegedPortOffset int `json:"privilegedPortOffset"`
 	// PickRange, "FIRST-LAST", is where host ports are picked from for forwards that leave the choice to the node.

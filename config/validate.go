@@ -158,7 +158,7 @@ func noCopyUp(dir string) string {
 func (c *NodeConfig) validateComponents(fs *faults) {
 	oneOf(fs, "kubeProxy.mode", c.KubeProxy.Mode, "auto", "nftables", "iptables")
 	oneOf(fs, "containerd.snapshotter", c.Containerd.Snapshotter, "auto", "overlayfs", "fuse-overlayfs", "native")
-	oneOf(fs, "flannel.backend", c.Flannel.Backend, "vxlan", "host-gw", "wireguard")
+	oneOf(fs, "flannel.backend", c.Flannel.Backend, flannelVXLAN, "host-gw", "wireguard")
 	image(fs, "containerd.pauseImage", c.Containerd.PauseImage)
 	if c.Containerd.RegistryConfigDir != "" {
 		absolute(fs, "containerd.registryConfigDir", c.Containerd.RegistryConfigDir)

@@ -13,8 +13,17 @@ const (
 	minTapPrefix, maxTapPrefix = 8, 25
 	// kube-apiserver refuses a Service range of more than 20 bits; ours must hold the tenth address.
 	minServicePrefix, maxServicePrefix = 12, 28
+	// IPv6: as above, and flannel wants room for four nodes' shares, which are /64.
+	minServicePrefixV6, maxServicePrefixV6 = 108, 124
+	minPodPrefixV6, maxPodPrefixV6         = 48, 62
 	// kube-controller-manager refuses more than 2^16 node ranges; a node's range must hold a gateway and a pod.
 	maxNodeCIDRBits, maxNodeMask = 16, 29
+)
+
+// flannelVXLAN is the backend whose packets carry other packets: with IPv6 these headers more, in bytes.
+const (
+	flannelVXLAN    = "vxlan"
+	vxlanOverheadV6 = 70
 )
 
 // driverHost is RootlessKit's name for no network namespace of its own, which users of it may ask for.
@@ -29,8 +38,12 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 		oneOf(fs, "network.driver", n.Driver, networkDrivers()...)
 	}
 	inRange(fs, "network.mtu", n.MTU, minMTU, maxMTU)
-	if n.IPv6 && n.MTU >= minMTU && n.MTU < minMTUv6 {
-		fs.add("network.mtu", "", "%d: IPv6 (network.ipv6) needs at least %d", n.MTU, minMTUv6)
+	least := minMTUv6
+	if c.Flannel.Backend == flannelVXLAN {
+		least += vxlanOverheadV6
+	}
+	if n.IPv6 && n.MTU >= minMTU && n.MTU < least {
+		fs.add("network.mtu", "", "%d: IPv6 (network.ipv6) needs at least %d, for pods to have %d", n.MTU, least, minMTUv6)
 	}
 	if p, ok := cidr(fs, "network.cidr", n.CIDR); ok {
 		prefixBetween(fs, "network.cidr", p, minTapPrefix, maxTapPrefix)
@@ -93,6 +106,12 @@ func (c *NodeConfig) validateCluster(fs *faults) {
 			c.validateDNSAddress(fs, service)
 		}
 	}
+	if pod, ok := cidrV6(fs, "cluster.podCIDRv6", cl.PodCIDRv6); ok {
+		prefixBetween(fs, "cluster.podCIDRv6", pod, minPodPrefixV6, maxPodPrefixV6)
+	}
+	if service, ok := cidrV6(fs, "cluster.serviceCIDRv6", cl.ServiceCIDRv6); ok {
+		prefixBetween(fs, "cluster.serviceCIDRv6", service, minServicePrefixV6, maxServicePrefixV6)
+	}
 	if !isDNSSubdomain(cl.Domain) {
 		fs.add("cluster.domain", "", "%q: want a DNS name in lower case such as cluster.local", cl.Domain)
 	}
@@ -146,24 +165,36 @@ func (c *NodeConfig) validateOverlaps(fs *faults) {
 	add("cluster.podCIDR", c.Cluster.PodCIDR)
 	add("cluster.serviceCIDR", c.Cluster.ServiceCIDR)
 	add("network.cidr", c.Network.CIDR)
+	if c.Network.IPv6 {
+		add("network.ipv6", TapCIDRv6)
+		add("cluster.podCIDRv6", c.Cluster.PodCIDRv6)
+		add("cluster.serviceCIDRv6", c.Cluster.ServiceCIDRv6)
+	}
 	for i, a := range networks {
 		for _, b := range networks[:i] {
 			if a.prefix.Overlaps(b.prefix) {
-				fs.add(a.field, "the defaults do not overlap: podCIDR 10.42.0.0/16, serviceCIDR 10.43.0.0/16, network.cidr 10.0.2.0/24",
+				fs.add(a.field, "the defaults do not overlap: podCIDR 10.42.0.0/16, serviceCIDR 10.43.0.0/16, network.cidr 10.0.2.0/24, "+
+					"podCIDRv6 fd00:10:42::/56, serviceCIDRv6 fd00:10:43::/112",
 					"%s overlaps %s %s", a.prefix, b.field, b.prefix)
 			}
 		}
 	}
 }
 
-// cidr parses an IPv4 range that nothing else has a use for.
+// cidr parses an IPv4 range that nothing else has a use for, cidrV6 one of IPv6.
 func cidr(fs *faults, field, s string) (netip.Prefix, bool) {
+	return rangeOf(fs, field, s, "IPv4", "10.42.0.0/16", netip.Addr.Is4)
+}
+
+func cidrV6(fs *faults, field, s string) (netip.Prefix, bool) {
+	return rangeOf(fs, field, s, "IPv6", "fd00:10:42::/56", func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() })
+}
+
+func rangeOf(fs *faults, field, s, family, example string, is func(netip.Addr) bool) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
 	switch {
-	case err != nil:
-		fs.add(field, "", "%q: want an IPv4 range such as 10.42.0.0/16", s)
-	case !p.Addr().Is4():
-		fs.add(field, "", "%s: want IPv4; a node has IPv6 towards the world only (network.ipv6)", s)
+	case err != nil || !is(p.Addr()):
+		fs.add(field, "", "%q: want an %s range such as %s", s, family, example)
 	case p.Masked() != p:
 		fs.add(field, "", "%s: has bits after its prefix, did you mean %s?", s, p.Masked())
 	case p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() || p.Addr().IsUnspecified():

@@ -46,7 +46,11 @@ func TestValidateRefuses(t *testing.T) {
 		{"network.nameServers", "127.0.0.53", "network.nameServers[0]: 127.0.0.53: the host's loopback is not the node's, nothing answers there"},
 		{"network.nameServers", "1.1.1.1,1.1.1.2,1.1.1.3,1.1.1.4", "network.nameServers: 4 entries: resolv.conf takes 3"},
 		{"cluster.podCIDR", "10.42", `cluster.podCIDR: "10.42": want an IPv4 range such as 10.42.0.0/16`},
-		{"cluster.podCIDR", "fd00::/64", "cluster.podCIDR: fd00::/64: want IPv4; a node has IPv6 towards the world only (network.ipv6)"},
+		{"cluster.podCIDR", "fd00::/64", `cluster.podCIDR: "fd00::/64": want an IPv4 range such as 10.42.0.0/16`},
+		{"cluster.podCIDRv6", "10.42.0.0/16", `cluster.podCIDRv6: "10.42.0.0/16": want an IPv6 range such as fd00:10:42::/56`},
+		{"cluster.podCIDRv6", "fd00:10:42::/64", "cluster.podCIDRv6: fd00:10:42::/64: want a prefix of /48 to /62"},
+		{"cluster.serviceCIDRv6", "fd00:10:43::1/112", "cluster.serviceCIDRv6: fd00:10:43::1/112: has bits after its prefix, did you mean fd00:10:43::/112?"},
+		{"cluster.serviceCIDRv6", "fd00:10:43::/64", "cluster.serviceCIDRv6: fd00:10:43::/64: want a prefix of /108 to /124"},
 		{"cluster.podCIDR", "127.0.0.0/16", "cluster.podCIDR: 127.0.0.0/16: a reserved range"},
 		{"cluster.podCIDR", "10.42.0.0/25", "cluster.nodeCIDRMaskSize: 24: want 25 to 29 for cluster.podCIDR 10.42.0.0/25"},
 		{"cluster.nodeCIDRMaskSize", "26", "kubelet.maxPods: 110 pods do not fit into the node's /26, which has room for 61"},
@@ -149,7 +153,23 @@ func TestIPv6NeedsItsMTU(t *testing.T) {
 	t.Parallel()
 	c := complete()
 	c.Network.IPv6, c.Network.MTU = true, 1279
-	assert.Error(t, c.Validate(), "network.mtu: 1279: IPv6 (network.ipv6) needs at least 1280")
+	assert.Error(t, c.Validate(), "network.mtu: 1279: IPv6 (network.ipv6) needs at least 1350, for pods to have 1280")
+	c.Flannel.Backend = "host-gw"
+	assert.Error(t, c.Validate(), "network.mtu: 1279: IPv6 (network.ipv6) needs at least 1280, for pods to have 1280")
+}
+
+func TestIPv6RangesDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	c := complete()
+	c.Cluster.PodCIDRv6, c.Cluster.ServiceCIDRv6 = "fd00::/56", "fd00:0:0:ff::/112"
+	assert.NilError(t, c.Validate(), "nothing has them")
+	assert.DeepEqual(t, c.PodCIDRs(), []string{"10.42.0.0/16"})
+	c.Network.IPv6 = true
+	err := c.Validate()
+	assert.ErrorContains(t, err, "cluster.podCIDRv6: fd00::/56 overlaps network.ipv6 fd00::/64")
+	assert.ErrorContains(t, err, "cluster.serviceCIDRv6: fd00:0:0:ff::/112 overlaps cluster.podCIDRv6 fd00::/56")
+	assert.DeepEqual(t, c.PodCIDRs(), []string{"10.42.0.0/16", "fd00::/56"})
+	assert.DeepEqual(t, c.ServiceCIDRs(), []string{"10.43.0.0/16", "fd00:0:0:ff::/112"})
 }
 
 func TestValidatePairsOfDrivers(t *testing.T) {

@@ -101,8 +101,11 @@ func (n *nodeRole) shortcomings() {
 	if c.Ports.Driver == config.DriverSlirp && !c.Network.AllowHostLoopback {
 		n.warn("ports.driver slirp4netns: UDP clients on the host's loopback get no answer; ports.driver builtin answers them")
 	}
-	if d := c.Network.Driver; c.Network.IPv6 && (d == config.DriverGvisor || d == config.DriverLXCUserNIC || d == config.DriverNone) {
-		n.warn("network.ipv6 does nothing with network.driver %s", d)
+	if d := c.Network.Driver; c.Network.IPv6 && !leadsOutV6(d) && d != config.DriverNone {
+		n.warn("network.driver %s leads out with IPv4 only: network.ipv6 is for pods, Services and ports of the host", d)
+	}
+	if d := c.Ports.Driver; c.Network.IPv6 && (d == config.DriverSlirp || d == config.DriverGvisor) {
+		n.warn("ports.driver %s forwards IPv4 only: with network.ipv6, ports.driver builtin forwards both", d)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -37,6 +38,7 @@ type nodeRole struct {
 	rt       layout.Runtime
 	data     layout.Data
 	handover layout.HandoverInfo
+	ipv6     netip.Addr // the node's, with network.ipv6
 	tree     cgroupv2.Tree
 	env      component.Env
 	hub      *status.Hub
@@ -175,6 +177,10 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		NameServers: servers, BinDir: n.binary, OCIRuntime: n.binary("runc"),
 		Controllers: n.handover.Cgroup.Enabled, Unenforced: n.handover.Cgroup.Unenforced,
 		LocalStorageCapacityIsolation: statisticsWork(layout.InsideKubelet),
+	}
+	if n.ipv6.IsValid() {
+		n.env.NodeIPv6 = n.ipv6.String()
+		n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6 = n.env.NodeIPv6 })
 	}
 	var g errgroup.Group
 	g.Go(func() (err error) { n.env.Snapshotter, err = n.snapshotter(layout.InsideContainerdRoot); return })

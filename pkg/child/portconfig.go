@@ -126,7 +126,7 @@ func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
 	c := portfwd.Config{
 		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, ExternalIPs: p.ExternalIPs, PodHostPorts: p.PodHostPorts,
 		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, HostAddresses: d.host,
-		BindAddresses: []netip.Addr{},
+		BindAddresses: []netip.Addr{}, ChildIPv6: n.ipv6,
 	}
 	for _, entry := range p.BindAddresses {
 		addrs, err := portfwd.ResolveBind([]string{entry}, d.host)

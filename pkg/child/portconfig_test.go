@@ -19,6 +19,7 @@ import (
 func desk(t *testing.T, hosts ...layout.HostAddress) *nodeRole {
 	t.Helper()
 	n := &nodeRole{cfg: config.Default(), rt: layout.Runtime{Dir: t.TempDir()}, data: layout.NewData(t.TempDir()), log: logrus.New()}
+	n.cfg.Complete(config.HostFacts{Hostname: "host"})
 	assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), hosts))
 	return n
 }

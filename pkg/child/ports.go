@@ -40,6 +40,7 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 	start := func(cfg portfwd.Config) (err error) {
 		o := n.portSources()
 		o.Manager, o.Config, o.Ledger, o.Log, o.OnEvent = manager, cfg, n.data.Ports(), n.log, n.tellPort
+		o.RestoreForeign = true // RootlessKit ends with us
 		o.OnChange = func() {
 			ports := forwarder.Status()
 			n.hub.SetPorts(portPictures(ports))

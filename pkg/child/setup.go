@@ -41,7 +41,10 @@ func (n *nodeRole) setUp() error {
 	if err := raiseNoFile(); err != nil {
 		n.warn("the limit of open files stays as it is: %v", err)
 	}
-	return n.sysctls()
+	if err := n.sysctls(); err != nil {
+		return err
+	}
+	return n.ensureIPv6()
 }
 
 // nameNode lets the node's own name resolve inside, and the name for what the node may reach of the host. RootlessKit has
@@ -87,7 +90,12 @@ func (n *nodeRole) sysctls() error {
 		{"net.bridge.bridge-nf-call-ip6tables", "1", true},
 	}
 	if n.cfg.Network.IPv6 {
-		want = append(want, sysctl{"net.ipv6.conf.all.forwarding", "1", false})
+		want = append(want,
+			// A host may have IPv6 off for new devices.
+			sysctl{"net.ipv6.conf.all.disable_ipv6", "0", false},
+			sysctl{"net.ipv6.conf.default.disable_ipv6", "0", false},
+			sysctl{"net.ipv6.conf.all.forwarding", "1", false},
+		)
 	}
 	var errs []error
 	for _, s := range want {

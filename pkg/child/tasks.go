@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -84,10 +85,32 @@ func (n *nodeRole) waitRoles(ctx context.Context) error {
 	})(ctx)
 }
 
-// markStale takes back the readiness that the Node object has from the last run, before the kubelet sees it.
+// rangesFit tells whether a Node has a part of each of the cluster's pod ranges. One that has none yet will get it.
+func rangesFit(node, cluster []string) bool {
+	if len(node) == 0 {
+		return true
+	}
+	inside := func(part, whole string) bool {
+		p, err := netip.ParsePrefix(part)
+		w, errWhole := netip.ParsePrefix(whole)
+		return err == nil && errWhole == nil && w.Overlaps(p) && w.Bits() <= p.Bits()
+	}
+	return slices.EqualFunc(node, cluster, inside)
+}
+
+// markStale takes back the readiness that the Node object has from the last run, before the kubelet sees it. One that was
+// made under other pod ranges goes.
 func (n *nodeRole) markStale(ctx context.Context) error {
 	c, err := n.client()
 	if err != nil {
+		return err
+	}
+	// Its pod ranges cannot be changed, and nothing would get an address out of those of another config.
+	removed, err := c.RemoveNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return !rangesFit(node.Spec.PodCIDRs, n.cfg.PodCIDRs()) })
+	if removed {
+		n.log.Infof("the Node object had pod ranges outside %v, and is made anew", n.cfg.PodCIDRs())
+	}
+	if err != nil || removed {
 		return err
 	}
 	return c.MarkNodeNotReady(ctx, n.cfg.NodeName, "NodeStarting", "the node is being started")

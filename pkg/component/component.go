@@ -30,6 +30,8 @@ type Env struct {
 	HostName string
 	// NodeIP is the address of TapInterface, for example 10.0.2.100.
 	NodeIP string
+	// NodeIPv6 is its IPv6 address; empty without network.ipv6.
+	NodeIPv6 string
 	// APIServerURL is how components reach the API server, without a slash at the end: https://127.0.0.1:6443 inside
 	// for the embedded one.
 	APIServerURL string

@@ -7,6 +7,7 @@ import (
 
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
+	corev1 "k8s.io/api/core/v1"
 )
 
 func TestMarkNodeNotReady(t *testing.T) {
@@ -38,4 +39,27 @@ func TestMarkNodeNotReady(t *testing.T) {
 		assert.NilError(t, c.MarkNodeNotReady(t.Context(), name, "NodeStarting", "m"))
 	}
 	assert.DeepEqual(t, patched, []string{"/api/v1/nodes/up/status"})
+}
+
+func TestRemoveNode(t *testing.T) {
+	f := newFakeAPI(t, false)
+	var deleted []string
+	f.other = func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/api/v1/nodes/none":
+			answer(w, 404, status(404, "NotFound", "no such node"))
+		case r.Method == http.MethodDelete:
+			deleted = append(deleted, r.URL.Path)
+			answer(w, 200, object{})
+		default:
+			answer(w, 200, node(r.URL.Path[len("/api/v1/nodes/"):], "True"))
+		}
+	}
+	c := f.client(t)
+	for _, name := range []string{"unfit", "fit", "none"} {
+		removed, err := c.RemoveNode(t.Context(), name, func(n *corev1.Node) bool { return n.Name == "unfit" })
+		assert.NilError(t, err)
+		assert.Equal(t, removed, name == "unfit")
+	}
+	assert.DeepEqual(t, deleted, []string{"/api/v1/nodes/unfit"})
 }

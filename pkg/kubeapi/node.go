@@ -113,12 +113,41 @@ func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[strin
 		return fmt.Errorf("label node %s: %w", name, err)
 	}
 	err = c.do(ctx, request{
-		method: http.MethodPatch, path: nodesPath + "/" + url.PathEscape(name), contentType: mimeMergePatch, body: body,
+		method: http.MethodPatch, path: nodePath(name), contentType: mimeMergePatch, body: body,
 	}, nil)
 	if err != nil {
 		return fmt.Errorf("label node %s: %w", name, err)
 	}
 	return nil
+}
+
+func nodePath(name string) string { return nodesPath + "/" + url.PathEscape(name) }
+
+// node is the Node object name, or nil if it does not exist.
+func (c *Client) node(ctx context.Context, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	err := c.do(ctx, request{method: http.MethodGet, path: nodePath(name)}, &node)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return &node, nil
+}
+
+// RemoveNode deletes the Node object name if it exists and unfit says so of it. Its pods stay: the control plane removes
+// those of a Node that is gone after some time only, and the kubelet registers it again.
+func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1.Node) bool) (removed bool, err error) {
+	node, err := c.node(ctx, name)
+	if err != nil || node == nil || !unfit(node) {
+		return false, err
+	}
+	err = c.do(ctx, request{method: http.MethodDelete, path: nodePath(name)}, nil)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("remove node %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // MarkNodeNotReady sets the Ready condition of the Node object name to Unknown, as the control plane does with a node
@@ -128,16 +157,11 @@ func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[strin
 // kubelet that finds its Node Ready skips the quick first reports and waits for its next regular one (kubelet 1.37,
 // fastNodeStatusUpdate).
 func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message string) error {
-	var node corev1.Node
-	path := nodesPath + "/" + url.PathEscape(name)
-	err := c.do(ctx, request{method: http.MethodGet, path: path}, &node)
-	if apierrors.IsNotFound(err) {
-		return nil
+	node, err := c.node(ctx, name)
+	if err != nil || node == nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("read node %s: %w", name, err)
-	}
-	if ready, _ := NodeReady(&node); !ready {
+	if ready, _ := NodeReady(node); !ready {
 		return nil
 	}
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
@@ -148,7 +172,7 @@ func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message str
 		return fmt.Errorf("mark node %s: %w", name, err)
 	}
 	err = c.do(ctx, request{
-		method: http.MethodPatch, path: path + "/status", contentType: mimeStrategicPatch, body: body,
+		method: http.MethodPatch, path: nodePath(name) + "/status", contentType: mimeStrategicPatch, body: body,
 	}, nil)
 	if err != nil {
 		return fmt.Errorf("mark node %s: %w", name, err)

@@ -113,7 +113,7 @@ func (c *choices) fits(s Service) error {
 	return nil
 }
 
-func sortedKeys(m map[string]int) []string {
+func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)

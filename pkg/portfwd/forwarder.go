@@ -42,6 +42,10 @@ type Options struct {
 	Ledger string
 	// KeepOnStop leaves the forwards open when Run ends; they are adopted by the next Run with the same Ledger.
 	KeepOnStop bool
+	// RestoreForeign makes forwards of others, by hand through RootlessKit's API, again when they are found to be gone at
+	// the beginning of Run: for callers whose RootlessKit ends when they are killed. After a Run that ended by itself there
+	// are none to restore. One that was made within ResyncEvery of the kill may be lost.
+	RestoreForeign bool
 	// OnEvent and OnChange are called from Run's goroutine with no lock held and must return quickly; both may be nil.
 	// OnChange says that Status may give another answer than before; it comes first before anything is forwarded, then
 	// at most 50 times a second, less often with many forwards, and once more when Run is about to return.
@@ -197,7 +201,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	var err error
 	if !f.o.KeepOnStop {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
-		err = f.removeOurs(stop)
+		err = errors.Join(f.removeOurs(stop), f.ledger.setOthers(map[string]struct{}{}))
 		cancel()
 		f.mu.Lock()
 		clear(f.entries)

@@ -2,6 +2,7 @@ package portfwd
 
 import (
 	"context"
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -191,6 +192,40 @@ func TestRestartAdoptsAndTidiesUp(t *testing.T) {
 		assert.NilError(t, tidy.RemoveAll(t.Context()))
 		tidy.ledger.close()
 		assert.DeepEqual(t, m.has(), []string{specKey(foreign), specKey(twin)})
+	})
+}
+
+// RootlessKit forgets all when the node is killed. What others made is back, what they took away is not, and after an
+// orderly end there is nothing to bring back.
+func TestRestoresForwardsOfOthersAfterAKill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeManager()
+		kept := port.Spec{Proto: "tcp", ParentPort: 8080, ChildPort: 80}
+		gone := port.Spec{Proto: "udp4", ParentIP: "127.0.0.1", ParentPort: 5353, ChildIP: "10.0.2.100", ChildPort: 53}
+		for _, s := range []port.Spec{kept, gone} {
+			_, err := m.AddPort(t.Context(), s)
+			assert.NilError(t, err)
+		}
+		o := Options{Manager: m, Ledger: filepath.Join(t.TempDir(), "ports"), RestoreForeign: true, KeepOnStop: true}
+		f := start(t, o)
+		synctest.Wait()
+		m.with(func() { maps.DeleteFunc(m.ports, func(_ int, st port.Status) bool { return st.Spec.Proto == "udp4" }) })
+		time.Sleep(DefaultResyncEvery + time.Second)
+		synctest.Wait()
+		assert.NilError(t, f.stop()) // KeepOnStop leaves the ledger as a kill does
+		m.with(func() { clear(m.ports) })
+
+		o.KeepOnStop = false
+		f = start(t, o)
+		synctest.Wait()
+		assert.DeepEqual(t, m.has(), []string{specKey(kept)})
+		assert.NilError(t, f.stop())
+		assert.DeepEqual(t, m.has(), []string{specKey(kept)}) // it is still not ours
+		m.with(func() { clear(m.ports) })
+		f = start(t, o)
+		synctest.Wait()
+		assert.Equal(t, len(m.has()), 0)
+		assert.NilError(t, f.stop())
 	})
 }
 

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,18 +18,27 @@ import (
 const ledgerSlack = 1024
 
 // ledger remembers which forwards are ours: RootlessKit itself keeps no owner. It is a file of lines, "+SPEC" for one
-// that is about to be asked for, "-SPEC" for one that is no longer there, and "=PORT OWNER" for a port that was picked; a
-// line of a forward is written before the request it
-// stands for, so that a forward of ours is in the file at every moment at which we can be killed. It needs no fsync: a
-// crash of the host takes the forwards with it.
+// that is about to be asked for, "-SPEC" for one that is no longer there, "=PORT OWNER" for a port that was picked, and
+// "*SPEC" for one of somebody else's. A line of a forward of ours is written before the request it stands for, so that it
+// is in the file at every moment at which we can be killed. It needs no fsync: a crash of the host takes the forwards with
+// it.
 type ledger struct {
 	path string // empty: in memory only
 
-	mu    sync.Mutex
-	specs map[string]struct{}
-	picks map[string]int
+	mu sync.Mutex
+	ledgerEntries
 	file  *os.File
 	lines int
+}
+
+type ledgerEntries struct {
+	specs   map[string]struct{}
+	picks   map[string]int
+	foreign map[string]struct{}
+}
+
+func newLedgerEntries() ledgerEntries {
+	return ledgerEntries{specs: map[string]struct{}{}, picks: map[string]int{}, foreign: map[string]struct{}{}}
 }
 
 // specKey is how a spec is written in the ledger. Specs that RootlessKit treats alike are equal.
@@ -39,7 +48,7 @@ func specKey(s port.Spec) string {
 
 // openLedger reads the file, if there is one, and makes it fit for appending.
 func openLedger(path string) (*ledger, error) {
-	l := &ledger{path: path, specs: map[string]struct{}{}, picks: map[string]int{}}
+	l := &ledger{path: path, ledgerEntries: newLedgerEntries()}
 	if path == "" {
 		return l, nil
 	}
@@ -47,7 +56,7 @@ func openLedger(path string) (*ledger, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read port ledger: %w", err)
 	}
-	l.specs, l.picks = parseLedger(raw)
+	l.ledgerEntries = parseLedger(raw)
 	if err := l.rewrite(); err != nil {
 		return nil, err
 	}
@@ -55,8 +64,8 @@ func openLedger(path string) (*ledger, error) {
 }
 
 // parseLedger never fails: a last line cut short by a kill was never followed by its request.
-func parseLedger(raw []byte) (specs map[string]struct{}, picks map[string]int) {
-	specs, picks = map[string]struct{}{}, map[string]int{}
+func parseLedger(raw []byte) ledgerEntries {
+	e := newLedgerEntries()
 	for line := range strings.Lines(string(raw)) {
 		line, whole := strings.CutSuffix(line, "\n")
 		if !whole || len(line) < 2 {
@@ -64,17 +73,53 @@ func parseLedger(raw []byte) (specs map[string]struct{}, picks map[string]int) {
 		}
 		switch line[0] {
 		case '+':
-			specs[line[1:]] = struct{}{}
+			e.specs[line[1:]] = struct{}{}
 		case '-':
-			delete(specs, line[1:])
+			delete(e.specs, line[1:])
+		case '*':
+			e.foreign[line[1:]] = struct{}{}
 		case '=':
 			number, owner, _ := strings.Cut(line[1:], " ")
 			if p, err := strconv.Atoi(number); err == nil && validPort(p) && owner != "" {
-				picks[owner] = p
+				e.picks[owner] = p
 			}
 		}
 	}
-	return specs, picks
+	return e
+}
+
+// parseSpecKey is the other way of specKey.
+func parseSpecKey(key string) (port.Spec, bool) {
+	const fields = 5
+	f := strings.Split(key, " ")
+	if len(f) != fields {
+		return port.Spec{}, false
+	}
+	parent, errParent := strconv.Atoi(f[2])
+	child, errChild := strconv.Atoi(f[4])
+	s := port.Spec{Proto: f[0], ParentIP: f[1], ParentPort: parent, ChildIP: f[3], ChildPort: child}
+	return s, errParent == nil && errChild == nil && validPort(parent) && validPort(child)
+}
+
+// others are the forwards of others as the ledger has them.
+func (l *ledger) others() map[string]struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.foreign)
+}
+
+// setOthers replaces them.
+func (l *ledger) setOthers(keys map[string]struct{}) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if maps.Equal(l.foreign, keys) {
+		return nil
+	}
+	l.foreign = keys
+	if l.path == "" {
+		return nil
+	}
+	return l.rewrite()
 }
 
 func (l *ledger) picked(owner string) int {
@@ -135,7 +180,7 @@ func (l *ledger) note(sign byte, s port.Spec) error {
 	} else {
 		delete(l.specs, key)
 	}
-	if l.path != "" && l.lines > 2*(len(l.specs)+len(l.picks))+ledgerSlack {
+	if l.path != "" && l.lines > 2*(len(l.specs)+len(l.picks)+len(l.foreign))+ledgerSlack {
 		return l.rewrite()
 	}
 	return nil
@@ -159,14 +204,13 @@ func (l *ledger) keep(live map[string]struct{}) error {
 
 // rewrite replaces the file by one with the present entries only.
 func (l *ledger) rewrite() error {
-	keys := make([]string, 0, len(l.specs))
-	for k := range l.specs {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
+	keys := sortedKeys(l.specs)
 	var buf bytes.Buffer
 	for _, owner := range sortedKeys(l.picks) {
 		fmt.Fprintf(&buf, "=%d %s\n", l.picks[owner], owner)
+	}
+	for _, k := range sortedKeys(l.foreign) {
+		buf.WriteString("*" + k + "\n")
 	}
 	for _, k := range keys {
 		buf.WriteString("+" + k + "\n")
@@ -185,7 +229,7 @@ func (l *ledger) rewrite() error {
 	if l.file != nil {
 		l.file.Close()
 	}
-	l.file, l.lines = f, len(keys)+len(l.picks)
+	l.file, l.lines = f, len(keys)+len(l.picks)+len(l.foreign)
 	return nil
 }
 

@@ -78,13 +78,20 @@ func TestLedgerFaults(t *testing.T) {
 
 func FuzzParseLedger(f *testing.F) {
 	f.Add([]byte("+tcp4 127.0.0.1 1 10.0.2.100 1\n-tcp4 127.0.0.1 1 10.0.2.100 1\n+x"))
+	f.Add([]byte("*tcp  8080  80\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		specs, picks := parseLedger(raw)
-		for owner, p := range picks {
+		e := parseLedger(raw)
+		for owner, p := range e.picks {
 			assert.Assert(t, owner != "" && !strings.Contains(owner, "\n") && validPort(p))
 		}
-		for k := range specs {
+		for k := range e.specs {
 			assert.Assert(t, k != "" && !strings.Contains(k, "\n"))
+		}
+		for k := range e.foreign {
+			if s, ok := parseSpecKey(k); ok {
+				again, ok := parseSpecKey(specKey(s))
+				assert.Assert(t, ok && again == s)
+			}
 		}
 	})
 }

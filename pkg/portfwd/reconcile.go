@@ -2,6 +2,7 @@ package portfwd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,9 @@ func (f *Forwarder) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list forwarded ports: %w", err)
 	}
+	if f.o.RestoreForeign && !f.listed {
+		all = f.restore(ctx, all)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.listNow, f.listed, f.info, f.foreign = false, true, info, nil
@@ -35,13 +39,14 @@ func (f *Forwarder) list(ctx context.Context) error {
 		e.have = nil
 		f.dirty[e] = struct{}{}
 	}
-	ours := map[string]struct{}{}
+	ours, others := map[string]struct{}{}, map[string]struct{}{}
 	for _, st := range all {
 		h := &held{id: st.ID, spec: st.Spec, ours: f.ledger.has(st.Spec)}
 		if h.ours {
 			ours[specKey(st.Spec)] = struct{}{}
 		} else {
 			f.foreign = append(f.foreign, st)
+			others[specKey(st.Spec)] = struct{}{}
 		}
 		b, ok := bindOf(st.Spec)
 		if !ok {
@@ -57,11 +62,33 @@ func (f *Forwarder) list(ctx context.Context) error {
 		}
 	}
 	// What is in the ledger and not there was lost with an earlier RootlessKit, or never came to be.
-	if err := f.ledger.keep(ours); err != nil {
+	if err := errors.Join(f.ledger.keep(ours), f.ledger.setOthers(others)); err != nil {
 		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
 	}
 	f.stale, f.remerge = true, true // the node's address may have changed
 	return nil
+}
+
+// restore makes the forwards of others that the ledger knows and all lacks, and returns all with them.
+func (f *Forwarder) restore(ctx context.Context, all []port.Status) []port.Status {
+	lost := f.ledger.others()
+	for _, st := range all {
+		delete(lost, specKey(st.Spec))
+	}
+	for _, key := range sortedKeys(lost) {
+		spec, ok := parseSpecKey(key)
+		if !ok {
+			continue
+		}
+		st, err := f.o.Manager.AddPort(ctx, spec)
+		if err != nil {
+			f.o.Log.WithError(err).Warnf("the forward %s, made by hand through RootlessKit's API before, is not back", key)
+			continue
+		}
+		f.o.Log.Infof("the forward %s, made by hand through RootlessKit's API before, is back", key)
+		all = append(all, *st)
+	}
+	return all
 }
 
 func (f *Forwarder) entry(b Bind) *entry {

@@ -230,6 +230,10 @@ func TestChecks(t *testing.T) {
 				"  sudo sysctl -w kernel.unprivileged_userns_clone=1\n" + setup},
 		{"old kernel", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "4.14.0\n") },
 			"fail: kernel 4.14.0 is older than 4.15\n"},
+		{"kernel without IPv6", "kernel", func(f *fakeHost) { f.set("network.ipv6", "true"); f.remove("proc/sys/net/ipv6") },
+			"fail: kernel 6.1.0-30-amd64 has no IPv6 (network.ipv6)\n  # start the host without ipv6.disable=1, or set network.ipv6: false\n"},
+		{"kernel with IPv6", "kernel", func(f *fakeHost) { f.set("network.ipv6", "true"); f.write("proc/sys/net/ipv6/bindv6only", "0") },
+			"pass: kernel 6.1.0-30-amd64\n"},
 		{"kernel without overlayfs", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "5.10.0-30-amd64\n") },
 			"warn: kernel 5.10.0-30-amd64 cannot mount overlayfs in a user namespace (since 5.11): fuse-overlayfs or plain copies take its place\n" +
 				"  sudo apt-get install -y fuse-overlayfs\n"},

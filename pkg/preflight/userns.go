@@ -124,6 +124,9 @@ func checkKernel(_ context.Context, h *host) []Finding {
 		return []Finding{warn("kernel %s: not a version that can be compared", release).with(details)}
 	case older(v, minKernel()):
 		return []Finding{fail("kernel %s is older than %s", release, minKernel()).with(details)}
+	case h.cfg.Network.IPv6 && !h.exists("/proc/sys/net/ipv6"):
+		return []Finding{fail("kernel %s has no IPv6 (network.ipv6)", release).with(details).
+			hint("# start the host without ipv6.disable=1, or set network.ipv6: false")}
 	case older(v, overlayKernel()) && snapshotter == "overlayfs":
 		return []Finding{fail("kernel %s cannot mount overlayfs in a user namespace (since %s)", release, overlayKernel()).
 			with(details).hint("# let the node choose: containerd.snapshotter: auto")}

@@ -148,11 +148,13 @@ func CountPorts(ports []Port) PortCounts {
 
 // Network is the node's uplink.
 type Network struct {
-	Driver    string   `json:"driver,omitempty"`
-	Interface string   `json:"interface,omitempty"`
-	Address   string   `json:"address,omitempty"`
-	MTU       int      `json:"mtu,omitempty"`
-	DNS       []string `json:"dns,omitempty"`
+	Driver    string `json:"driver,omitempty"`
+	Interface string `json:"interface,omitempty"`
+	Address   string `json:"address,omitempty"`
+	// AddressIPv6 is there with network.ipv6.
+	AddressIPv6 string   `json:"addressIPv6,omitempty"`
+	MTU         int      `json:"mtu,omitempty"`
+	DNS         []string `json:"dns,omitempty"`
 	// PortDriver forwards ports of the host; PortDriverReason is why it was chosen.
 	PortDriver       string `json:"portDriver,omitempty"`
 	PortDriverReason string `json:"portDriverReason,omitempty"`

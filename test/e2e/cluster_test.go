@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -240,11 +241,16 @@ func (n *testNode) hostNetwork() {
 // hostAddress is an IPv4 address of the host that is not loopback; empty where there is none.
 func hostAddress(t *testing.T) string {
 	t.Helper()
+	return hostAddressThat(t, netip.Addr.Is4)
+}
+
+func hostAddressThat(t *testing.T, fits func(netip.Addr) bool) string {
+	t.Helper()
 	addrs, err := net.InterfaceAddrs()
 	assert.NilError(t, err)
 	for _, a := range addrs {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
-			return ip.IP.String()
+		if p, err := netip.ParsePrefix(a.String()); err == nil && fits(p.Addr()) && !p.Addr().IsLoopback() {
+			return p.Addr().String()
 		}
 	}
 	return ""

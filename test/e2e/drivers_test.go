@@ -48,17 +48,20 @@ func TestNetworkDrivers(t *testing.T) {
 		needs          []testutil.Requirement
 		// offline: there is no way out.
 		offline bool
+		// outV6: the way out has IPv6 too.
+		outV6 bool
 	}{
-		{network: "pasta", ports: "auto", needs: []testutil.Requirement{testutil.Program("pasta")}},
+		{network: "pasta", ports: "auto", needs: []testutil.Requirement{testutil.Program("pasta")}, outV6: true},
 		{network: "gvisor-tap-vsock", ports: "gvisor-tap-vsock"},
-		{network: "slirp4netns", ports: "slirp4netns", needs: []testutil.Requirement{testutil.Program("slirp4netns")}},
+		{network: "slirp4netns", ports: "slirp4netns", needs: []testutil.Requirement{testutil.Program("slirp4netns")}, outV6: true},
 		{network: "lxc-user-nic", ports: "auto", needs: []testutil.Requirement{lxcBridge}},
 		{network: "none", ports: "auto", offline: true},
 	} {
 		t.Run(d.network+" with ports by "+d.ports, func(t *testing.T) {
 			t.Parallel()
-			testutil.Require(t, d.needs...)
-			n := newNode(t, fmt.Sprintf("e2e-net%d", i), "--set", "network.driver="+d.network, "--set", "ports.driver="+d.ports)
+			testutil.Require(t, append(d.needs, ipv6)...)
+			n := newNode(t, fmt.Sprintf("e2e-net%d", i),
+				"--set", "network.driver="+d.network, "--set", "ports.driver="+d.ports, "--set", "network.ipv6=true")
 			n.up()
 			s := n.status().Network
 			assert.Equal(t, s.Driver, d.network)
@@ -72,7 +75,9 @@ func TestNetworkDrivers(t *testing.T) {
 			n.waitPod("web")
 			n.answers(port)
 			n.clusterDNS()
-			n.wayOut(!d.offline)
+			n.answersV6(port, d.ports == "auto")
+			n.wayOut(hostAddress(t), !d.offline)
+			n.wayOut(hostAddressV6(t), d.outV6)
 			n.hostLoopbackIsClosed()
 			n.down()
 			noTrace(t, n.name)
@@ -99,7 +104,7 @@ func (n *testNode) fetch(host, want string) error {
 // serve answers at an address of the host until the test ends, and returns the address with its port.
 func (n *testNode) serve(ip, text string) string {
 	n.t.Helper()
-	l, err := net.Listen("tcp4", net.JoinHostPort(ip, "0"))
+	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
 	assert.NilError(n.t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprint(w, text) // the asker sees what is missing
@@ -110,12 +115,24 @@ func (n *testNode) serve(ip, text string) string {
 	return l.Addr().String()
 }
 
-// wayOut: a pod reaches an address of the host that is not loopback, if there is a way out.
-func (n *testNode) wayOut(is bool) {
+// answersV6: the Service web answers on the host's IPv6 loopback where the port driver forwards IPv6, and in pods.
+func (n *testNode) answersV6(port int, forwarded bool) {
 	n.t.Helper()
-	ip := hostAddress(n.t)
+	n.kubectl("patch", "service", "web", "--type=merge", "-p", `{"spec":{"ipFamilyPolicy":"RequireDualStack"}}`)
+	ip := n.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[1]}")
+	eventually(n.t, podLimit, "the Service's IPv6 address in a pod", func() error { return n.fetch("["+ip+"]", "hello") })
+	if forwarded {
+		eventually(n.t, portsLimit, "the node port on ::1", func() error { return get("http://"+loopbackV6.port(port)+"/", "hello") })
+	} else {
+		assert.NilError(n.t, loopbackV6.refuses(port))
+	}
+}
+
+// wayOut: a pod reaches an address of the host that is not loopback, if there is a way out.
+func (n *testNode) wayOut(ip string, is bool) {
+	n.t.Helper()
 	if ip == "" {
-		n.t.Log("this host has no address but loopback")
+		n.t.Log("this host has no such address")
 		return
 	}
 	err := n.fetch(n.serve(ip, "hello from the host"), "hello from the host")

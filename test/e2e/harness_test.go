@@ -156,6 +156,24 @@ func eventually(t *testing.T, limit time.Duration, what string, check func() err
 	}
 }
 
+// meanwhile checks that something holds for a time.
+func meanwhile(t *testing.T, long time.Duration, what string, check func() error) {
+	t.Helper()
+	over := time.After(long)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if err := check(); err != nil {
+			t.Fatalf("%s: not all the time: %v", what, err)
+		}
+		select {
+		case <-over:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // bundle prints what is needed to understand a failure.
 func (n *testNode) bundle() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -1,17 +1,23 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"os"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -42,21 +48,31 @@ func service(name, typ, ports string, more ...string) string {
 		name, typ, ports, strings.Join(more, "\n"))
 }
 
+// hostIP is an address of the host that ports are tried at.
+type hostIP string
+
+const (
+	loopback   hostIP = "127.0.0.1"
+	loopbackV6 hostIP = "::1"
+)
+
+func (h hostIP) port(port int) string { return net.JoinHostPort(string(h), strconv.Itoa(port)) }
+
 // refuses: nobody listens.
-func refuses(port int) error {
-	c, err := net.DialTimeout("tcp4", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
+func (h hostIP) refuses(port int) error {
+	c, err := net.DialTimeout("tcp", h.port(port), time.Second)
 	if err == nil {
-		return errors.Join(fmt.Errorf("port %d accepts", port), c.Close())
+		return errors.Join(fmt.Errorf("%s accepts", h.port(port)), c.Close())
 	}
 	return nil
 }
 
-func answersTCP(port int) error {
-	return get(fmt.Sprintf("http://127.0.0.1:%d/", port), "hello from echo-")
+func (h hostIP) answersTCP(port int) error {
+	return get(fmt.Sprintf("http://%s/", h.port(port)), "hello from echo-")
 }
 
-func answersUDP(port int) error {
-	c, err := net.Dial("udp4", fmt.Sprintf("127.0.0.1:%d", port))
+func (h hostIP) answersUDP(port int) error {
+	c, err := net.Dial("udp", h.port(port))
 	if err != nil {
 		return err
 	}
@@ -74,6 +90,10 @@ func answersUDP(port int) error {
 	}
 	return err
 }
+
+func refuses(port int) error    { return loopback.refuses(port) }
+func answersTCP(port int) error { return loopback.answersTCP(port) }
+func answersUDP(port int) error { return loopback.answersUDP(port) }
 
 func (n *testNode) ports() []status.Port {
 	n.t.Helper()
@@ -93,6 +113,22 @@ func (n *testNode) port(number int) (status.Port, error) {
 	return status.Port{}, fmt.Errorf("no forward of port %d", number)
 }
 
+// addByRootlessKit forwards a port past rootlessnode, as rootlessctl does.
+func addByRootlessKit(t *testing.T, runtimeDir, spec string) {
+	t.Helper()
+	socket := layout.Runtime{Dir: runtimeDir}.APISocket()
+	c := &http.Client{Timeout: podLimit, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	resp, err := c.Post("http://rootlesskit/v1/ports", "application/json", strings.NewReader(spec))
+	assert.NilError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, resp.StatusCode, http.StatusCreated)
+}
+
 // TestPorts: what Services and pods promise answers on the host, and stops when the promise ends.
 func TestPorts(t *testing.T) {
 	t.Parallel()
@@ -100,7 +136,7 @@ func TestPorts(t *testing.T) {
 	n.up()
 	n.importImage()
 	n.apply(serversManifest)
-	n.kubectl("rollout", "status", "deployment/echo", "--timeout", (podLimit - 5*time.Second).String())
+	n.waitRollout("echo")
 	sub := func(name string, f func(n *testNode)) { t.Run(name, func(t *testing.T) { f(n.in(t)) }) }
 
 	sub("a node port answers and moves and goes", func(n *testNode) {
@@ -194,6 +230,51 @@ func TestPorts(t *testing.T) {
 		// What changes now still arrives.
 		n.kubectl("delete", "service", "taken")
 		eventually(n.t, portsLimit, "ports of the deleted Service", func() error { return errors.Join(refuses(31090), refuses(31091)) })
+	})
+	sub("the API server is away for a minute", func(n *testNode) {
+		pid := n.pidOutside("kube-apiserver")
+		assert.NilError(n.t, syscall.Kill(pid, syscall.SIGSTOP))
+		meanwhile(n.t, time.Minute, "forwards without the API server", func() error {
+			return errors.Join(answersTCP(31053), answersUDP(31053), answersTCP(18080), refuses(31100))
+		})
+		assert.NilError(n.t, syscall.Kill(pid, syscall.SIGCONT))
+		eventually(n.t, podLimit, "the API server answers", func() error {
+			_, stderr, code := n.try(podLimit, "kubectl", "get", "--raw", "/readyz")
+			if code != 0 {
+				return errors.New(stderr)
+			}
+			return nil
+		})
+		n.apply(service("late", "NodePort", "{port: 80, targetPort: 8080, nodePort: 31110}"))
+		eventually(n.t, portsLimit, "a Service made afterwards", func() error { return answersTCP(31110) })
+		n.kubectl("delete", "service", "late")
+		eventually(n.t, portsLimit, "and its end", func() error { return refuses(31110) })
+	})
+	sub("the same ports after a kill and no others", func(n *testNode) {
+		s := n.status()
+		addByRootlessKit(n.t, s.RuntimeDir, fmt.Sprintf(
+			`{"proto":"tcp4","parentIP":"127.0.0.1","parentPort":18092,"childIP":%q,"childPort":31053}`, s.Network.Address))
+		eventually(n.t, portsLimit, "port 18092", func() error { return answersTCP(18092) })
+		eventually(n.t, podLimit, "somebody else's forward is seen", func() error {
+			b, err := os.ReadFile(layout.NewData(s.DataDir).Ports())
+			if err == nil && !strings.Contains(string(b), "*tcp4 127.0.0.1 18092") {
+				err = errors.New(string(b))
+			}
+			return err
+		})
+		for what, victim := range map[string]func() int{
+			"node role": func() int { return nodeRole(n.t, n.status().ChildPID) },
+			"parent":    func() int { return n.status().ParentPID },
+		} {
+			kill(n.t, victim())
+			noTrace(n.t, n.name)
+			assert.NilError(n.t, errors.Join(refuses(31053), refuses(18092)), what)
+			n.up()
+			for _, port := range []int{31053, 18080, 18090, 18092} {
+				eventually(n.t, podLimit, fmt.Sprintf("port %d after the end of the %s", port, what), func() error { return answersTCP(port) })
+			}
+			assert.NilError(n.t, errors.Join(refuses(31090), refuses(31110), refuses(18081)), what)
+		}
 	})
 	sub("the same ports after a restart and no others", func(n *testNode) {
 		n.down()

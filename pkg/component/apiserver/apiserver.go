@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/etcd"
@@ -69,7 +70,7 @@ func serving(e component.Env) []string {
 		component.Flag("advertise-address", e.NodeIP),
 		component.Flag("tls-cert-file", pki.CertFile(pki.APIServer)),
 		component.Flag("tls-private-key-file", pki.KeyFile(pki.APIServer)),
-		component.Flag("service-cluster-ip-range", e.Config.Cluster.ServiceCIDR),
+		component.Flag("service-cluster-ip-range", strings.Join(e.Config.ServiceCIDRs(), ",")),
 		component.Flag("allow-privileged", "true"),
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
 	}

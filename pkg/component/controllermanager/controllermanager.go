@@ -7,6 +7,7 @@ package controllermanager
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
@@ -58,12 +59,16 @@ func signing() []string {
 }
 
 func network(e component.Env) []string {
-	c := e.Config.Cluster
+	c := e.Config
+	mask := "node-cidr-mask-size"
+	if len(c.PodCIDRs()) > 1 { // one flag a family then; that of IPv6 is 64 by default
+		mask += "-ipv4"
+	}
 	return []string{
 		component.Flag("allocate-node-cidrs", "true"),
-		component.Flag("cluster-cidr", c.PodCIDR),
-		component.IntFlag("node-cidr-mask-size", c.NodeCIDRMaskSize),
-		component.Flag("service-cluster-ip-range", c.ServiceCIDR),
+		component.Flag("cluster-cidr", strings.Join(c.PodCIDRs(), ",")),
+		component.IntFlag(mask, c.Cluster.NodeCIDRMaskSize),
+		component.Flag("service-cluster-ip-range", strings.Join(c.ServiceCIDRs(), ",")),
 	}
 }
 

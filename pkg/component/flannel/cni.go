@@ -19,6 +19,8 @@ type SubnetEnv struct {
 	// Network is the pod network of the whole cluster, Subnet this node's part of it. Subnet's address is the one that
 	// the node's bridge takes.
 	Network, Subnet netip.Prefix
+	// NetworkV6 and SubnetV6 are those of IPv6, the zero Prefix without it.
+	NetworkV6, SubnetV6 netip.Prefix
 	// MTU of pod interfaces in bytes.
 	MTU int
 	// IPMasq tells whether flanneld masquerades what leaves the pod network. CNI does it otherwise.
@@ -55,19 +57,46 @@ func ParseSubnetEnv(data []byte) (SubnetEnv, error) {
 	parse("FLANNEL_SUBNET", func(s string) (err error) { env.Subnet, err = prefix4(s); return err })
 	parse("FLANNEL_MTU", func(s string) (err error) { env.MTU, err = mtu(s); return err })
 	parse("FLANNEL_IPMASQ", func(s string) (err error) { env.IPMasq, err = strconv.ParseBool(s); return err })
+	if _, ok := values[keyNetworkV6]; ok {
+		parse(keyNetworkV6, func(s string) (err error) { env.NetworkV6, err = prefix6(s); return err })
+		parse("FLANNEL_IPV6_SUBNET", func(s string) (err error) { env.SubnetV6, err = prefix6(s); return err })
+	}
 	if err := errors.Join(errs...); err != nil {
 		return SubnetEnv{}, err
 	}
-	if !env.Network.Contains(env.Subnet.Addr()) || env.Subnet.Bits() < env.Network.Bits() {
-		return SubnetEnv{}, fmt.Errorf("subnet %s is not in network %s", env.Subnet, env.Network)
+	for _, p := range env.families() {
+		if !p.network.Contains(p.subnet.Addr()) || p.subnet.Bits() < p.network.Bits() {
+			return SubnetEnv{}, fmt.Errorf("subnet %s is not in network %s", p.subnet, p.network)
+		}
 	}
 	return env, nil
+}
+
+const keyNetworkV6 = "FLANNEL_IPV6_NETWORK"
+
+type family struct{ network, subnet netip.Prefix }
+
+// families are the lease's ranges, IPv4 first.
+func (e SubnetEnv) families() []family {
+	out := []family{{e.Network, e.Subnet}}
+	if e.NetworkV6.IsValid() {
+		out = append(out, family{e.NetworkV6, e.SubnetV6})
+	}
+	return out
 }
 
 func prefix4(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err == nil && !p.Addr().Is4() {
 		err = fmt.Errorf("%s is not an IPv4 network", s)
+	}
+	return p, err
+}
+
+func prefix6(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err == nil && (p.Addr().Is4() || p.Addr().Is4In6()) {
+		err = fmt.Errorf("%s is not an IPv6 network", s)
 	}
 	return p, err
 }
@@ -134,11 +163,11 @@ func RenderCNI(e component.Env, env SubnetEnv) (component.File, error) {
 		// A pod may reach itself through its Service.
 		HairpinMode: true,
 		IPMasq:      !env.IPMasq,
-		IPAM: hostLocal{
-			Type:   "host-local",
-			Ranges: [][]ipRange{{{Subnet: env.Subnet.Masked().String()}}},
-			Routes: []route{{Dst: env.Network.Masked().String()}},
-		},
+		IPAM:        hostLocal{Type: "host-local"},
+	}
+	for _, f := range env.families() { // a pod gets one address of each
+		b.IPAM.Ranges = append(b.IPAM.Ranges, []ipRange{{Subnet: f.subnet.Masked().String()}})
+		b.IPAM.Routes = append(b.IPAM.Routes, route{Dst: f.network.Masked().String()})
 	}
 	if b.IPMasq {
 		b.IPMasqBackend = packetFilter(e)

@@ -27,7 +27,9 @@ const (
 // netConf is flannel's network configuration.
 type netConf struct {
 	Network        string
+	IPv6Network    string `json:",omitempty"`
 	EnableIPv4     bool
+	EnableIPv6     bool `json:",omitempty"`
 	EnableNFTables bool
 	Backend        backend
 }
@@ -81,6 +83,9 @@ func netConfFor(e component.Env) netConf {
 		Network: e.Config.Cluster.PodCIDR, EnableIPv4: true,
 		EnableNFTables: e.KubeProxyMode == kubeproxy.ModeNFTables,
 		Backend:        backend{Type: f.Backend},
+	}
+	if e.Config.Network.IPv6 {
+		c.EnableIPv6, c.IPv6Network = true, e.Config.Cluster.PodCIDRv6
 	}
 	if f.Backend == backendVXLAN {
 		c.Backend.Port = f.VXLANPort

@@ -22,6 +22,10 @@ FLANNEL_MTU=1450
 FLANNEL_IPMASQ=true
 `
 
+const leaseV6 = `FLANNEL_IPV6_NETWORK=fd00:10:42::/56
+FLANNEL_IPV6_SUBNET=fd00:10:42:3::1/64
+`
+
 func TestRenderCNI(t *testing.T) {
 	t.Parallel()
 	env, err := ParseSubnetEnv([]byte(lease))
@@ -30,6 +34,8 @@ func TestRenderCNI(t *testing.T) {
 	assert.NilError(t, err)
 	golden.AssertBytes(t, f.Data, "cni.golden")
 
+	env, err = ParseSubnetEnv([]byte(lease + leaseV6))
+	assert.NilError(t, err)
 	env.IPMasq = false
 	f, err = RenderCNI(fixture.Poor(), env)
 	assert.NilError(t, err)
@@ -38,20 +44,28 @@ func TestRenderCNI(t *testing.T) {
 
 func TestParseSubnetEnv(t *testing.T) {
 	t.Parallel()
-	got, err := ParseSubnetEnv([]byte(lease + "FLANNEL_IPV6_NETWORK=whatever\n\n"))
+	got, err := ParseSubnetEnv([]byte(lease + "FLANNEL_OTHER=whatever\n\n"))
 	assert.NilError(t, err)
-	assert.Equal(t, got, SubnetEnv{
+	want := SubnetEnv{
 		Network: netip.MustParsePrefix("10.42.0.0/16"), Subnet: netip.MustParsePrefix("10.42.3.1/24"), MTU: 1450, IPMasq: true,
-	})
+	}
+	assert.Equal(t, got, want)
+	got, err = ParseSubnetEnv([]byte(lease + leaseV6))
+	assert.NilError(t, err)
+	want.NetworkV6, want.SubnetV6 = netip.MustParsePrefix("fd00:10:42::/56"), netip.MustParsePrefix("fd00:10:42:3::1/64")
+	assert.Equal(t, got, want)
 	for name, c := range map[string]struct {
 		text string
 		want []string
 	}{
-		"empty":     {"", []string{"FLANNEL_NETWORK is missing", "FLANNEL_SUBNET is missing", "FLANNEL_MTU is missing", "FLANNEL_IPMASQ is missing"}},
-		"half":      {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUB", []string{"line 2", "FLANNEL_SUBNET is missing"}},
-		"all wrong": {"FLANNEL_NETWORK=x\nFLANNEL_SUBNET=::/64\nFLANNEL_MTU=-1\nFLANNEL_IPMASQ=perhaps", []string{"FLANNEL_NETWORK:", "not an IPv4 network", "FLANNEL_MTU: -1", "FLANNEL_IPMASQ:"}},
-		"elsewhere": {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.43.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"10.43.0.1/24 is not in network"}},
-		"too wide":  {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.1/8\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"is not in network"}},
+		"empty":          {"", []string{"FLANNEL_NETWORK is missing", "FLANNEL_SUBNET is missing", "FLANNEL_MTU is missing", "FLANNEL_IPMASQ is missing"}},
+		"half":           {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUB", []string{"line 2", "FLANNEL_SUBNET is missing"}},
+		"all wrong":      {"FLANNEL_NETWORK=x\nFLANNEL_SUBNET=::/64\nFLANNEL_MTU=-1\nFLANNEL_IPMASQ=perhaps", []string{"FLANNEL_NETWORK:", "not an IPv4 network", "FLANNEL_MTU: -1", "FLANNEL_IPMASQ:"}},
+		"elsewhere":      {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.43.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"10.43.0.1/24 is not in network"}},
+		"half of IPv6":   {lease + "FLANNEL_IPV6_NETWORK=fd00::/56", []string{"FLANNEL_IPV6_SUBNET is missing"}},
+		"IPv4 as IPv6":   {lease + "FLANNEL_IPV6_NETWORK=10.0.0.0/8\nFLANNEL_IPV6_SUBNET=x", []string{"not an IPv6 network", "FLANNEL_IPV6_SUBNET:"}},
+		"IPv6 elsewhere": {lease + "FLANNEL_IPV6_NETWORK=fd00:1::/56\nFLANNEL_IPV6_SUBNET=fd00:2::1/64", []string{"fd00:2::1/64 is not in network"}},
+		"too wide":       {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.1/8\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"is not in network"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,6 +79,7 @@ func TestParseSubnetEnv(t *testing.T) {
 
 func FuzzParseSubnetEnv(f *testing.F) {
 	f.Add([]byte(lease))
+	f.Add([]byte(lease + leaseV6))
 	f.Add([]byte("FLANNEL_NETWORK=10.42.0.0/16\r\nFLANNEL_SUBNET"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		env, err := ParseSubnetEnv(data)

@@ -27,6 +27,14 @@ const Name = "kubelet"
 // kubernetes.io, where NodeRestriction would not let a kubelet set it.
 const LabelUnenforced = "rootlessnode.dev/unenforced"
 
+// nodeIPs are the addresses that the Node has: one, or one of each family.
+func nodeIPs(e component.Env) string {
+	if e.NodeIPv6 == "" {
+		return e.NodeIP
+	}
+	return e.NodeIP + "," + e.NodeIPv6
+}
+
 // Render returns the kubelet's files and arguments: its configuration, its kubeconfig and the resolv.conf of pods.
 func Render(e component.Env) (component.Rendered, error) {
 	settings, configErr := renderConfig(e)
@@ -42,7 +50,7 @@ func Render(e component.Env) (component.Rendered, error) {
 		component.Flag("root-dir", layout.InsideKubelet),
 		component.Flag("cert-dir", layout.InsideKubelet+"/pki"),
 		component.Flag("hostname-override", e.Config.NodeName),
-		component.Flag("node-ip", e.NodeIP),
+		component.Flag("node-ip", nodeIPs(e)),
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
 	}
 	if labels := Labels(e); len(labels) > 0 {

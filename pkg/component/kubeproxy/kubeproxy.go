@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
@@ -90,7 +91,7 @@ func configFor(e component.Env, kubeconfig string) configuration {
 		HealthzBindAddress: component.LoopbackAddress(in.KubeProxyHealthzPort),
 		MetricsBindAddress: component.LoopbackAddress(in.KubeProxyMetricsPort),
 		Mode:               e.KubeProxyMode,
-		ClusterCIDR:        e.Config.Cluster.PodCIDR,
+		ClusterCIDR:        strings.Join(e.Config.PodCIDRs(), ","),
 		DetectLocalMode:    "ClusterCIDR",
 		// nf_conntrack_max is read-only outside of the first network namespace; the timeouts are on older kernels.
 		Conntrack: conntrack{

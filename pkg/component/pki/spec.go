@@ -48,9 +48,9 @@ func NodeSpec(e component.Env) (Spec, error) {
 	if err != nil {
 		return Spec{}, fmt.Errorf("certificate of the API server: %w", err)
 	}
-	nodeIP, err := netip.ParseAddr(e.NodeIP)
+	nodeIPs, err := nodeAddresses(e)
 	if err != nil {
-		return Spec{}, fmt.Errorf("certificate of the kubelet: node address: %w", err)
+		return Spec{}, fmt.Errorf("certificate of the kubelet: %w", err)
 	}
 	nodeName := e.Config.NodeName
 	loop := loopbackAddresses()
@@ -78,7 +78,7 @@ func NodeSpec(e component.Env) (Spec, error) {
 			local(EtcdPeer, EtcdCA, "etcd-peer"),
 			{
 				Name: KubeletServer, Authority: ClusterCA, CommonName: NodeUser(nodeName), Organizations: []string{GroupNodes},
-				Server: true, DNSNames: []string{nodeName, localhost}, Addresses: append([]netip.Addr{nodeIP}, loop...),
+				Server: true, DNSNames: []string{nodeName, localhost}, Addresses: append(nodeIPs, loop...),
 			},
 			client(KubeletClient, ClusterCA, NodeUser(nodeName), GroupNodes),
 			client(Admin, ClusterCA, UserAdmin, GroupMasters),
@@ -94,6 +94,22 @@ const localhost = "localhost"
 
 func loopbackAddresses() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+}
+
+// nodeAddresses are the addresses that the Node has.
+func nodeAddresses(e component.Env) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for _, s := range []string{e.NodeIP, e.NodeIPv6} {
+		if s == "" && len(out) > 0 {
+			continue
+		}
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("node address: %w", err)
+		}
+		out = append(out, a.Unmap())
+	}
+	return out, nil
 }
 
 // apiServer collects every name by which the API server can be asked for: from the host, by pods and inside.
@@ -118,11 +134,12 @@ func apiServer(e component.Env) (Certificate, error) {
 		}
 		return a.Unmap()
 	}
-	c.Addresses = append(c.Addresses, address("node address", e.NodeIP))
+	node, err := nodeAddresses(e)
+	c.Addresses, errs = append(c.Addresses, node...), append(errs, err)
 	if bind := address("api.bindAddress", cfg.API.BindAddress); !bind.IsUnspecified() {
 		c.Addresses = append(c.Addresses, bind)
 	}
-	for _, cidr := range strings.Split(cfg.Cluster.ServiceCIDR, ",") {
+	for _, cidr := range cfg.ServiceCIDRs() {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cluster.serviceCIDR: %w", err))
