@@ -24,6 +24,7 @@ const (
 	partNamespaces = "namespaces"
 	partExec       = "exec"
 	partMemory     = "memory"
+	partThroughput = "throughput"
 	partPorts      = "ports"
 )
 
@@ -43,6 +44,8 @@ func main() {
 			exit(observe(os.Args[2:]))
 		case roleClaim:
 			exit(claim(os.Args[2:]))
+		case roleSink:
+			exit(sink(os.Args[2:]))
 		}
 	}
 	o, err := parse()
@@ -86,7 +89,7 @@ func parse() (options, error) {
 	flag.StringVar(&o.work, "work", filepath.Join(home, ".rootlessnode-bench"), "directory for the nodes' data; made, and removed in the end")
 	flag.StringVar(&o.name, "name", "bench", "name of our node")
 	flag.IntVar(&o.port, "port", 16443, "port of the host for the API server, on both sides")
-	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partReady}, ","), "what to measure; "+partPorts+" needs no node")
+	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partThroughput, partReady}, ","), "what to measure; "+partPorts+" needs no node")
 	flag.IntVar(&o.pairs, "pairs", 5, "pairs of starts, of a new cluster and of an existing one")
 	flag.IntVar(&o.nsPairs, "namespace-pairs", 20, "pairs of namespaces")
 	flag.IntVar(&o.execPairs, "exec-pairs", 100, "pairs of exec and nsenter")

@@ -66,7 +66,7 @@ func (b *bench) measure(ctx context.Context) error {
 		name string
 		f    func(context.Context) ([]row, error)
 	}{
-		{partMemory, b.memory}, {partExec, b.exec}, {partNamespaces, b.networkAlone}, {partReady, b.ready},
+		{partMemory, b.memory}, {partExec, b.exec}, {partThroughput, b.throughput}, {partNamespaces, b.networkAlone}, {partReady, b.ready},
 	} {
 		if part.name == partNamespaces || part.name == partReady {
 			if err := b.ours.stop(ctx); err != nil {

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Sending through a forwarded port: how much a sample is, and how long it may take.
+const (
+	sendBytes = 1 << 30
+	sendLimit = time.Minute
+)
+
+// throughput sends to a program in the node's network namespace: through a port of ours, through the same of RootlessKit's
+// command line, and to one on the host, in turn.
+func (b *bench) throughput(ctx context.Context) ([]row, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	oursPort, kitPort, hostPort := b.port+1, b.port+2, b.port+3
+	forward := fmt.Sprintf("127.0.0.1:%d:%[1]d", oursPort)
+	if out, err := b.ours.command(ctx, "ports", "add", forward).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("ports add: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	sink := func(port int) []string { return []string{self, roleSink, strconv.Itoa(port)} }
+	kit := append([]string{
+		b.rootlesskit, "--net=" + b.setup.handover.Network.Driver, fmt.Sprintf("--mtu=%d", b.setup.cfg.Network.MTU), "--disable-host-loopback",
+		"--port-driver=builtin", "--copy-up=/etc", "--copy-up=/run", "--pidns", fmt.Sprintf("--publish=127.0.0.1:%d:%[1]d/tcp", kitPort),
+	}, sink(kitPort)...)
+	sides := []struct {
+		name string
+		argv []string
+		port int
+	}{
+		{b.ours.name(), append([]string{b.bin, "--name", b.name, "exec", "--"}, sink(oursPort)...), oursPort},
+		{"rootlesskit", kit, kitPort},
+		{"loopback", sink(hostPort), hostPort},
+	}
+	for _, s := range sides {
+		stop, err := startSink(ctx, s.argv, s.port)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer stop()
+	}
+	b.waitQuiet(ctx)
+	seconds := map[string][]float64{}
+	for i := range b.pairs + 1 {
+		for _, s := range sides {
+			took, err := send(s.port, sendBytes)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			if i > 0 { // the first warms up
+				seconds[s.name] = append(seconds[s.name], took.Seconds())
+			}
+		}
+	}
+	const target = 1 / 0.95
+	ours, peer, plain := seconds[sides[0].name], seconds[sides[1].name], seconds[sides[2].name]
+	perSecond := func(s []float64) string { return fmt.Sprintf("%.0f MB/s", sendBytes/1e6/summarize(s).Median) }
+	return []row{
+		compared("1 GiB from the host into the node, against rootlesskit's builtin", ours, peer, "s", target),
+		{what: "  a second", ours: perSecond(ours), peer: perSecond(peer)},
+		compared("  against loopback without a namespace", ours, plain, "s", 0),
+	}, b.save(partThroughput, seconds)
+}
+
+// startSink starts a sink and waits until it takes what is sent. stop ends it.
+func startSink(ctx context.Context, argv []string, port int) (stop func(), err error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = insideLimit
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe() // its end ends the sink
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	stop = func() {
+		_ = in.Close()
+		_ = cmd.Wait() // it has done its work
+	}
+	limited, cancel := context.WithTimeout(ctx, insideLimit)
+	defer cancel()
+	if err := until(limited, "the sink", func() error { _, err := send(port, 1); return err }); err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+// send sends n bytes to a sink and returns how long it took until all had arrived.
+func send(port int, n int64) (time.Duration, error) {
+	c, err := net.Dial("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = c.Close() }() // all was answered
+	t0 := time.Now()
+	if err := c.SetDeadline(t0.Add(sendLimit)); err != nil {
+		return 0, err
+	}
+	if _, err := io.CopyBuffer(struct{ io.Writer }{c}, io.LimitReader(zeros{}, n), make([]byte, 128<<10)); err != nil {
+		return 0, err
+	}
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return 0, errors.New("not a TCP connection")
+	}
+	if err := tcp.CloseWrite(); err != nil {
+		return 0, err
+	}
+	var got int64
+	if err := binary.Read(c, binary.BigEndian, &got); err != nil {
+		return 0, fmt.Errorf("no answer: %w", err)
+	}
+	if got != n {
+		return 0, fmt.Errorf("%d bytes of %d arrived", got, n)
+	}
+	return time.Since(t0), nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// roleSink is this program as the receiver: `bench sink PORT`.
+const roleSink = "sink"
+
+// sink takes what is sent to a port, answers how much that was, and ends with its input.
+func sink(args []string) error {
+	if len(args) != 1 {
+		return errors.New("sink: want a port")
+	}
+	l, err := net.Listen("tcp4", ":"+args[0])
+	if err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = l.Close() // ends Accept
+	}()
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		go func() {
+			n, _ := io.CopyBuffer(io.Discard, struct{ io.Reader }{c}, make([]byte, 128<<10))
+			_ = binary.Write(c, binary.BigEndian, n) // the sender misses it
+			_ = c.Close()
+		}()
+	}
+}
