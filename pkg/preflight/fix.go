@@ -127,8 +127,8 @@ func (h *host) fixFromText(hint string) fix {
 		case line == "":
 		case !indented:
 			f.add("# " + line)
-		case strings.HasPrefix(command, "sudo "):
-			f.add(asRoot(strings.TrimPrefix(command, "sudo ")))
+		case strings.HasPrefix(command, "sudo "), strings.Contains(command, "| sudo "): // a pipe's left side is for anybody
+			f.add(strings.ReplaceAll(command, "sudo ", sudoMark))
 		default:
 			f.add(command)
 		}

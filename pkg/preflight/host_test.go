@@ -51,3 +51,14 @@ func BenchmarkRun(b *testing.B) {
 		Run(b.Context(), in)
 	}
 }
+
+// TestHintsForRootKeepTheirOrder: where there is no sudo, what only root may do is one block to paste, a pipe into a file of
+// root's with it.
+func TestHintsForRootKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	h := &host{}
+	f := h.fixFromText("Delegate it:\n  sudo mkdir -p /d\n  printf x | sudo tee /d/f\n  sudo reload\nthen log in.\n")
+	assert.Equal(t, f.render(), "# as root:\n# Delegate it:\nmkdir -p /d\nprintf x | tee /d/f\nreload\n# as the user:\n# then log in.")
+	f.sudo = true
+	assert.Equal(t, f.render(), "# Delegate it:\nsudo mkdir -p /d\nprintf x | sudo tee /d/f\nsudo reload\n# then log in.")
+}
