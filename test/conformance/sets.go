@@ -46,8 +46,7 @@ const (
 )
 
 // twoNodes are specs that fail, rather than skip themselves, on any cluster of one node: they ask for a second and say so.
-// Only their last words are given: ginkgo matches the text that it has, with the labels in the midst of some names.
-const twoNodes = "should have at least two untainted nodes|should rollback without unnecessary restarts"
+const twoNodes = "Conformance Tests should have at least two untainted nodes|Daemon set should rollback without unnecessary restarts"
 
 // labelsOf is the filter of each set; empty for an unknown one.
 func labelsOf(set string) string {
@@ -101,10 +100,12 @@ func (o options) passes() ([]suite.Pass, error) {
 		}
 	}
 	labels += " && " + leftOut
-	parallel := suite.Pass{Name: "parallel", Labels: labels + " && !" + alone, Focus: focus, Procs: o.procs, Limit: passLimit,
-		Skip: []string{twoNodes}}
+	pass := func(name, which string, procs int) suite.Pass {
+		return suite.Pass{Name: name, Labels: labels + " && " + which, Focus: focus, Procs: procs, Limit: passLimit, Skip: []string{twoNodes}}
+	}
+	parallel := pass("parallel", "!"+alone, o.procs)
 	if o.set == setSmoke {
 		return []suite.Pass{parallel}, nil
 	}
-	return []suite.Pass{parallel, {Name: "serial", Labels: labels + " && " + alone, Focus: focus, Procs: 1, Limit: passLimit}}, nil
+	return []suite.Pass{parallel, pass("serial", alone, 1)}, nil
 }
