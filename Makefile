@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static: the same file must run on the host and, as the OCI runtime, inside.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e conformance lint bench install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance lint bench install uninstall clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -42,6 +42,9 @@ test-unit: ## run the tests that need neither root nor components
 
 test-e2e: ## run the end-to-end tests with real components
 	@hack/test.sh e2e
+
+test-vm: ## run the tests that want a machine with systemd and delegated controllers, in one (root)
+	@hack/vm.sh
 
 conformance: ## hold the node of `make up` against Kubernetes' own end-to-end suite (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh

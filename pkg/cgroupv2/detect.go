@@ -36,11 +36,12 @@ type Delegation struct {
 	Available []string
 	// Missing are the wanted controllers that are not available.
 	Missing []string
-	// LostAt is the first cgroup, from the mount point down, that lacks the first of Missing; the one above it does not
-	// hand it on. The mount point itself: the tree does not have it at all.
+	// LostAt is the first cgroup, from the mount point down, that lacks the first of Missing that a delegation can bring;
+	// the one above it does not hand it on. The mount point itself: no delegation can bring any.
 	LostAt string
-	// HeldByV1 are the wanted controllers that a v1 hierarchy holds, so that no delegation can bring them.
-	HeldByV1 []string
+	// HeldByV1 and Absent are the wanted controllers that no delegation can bring: those that a v1 hierarchy holds, and
+	// those that the tree does not have at all.
+	HeldByV1, Absent []string
 	// Populated are the processes directly in D. Claim moves them aside.
 	Populated []int
 }
@@ -126,11 +127,17 @@ func (d *Delegation) fill(h Host, dir string) (err error) {
 			d.HeldByV1 = append(d.HeldByV1, c)
 		}
 	}
-	if len(d.Missing) > 0 {
-		d.LostAt = lostAt(h.Mount, dir, d.Missing[0])
+	if top, err := readList(h.Mount, controllersFile); err == nil {
+		d.Absent = without(without(d.Missing, d.HeldByV1), top)
+	}
+	if lost := append(d.undelegated(), d.Missing...); len(lost) > 0 {
+		d.LostAt = lostAt(h.Mount, dir, lost[0])
 	}
 	return nil
 }
+
+// undelegated are the missing controllers that somebody above has and does not hand on.
+func (d *Delegation) undelegated() []string { return without(without(d.Missing, d.HeldByV1), d.Absent) }
 
 func lostAt(mount, dir, controller string) string {
 	rel, err := filepath.Rel(mount, dir)

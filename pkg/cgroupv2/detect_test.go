@@ -90,7 +90,13 @@ func TestDetect(t *testing.T) {
 		{name: "hybrid: everything is held by v1", self: "/b", v1: []string{"cpu", "cpuacct", "memory", "blkio"}, tree: func(f *fakeTree) {
 			f.foreign("/", "hugetlb")
 			f.ours("/b", "hugetlb")
-		}, want: Delegation{Root: "/b", Source: SourceCurrent, Missing: Wanted(), LostAt: "/", HeldByV1: []string{"cpu", "memory"}}},
+		}, want: Delegation{Root: "/b", Source: SourceCurrent, Missing: Wanted(), LostAt: "/", HeldByV1: []string{"cpu", "memory"},
+			Absent: []string{"cpuset", "pids"}}},
+		{name: "a kernel without cpuset, and cpu not handed on", self: "/a/b", tree: func(f *fakeTree) {
+			f.foreign("/", "cpu io memory pids")
+			f.foreign("/a", "memory pids")
+			f.ours("/a/b", "memory pids")
+		}, want: Delegation{Root: "/a/b", Source: SourceCurrent, Missing: []string{"cpu", "cpuset"}, LostAt: "/a", Absent: []string{"cpuset"}}},
 		{name: "evacuated shell", self: "/a/evac", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.ours("/a", all)
@@ -214,6 +220,9 @@ func TestNotDelegated(t *testing.T) {
 func TestHint(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, Delegation{}.Hint(), "")
+	absent := Delegation{Missing: []string{"cpuset"}, Absent: []string{"cpuset"}}.Hint()
+	assert.Assert(t, is.Contains(absent, "cpuset: not in the tree at all"))
+	assert.Assert(t, !strings.Contains(absent, "sudo"), absent)
 	hybrid := Delegation{Missing: []string{"cpu"}, HeldByV1: []string{"cpu"}}.Hint()
 	assert.Equal(t, hybrid, "cgroup v1 holds cpu; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.")
 	again := Delegation{Source: SourcePrepared, Missing: []string{"cpu"}, LostAt: "/x"}.Hint()

@@ -91,7 +91,11 @@ func (d Delegation) Hint() string {
 		fmt.Fprintf(&b, "cgroup v1 holds %s; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.\n",
 			strings.Join(d.HeldByV1, ", "))
 	}
-	if rest := without(d.Missing, d.HeldByV1); len(rest) > 0 {
+	if len(d.Absent) > 0 {
+		fmt.Fprintf(&b, "%s: not in the tree at all. The kernel was built without, or what started this container did not delegate it.\n",
+			strings.Join(d.Absent, ", "))
+	}
+	if rest := d.undelegated(); len(rest) > 0 {
 		fmt.Fprintf(&b, "%s got lost at %s.", rest[0], d.LostAt)
 		if d.Source == SourcePrepared {
 			fmt.Fprintf(&b, " Have root prepare the cgroup again:\n  sudo rootlessnode host setup --user %s\n", accountName())

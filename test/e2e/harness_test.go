@@ -45,7 +45,7 @@ var built = testutil.Requirement{Name: "e2e-build", Check: func() error {
 
 func require(t *testing.T) {
 	t.Helper()
-	testutil.Require(t, built, testutil.OrdinaryUser, testutil.Subids, testutil.DelegatedCgroup)
+	testutil.Require(t, built, testutil.OrdinaryUser, testutil.Subids, delegated)
 }
 
 func binary(name string) string { return filepath.Join(os.Getenv(envOut), "bin", name) }
