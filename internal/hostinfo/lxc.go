@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // LXCUsernetFile says who may have interfaces on which bridge (lxc-usernet(5)).
@@ -36,7 +35,7 @@ func LXCBridgeFault(root, bridge string) error {
 		return nil // whoever made the bridge serves it in a way of his own
 	}
 	comm, err := os.ReadFile(filepath.Join(root, "/proc", strconv.Itoa(pid), "comm"))
-	if err != nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) { // hidepid hides it
+	if err != nil && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) { // hidepid hides it
 		return nil
 	}
 	if strings.TrimSpace(string(comm)) != "dnsmasq" {
