@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,16 +16,6 @@ const (
 	ModulesFile = "/etc/modules-load.d/rootlessnode.conf"
 	SysctlFile  = "/etc/sysctl.d/99-rootlessnode.conf"
 )
-
-// modules are what a node uses and a user namespace cannot load. A kernel may lack some of them (the ip_tables family,
-// where all is nftables) or have them built in.
-func modules() []string {
-	return []string{
-		"fuse", "tun", "overlay", "bridge", "br_netfilter", "veth", "vxlan",
-		"nf_tables", "nft_compat", "nft_chain_nat", "ip_tables", "iptable_nat", "iptable_filter", "ip6_tables", "ip6table_nat", "ip6table_filter",
-		"xt_MASQUERADE", "xt_addrtype", "xt_comment", "xt_conntrack", "xt_mark", "xt_multiport", "xt_nat", "xt_tcpudp",
-	}
-}
 
 // moduleStep loads the modules that this kernel has as files, now and at each boot. A host without modprobe, or without
 // modules, has them built in or not at all; checks by use tell.
@@ -62,45 +50,15 @@ func moduleStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// loadable are the modules that the running kernel has a file for (modules.dep(5)); built-in ones need no loading.
+// loadable are the modules that the running kernel has a file for; built-in ones need no loading.
 func (e *env) loadable() []string {
 	if e.LookPath("modprobe") == "" {
 		return nil
 	}
-	release, err := os.ReadFile(e.path("/proc/sys/kernel/osrelease"))
-	if err != nil {
-		return nil
-	}
-	dep, err := os.ReadFile(e.path(filepath.Join("/lib/modules", strings.TrimSpace(string(release)), "modules.dep")))
-	if err != nil {
-		return nil
-	}
-	have := map[string]bool{}
-	for line := range strings.Lines(string(dep)) {
-		file, _, _ := strings.Cut(line, ":")
-		name, _, _ := strings.Cut(filepath.Base(file), ".")
-		have[strings.ReplaceAll(name, "-", "_")] = true
-	}
-	var out []string
-	for _, m := range modules() {
-		if have[m] {
-			out = append(out, m)
-		}
-	}
-	return out
+	return hostinfo.LoadableModules(e.path("/"))
 }
 
-func (e *env) unloaded(names []string) []string {
-	b, _ := os.ReadFile(e.path("/proc/modules"))
-	var out []string
-	for _, m := range names {
-		loaded := slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool { return strings.HasPrefix(line, m+" ") })
-		if !loaded {
-			out = append(out, m)
-		}
-	}
-	return out
-}
+func (e *env) unloaded(names []string) []string { return hostinfo.UnloadedModules(e.path("/"), names) }
 
 // sysctl is a value that must not be too low, or, with most set, not too high.
 type sysctl struct {

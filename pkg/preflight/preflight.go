@@ -85,6 +85,7 @@ func checks() []check {
 		{"idmap-programs", checkIDMapPrograms},
 		{"user-namespaces", checkUserNamespaces},
 		{"kernel", checkKernel},
+		{"modules", checkModules},
 		{"runtime-dir", checkRuntimeDir},
 		{"linger", checkLinger},
 		{"cgroup", checkCgroup},

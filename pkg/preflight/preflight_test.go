@@ -234,6 +234,17 @@ func TestChecks(t *testing.T) {
 			"fail: kernel 6.1.0-30-amd64 has no IPv6 (network.ipv6)\n  # start the host without ipv6.disable=1, or set network.ipv6: false\n"},
 		{"kernel with IPv6", "kernel", func(f *fakeHost) { f.set("network.ipv6", "true"); f.write("proc/sys/net/ipv6/bindv6only", "0") },
 			"pass: kernel 6.1.0-30-amd64\n"},
+		{"modules built in", "modules", func(f *fakeHost) {}, "pass: kernel modules are loaded or built in\n"},
+		{"no packet filter is loaded", "modules", func(f *fakeHost) {
+			f.write("lib/modules/6.1.0-30-amd64/modules.dep", "kernel/nf_tables.ko.xz:\nkernel/br_netfilter.ko:\nkernel/veth.ko:\n")
+			f.write("proc/modules", "ip_tables 16384 0 - Live 0x0\nveth 1 0 - Live 0x0\n")
+		}, "fail: kernel modules are not loaded, neither those of nftables nor those of iptables: br_netfilter nf_tables\n" +
+			"  sudo modprobe -a br_netfilter nf_tables\n" + setup},
+		{"modules not loaded", "modules", func(f *fakeHost) {
+			f.write("lib/modules/6.1.0-30-amd64/modules.dep", "kernel/nf_tables.ko.xz:\nkernel/br-netfilter.ko:\n")
+			f.write("proc/modules", "nf_tables 16384 0 - Live 0x0\n")
+		}, "warn: kernel modules are not loaded, and a user namespace may not be able to: br_netfilter\n" +
+			"  sudo modprobe -a br_netfilter\n" + setup},
 		{"kernel without overlayfs", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "5.10.0-30-amd64\n") },
 			"warn: kernel 5.10.0-30-amd64 cannot mount overlayfs in a user namespace (since 5.11): fuse-overlayfs or plain copies take its place\n" +
 				"  sudo apt-get install -y fuse-overlayfs\n"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -154,3 +155,22 @@ func parseRelease(s string) (v minorVersion, ok bool) {
 }
 
 func older(v, than minorVersion) bool { return v[0] < than[0] || v[0] == than[0] && v[1] < than[1] }
+
+// checkModules looks for what the kernel has as modules and has not loaded: some are loaded when they are first used, by
+// others a user namespace gets an error. Without any packet filter there is no node.
+func checkModules(_ context.Context, h *host) []Finding {
+	missing := hostinfo.UnloadedModules(h.path("/"), hostinfo.LoadableModules(h.path("/")))
+	if len(missing) == 0 {
+		return []Finding{pass("kernel modules are loaded or built in")}
+	}
+	lacks := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return slices.Contains(missing, n) })
+	}
+	f := warn("kernel modules are not loaded, and a user namespace may not be able to: %s", strings.Join(missing, " "))
+	if nft, ipt := !lacks("nf_tables"), !lacks("ip_tables", "iptable_nat", "br_netfilter"); !nft && !ipt {
+		f = fail("kernel modules are not loaded, neither those of nftables nor those of iptables: %s", strings.Join(missing, " "))
+	}
+	f.fix.add(asRoot("modprobe -a " + strings.Join(missing, " ")))
+	f.fix.setup = true
+	return []Finding{f.with(map[string]string{"missing": strings.Join(missing, " ")})}
+}
