@@ -87,8 +87,7 @@ unit_as_user() {
 # e2e_image makes the image of the test pods from Debian's static busybox.
 e2e_image() {
 	local applet files=()
-	mkdir -p "$out/test"
-	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tail tar test touch true wget httpd id; do
+	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id; do
 		files+=(-file "/bin/$applet=/bin/busybox")
 	done
 	go build -trimpath -ldflags "-s -w" -o "$out/test/netprobe" ./test/e2e/netprobe
@@ -134,10 +133,6 @@ chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT
 
 case $what in
-e2e-image) # FILE
-	e2e_image "${2:?file}"
-	exit
-	;;
 unit) unit ;;
 e2e) e2e ;;
 all)

@@ -19,6 +19,7 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -40,6 +41,16 @@ var built = testutil.Requirement{Name: "e2e-build", Check: func() error {
 		return fmt.Errorf("%s is not set; run make test-e2e", envOut)
 	}
 	_, err := os.Stat(filepath.Join(out, "bin", "rootlessnode"))
+	return err
+}}
+
+// delegated stands for testutil.DelegatedCgroup: a user manager that can be asked is as good as a directory of ours.
+var delegated = testutil.Requirement{Name: testutil.DelegatedCgroup.Name, Check: func() error {
+	var o cgroupv2.Options
+	h, err := cgroupv2.DetectHost(o)
+	if err == nil {
+		_, err = cgroupv2.Detect(h, o)
+	}
 	return err
 }}
 

@@ -23,6 +23,8 @@ const Name = "kube-apiserver"
 const (
 	readyPath = "/readyz"
 	livePath  = "/livez"
+	// withoutBootstrap leaves out the checks of what a new cluster is given first.
+	withoutBootstrap = "exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes"
 	// anyAddress: RootlessKit's port driver connects to the tap's address, pods to the Service's, components to loopback.
 	anyAddress = "0.0.0.0"
 )
@@ -145,14 +147,18 @@ func Ready(e component.Env) func(context.Context) error {
 // Serving asks whether the API server answers requests, whoever may be allowed any. It is enough for those whose rights
 // are not made of roles: the administrator and, through the Node authorizer, the kubelet.
 func Serving(e component.Env) func(context.Context) error {
-	return probe(e, readyPath+"?exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes").Check
+	return probe(e, readyPath+"?"+withoutBootstrap).Check
 }
 
 // Alive asks whether a new process would be better. Not so when etcd is slow or away: a restart, with every watch begun
 // anew, is the last thing that a busy machine needs.
 func Alive(e component.Env) func(context.Context) error { return alive(e).Check }
 
-func alive(e component.Env) component.Probe { return probe(e, livePath+"?exclude=etcd") }
+// Nor do the default roles count, which a new cluster gets one by one: on a machine where that takes minutes, a server that
+// is ended for it begins anew each time. The unit that waits for them knows.
+func alive(e component.Env) component.Probe {
+	return probe(e, livePath+"?exclude=etcd&"+withoutBootstrap)
+}
 
 func probe(e component.Env, path string) component.Probe {
 	return component.Probe{

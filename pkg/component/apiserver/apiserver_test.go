@@ -41,9 +41,10 @@ func TestHostURL(t *testing.T) {
 	}
 }
 
-// A restart is no cure for an etcd that is slow or away: only what the API server itself lacks may ask for one.
-func TestAliveDoesNotAskForEtcd(t *testing.T) {
+// A restart is no cure for an etcd that is slow or away, nor for roles that are made slowly: only what the API server itself
+// lacks may ask for one.
+func TestAliveDoesNotAskForEtcdAndRoles(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
-	assert.Equal(t, alive(e).URL, e.APIServerURL+"/livez?exclude=etcd")
+	assert.Equal(t, alive(e).URL, e.APIServerURL+"/livez?exclude=etcd&"+withoutBootstrap)
 }

@@ -2,7 +2,7 @@
 // RootlessKit's own command line, with its builtin port driver, and the measuring outside. It needs no node, no root and no
 // cgroup, only an account that may make user namespaces.
 //
-//	ports -rootlesskit PATH [-services 2000] [-samples 200] [-rate 200] [-churn 10s]
+//	ports -rootlesskit PATH [-services 2000] [-samples 200] [-rate 200] [-churn 1m]
 package main
 
 import (
@@ -64,7 +64,7 @@ func measure() error {
 	flag.IntVar(&o.services, "services", 2000, "Services with a node port at the start, at most 2500")
 	flag.IntVar(&o.samples, "samples", 200, "Services that are created and deleted one after the other")
 	flag.IntVar(&o.rate, "rate", 200, "changes a second")
-	flag.DurationVar(&o.churn, "churn", 10*time.Second, "how long changes go on")
+	flag.DurationVar(&o.churn, "churn", time.Minute, "how long changes go on")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
