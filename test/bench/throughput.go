@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // Sending through a forwarded port: how much a sample is, and how long it may take.
@@ -21,17 +24,20 @@ const (
 	sendLimit = time.Minute
 )
 
-// throughput sends to a program in the node's network namespace: through a port of ours, through the same of RootlessKit's
-// command line, and to one on the host, in turn.
+// throughput sends to a program in the node's network namespace through a port of ours, to the same program through a port
+// that RootlessKit was asked for directly, to one under RootlessKit's command line, and to one on the host, in turn.
 func (b *bench) throughput(ctx context.Context) ([]row, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	oursPort, kitPort, hostPort := b.port+1, b.port+2, b.port+3
+	oursPort, kitPort, hostPort, directPort := b.port+1, b.port+2, b.port+3, b.port+4
 	forward := fmt.Sprintf("127.0.0.1:%d:%[1]d", oursPort)
 	if out, err := b.ours.command(ctx, "ports", "add", forward).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("ports add: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	if err := forwardDirectly(ctx, b.name, directPort, oursPort); err != nil {
+		return nil, err
 	}
 	sink := func(port int) []string { return []string{self, roleSink, strconv.Itoa(port)} }
 	kit := append([]string{
@@ -46,8 +52,12 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 		{b.ours.name(), append([]string{b.bin, "--name", b.name, "exec", "--"}, sink(oursPort)...), oursPort},
 		{"rootlesskit", kit, kitPort},
 		{"loopback", sink(hostPort), hostPort},
+		{"directly", nil, directPort},
 	}
 	for _, s := range sides {
+		if s.argv == nil { // the first one's
+			continue
+		}
 		stop, err := startSink(ctx, s.argv, s.port)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
@@ -68,13 +78,40 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 		}
 	}
 	const target = 1 / 0.95
-	ours, peer, plain := seconds[sides[0].name], seconds[sides[1].name], seconds[sides[2].name]
+	ours, peer, plain, directly := seconds[sides[0].name], seconds[sides[1].name], seconds[sides[2].name], seconds[sides[3].name]
 	perSecond := func(s []float64) string { return fmt.Sprintf("%.0f MB/s", sendBytes/1e6/summarize(s).Median) }
 	return []row{
-		compared("1 GiB from the host into the node, against rootlesskit's builtin", ours, peer, "s", target),
-		{what: "  a second", ours: perSecond(ours), peer: perSecond(peer)},
-		compared("  against loopback without a namespace", ours, plain, "s", 0),
+		compared("1 GiB from the host into the node, against RootlessKit's own forward there", ours, directly, "s", target),
+		{what: "  a second", ours: perSecond(ours), peer: perSecond(directly)},
+		compared("  against rootlesskit … in a namespace with no packet filter", ours, peer, "s", 0),
+		compared("  against loopback, without a namespace", ours, plain, "s", 0),
 	}, b.save(partThroughput, seconds)
+}
+
+// forwardDirectly has RootlessKit forward a port to one of the node's loopback, past rootlessnode.
+func forwardDirectly(ctx context.Context, name string, port, childPort int) error {
+	socket := layout.NewRuntime(os.Getenv("XDG_RUNTIME_DIR"), name).APISocket()
+	c := &http.Client{Timeout: insideLimit, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	spec := fmt.Sprintf(`{"proto":"tcp4","parentIP":"127.0.0.1","parentPort":%d,"childIP":"127.0.0.1","childPort":%d}`, port, childPort)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://rootlesskit/v1/ports", strings.NewReader(spec))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		return fmt.Errorf("ask RootlessKit for a port: %s", resp.Status)
+	}
+	return nil
 }
 
 // startSink starts a sink and waits until it takes what is sent. stop ends it.

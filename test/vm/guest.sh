@@ -61,7 +61,7 @@ scope_of() {
 	echo "$scope: $(cat "$scope/cgroup.subtree_control")"
 	for leaf in cpu memory pids; do grep -qw "$leaf" "$scope/cgroup.subtree_control" || return 1; done
 	for leaf in containerd etcd kube-apiserver; do
-		[ -s "$(find "$scope" -path "*/system/$leaf" -type d)/cgroup.procs" ] || return 1
+		grep -q . "$(find "$scope" -path "*/system/$leaf" -type d)/cgroup.procs" || return 1
 	done
 	"$@" "$node down" || return 1
 	! find "$slice" -name 'rootlessnode*' | grep . && [ ! -e "/run/user/$(id -u "$user")/rootlessnode/default" ] &&
