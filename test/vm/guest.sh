@@ -15,13 +15,13 @@ verdict() {
 }
 
 # login CMD: runs a command as dev, who logs in anew.
-login() { ssh -o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR -i /root/.ssh/id_ed25519 dev@127.0.0.1 "$@"; }
+login() { ssh -o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR dev@127.0.0.1 "$@"; }
 
 prepare() {
-	mkdir -p /root/.ssh
-	ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519 &&
-		install -D -o dev -g dev -m 0600 /root/.ssh/id_ed25519.pub /home/dev/.ssh/authorized_keys &&
-		chown dev:dev /home/dev/.ssh && chmod 0700 /home/dev/.ssh
+	mkdir -p ~/.ssh
+	ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 &&
+		install -D -o dev -g dev -m 0600 ~/.ssh/id_ed25519.pub ~dev/.ssh/authorized_keys &&
+		chown dev:dev ~dev/.ssh && chmod 0700 ~dev/.ssh
 	systemctl --failed --no-pager
 	loginctl enable-linger dev
 	loginctl enable-linger other
@@ -74,16 +74,16 @@ by_su() { su - other -c "unset XDG_RUNTIME_DIR DBUS_SESSION_BUS_ADDRESS; $*"; }
 # by_cron CMD: the same from a cron job. It ends as CMD does.
 by_cron() {
 	local i
-	rm -f /home/other/code
+	rm -f ~other/code
 	printf '%s\n' "* * * * * [ -e code ] || { { env; $*; } >cron.log 2>&1; echo \$? >code.new; mv code.new code; }" | crontab -u other -
 	for i in $(seq 200); do
-		[ ! -e /home/other/code ] || break
+		[ ! -e ~other/code ] || break
 		sleep 1
 	done
 	crontab -u other -r
-	cat /home/other/cron.log
-	! grep -q '^XDG_RUNTIME_DIR=' /home/other/cron.log || return 100
-	return "$(cat /home/other/code)"
+	cat ~other/cron.log
+	! grep -q '^XDG_RUNTIME_DIR=' ~other/cron.log || return 100
+	return "$(cat ~other/code)"
 }
 
 verdict prepare prepare
