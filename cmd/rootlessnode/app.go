@@ -16,6 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
+	"github.com/rootlessnode/rootlessnode/pkg/userunit"
 )
 
 // handle is what the commands need of a node.
@@ -58,6 +59,8 @@ type app struct {
 	attach  func(string, node.Options) (handle, error)
 	// replace executes another program in this process's place.
 	replace func(path string, argv, env []string) error
+	// systemctl talks to the account's systemd user manager.
+	systemctl func(ctx context.Context, args ...string) (string, error)
 }
 
 func newApp() *app {
@@ -66,7 +69,7 @@ func newApp() *app {
 		env: os.Getenv, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
-		replace: replaceProcess,
+		replace: replaceProcess, systemctl: userunit.Systemctl,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -52,7 +53,8 @@ func (n *Node) Start(ctx context.Context) error {
 }
 
 // RunForeground checks the host and is the node's parent itself: it blocks until the node has ended. It takes the
-// process's signals and environment, so it is for command lines and units, not for embedders.
+// process's signals and environment, so it is for command lines and units, not for embedders. A service manager that asks
+// by NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)) is told when the node is Ready, how it fares, and that it answers.
 func (n *Node) RunForeground(ctx context.Context) error {
 	if err := n.preflight(ctx); err != nil {
 		return err
@@ -63,6 +65,13 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	}
 	if exe != selfExe {
 		return syscall.Exec(exe, os.Args, os.Environ())
+	}
+	if manager := takeNotifier(n.log); manager != nil {
+		following, stop := context.WithCancel(ctx)
+		var told sync.WaitGroup
+		told.Go(func() { manager.follow(following, n) })
+		defer told.Wait()
+		defer stop()
 	}
 	return parent.Run(ctx, parent.Options{Config: n.cfg, Runtime: n.rt, Log: n.log})
 }

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+	"github.com/rootlessnode/rootlessnode/pkg/userunit"
+)
+
+func newInstall(a *app) *cobra.Command {
+	var f nodeFlags
+	var noStart bool
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Make the node a service of your systemd user manager",
+		Long: `Write rootlessnode@.service below ~/.config/systemd/user and the node's
+configuration to ~/.config/rootlessnode/NAME.yaml, enable the unit and start it.
+The node then starts with the host if linger is on, and with your first login if
+not. Doing it again changes what differs; without flags the configuration that is
+there stays.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.install(cmd.Context(), f, f.given(cmd.Flags()), !noStart)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "only enable it")
+	return cmd
+}
+
+func newUninstall(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "uninstall",
+		Short: "Take the node out of your systemd user manager",
+		Long: `Stop and disable the node's unit, and remove the unit file when no other node of
+yours uses it. Configuration and data stay.`,
+		Args: arguments(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			i, err := a.installer()
+			if err != nil {
+				return err
+			}
+			if err := i.Check(cmd.Context()); err != nil {
+				return err
+			}
+			if err := i.Uninstall(cmd.Context(), a.name); err != nil {
+				return err
+			}
+			a.printf("node %q is no service any more; %s and its data stay\n", a.name, i.ConfigFile(a.name))
+			return nil
+		},
+	}
+}
+
+func (a *app) installer() (*userunit.Installer, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program: %w", err)
+	}
+	home := a.env("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(home) { // such a value is to be ignored (XDG Base Directory Specification)
+		dir, err := os.UserHomeDir()
+		if err != nil {
+			return nil, fmt.Errorf("find the home directory: %w", err)
+		}
+		home = filepath.Join(dir, ".config")
+	}
+	return userunit.New(userunit.Options{Exe: exe, ConfigHome: home, Run: a.systemctl})
+}
+
+func (a *app) install(ctx context.Context, f nodeFlags, given, start bool) error {
+	i, err := a.installer()
+	if err != nil {
+		return err
+	}
+	if err := i.Check(ctx); err != nil {
+		return err
+	}
+	file := i.ConfigFile(a.name)
+	if _, err := os.Stat(file); err == nil && !given {
+		f.file = file
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	} else {
+		given = true
+	}
+	cfg, err := f.build(a.name)
+	if err != nil {
+		return err
+	}
+	var text []byte
+	if given {
+		if text, err = config.Marshal(cfg); err != nil {
+			return err
+		}
+	}
+	n, err := a.newNode(cfg, node.Options{Log: a.logger()}) // it completes the config and judges it
+	if err != nil {
+		return err
+	}
+	if err := a.notBeside(ctx, n); err != nil {
+		return err
+	}
+	if _, err := n.Check(ctx); err != nil {
+		return err
+	}
+	if err := i.Install(ctx, a.name, text, n.Config().Timeouts.Stop.D(), start); err != nil {
+		return err
+	}
+	a.printf("unit     %s\nconfig   %s\n", i.UnitFile(), file)
+	if start {
+		a.printf("node %q is Ready; look at it: systemctl --user status %s\n", a.name, userunit.Instance(a.name))
+	}
+	a.warnOfLinger()
+	return nil
+}
+
+// notBeside refuses a node that runs already, unless it is the unit's own.
+func (a *app) notBeside(ctx context.Context, n handle) error {
+	s, err := n.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if s.State == status.NodeStopped || s.State == status.NodeFailed {
+		return nil
+	}
+	if _, err := a.systemctl(ctx, "is-active", "--quiet", userunit.Instance(a.name)); err == nil {
+		return nil
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("node %q runs already, and not as a service", a.name)),
+		a.command("down")+"\n"+a.command("install"))
+}
+
+// warnOfLinger says that a user manager ends with the last login, unless linger is on (loginctl(1)).
+func (a *app) warnOfLinger() {
+	u, err := user.Current()
+	if err != nil {
+		return
+	}
+	if _, err := os.Stat(filepath.Join("/var/lib/systemd/linger", u.Username)); err == nil {
+		return
+	}
+	a.printf("warning: linger is off, so the node ends when you log out and starts when you log in\n"+
+		"hint:\n  sudo loginctl enable-linger %s\n", u.Username)
+}

@@ -1,0 +1,141 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// notifier tells the service manager how the node fares (sd_notify(3)). nil: nobody asked.
+type notifier struct {
+	socket string
+	// watchdog is how often the manager wants to hear of us; 0: not at all.
+	watchdog time.Duration
+	log      logrus.FieldLogger
+	ready    bool
+	stopping bool
+}
+
+// takeNotifier reads what the service manager has put into the environment, and takes it out: the components inside would
+// speak to the manager too.
+func takeNotifier(log logrus.FieldLogger) *notifier {
+	socket, usec, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
+	for _, k := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		_ = os.Unsetenv(k) // it fails for names that cannot be
+	}
+	if socket == "" {
+		return nil
+	}
+	n := &notifier{socket: socket, log: log}
+	if us, err := strconv.ParseInt(usec, 10, 64); err == nil && us > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		n.watchdog = time.Duration(us) * time.Microsecond
+	}
+	return n
+}
+
+// send writes one datagram of assignments.
+func (n *notifier) send(assignments ...string) {
+	c, err := net.Dial("unixgram", n.socket)
+	if err == nil {
+		_, err = c.Write([]byte(strings.Join(assignments, "\n")))
+		err = errors.Join(err, c.Close())
+	}
+	if err != nil {
+		n.log.WithError(err).Warn("tell the service manager")
+	}
+}
+
+// tell passes a status on.
+func (n *notifier) tell(s *status.Status) {
+	text := string(s.State)
+	if s.Reason != "" {
+		text += ": " + strings.ReplaceAll(s.Reason, "\n", " ")
+	}
+	out := []string{"STATUS=" + text}
+	switch s.State {
+	case status.NodeReady, status.NodeDegraded:
+		if !n.ready {
+			n.ready = true
+			out = append(out, "READY=1")
+		}
+	case status.NodeStopping:
+		if !n.stopping {
+			n.stopping = true
+			out = append(out, "STOPPING=1")
+		}
+	}
+	n.send(out...)
+}
+
+// follow passes on what the node says of itself until ctx ends. The watchdog is answered while the node answers.
+func (n *notifier) follow(ctx context.Context, node *Node) {
+	beat := make(<-chan time.Time)
+	if n.watchdog > 0 {
+		const twice = 2 // sd_watchdog_enabled(3) advises half the time
+		t := time.NewTicker(n.watchdog / twice)
+		defer t.Stop()
+		beat = t.C
+	}
+	news := make(chan *status.Status)
+	go func() {
+		defer close(news)
+		c := status.NewClient(node.rt.NodeSocket())
+		defer c.Close()
+		for last := (*status.Status)(nil); ctx.Err() == nil; {
+			s, err := node.nextStatus(ctx, c, last)
+			if err != nil { // it does not answer yet, or not any more
+				s = nil
+				select {
+				case <-ctx.Done():
+				case <-time.After(lockPoll):
+				}
+			} else {
+				select {
+				case news <- s:
+				case <-ctx.Done():
+				}
+			}
+			last = s
+		}
+	}()
+	for {
+		select {
+		case s, ok := <-news:
+			if !ok {
+				return
+			}
+			n.tell(s)
+		case <-beat:
+			if err := node.answers(ctx, n.watchdog/4); err != nil {
+				n.log.WithError(err).Warn("the node does not answer, and so does not its watchdog")
+				continue
+			}
+			n.send("WATCHDOG=1")
+		case <-ctx.Done():
+			for range news { //nolint:revive // until its watcher has ended
+			}
+			return
+		}
+	}
+}
+
+// answers tells whether the node's own socket does.
+func (n *Node) answers(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c := status.NewClient(n.rt.NodeSocket())
+	defer c.Close()
+	if _, err := c.Status(ctx); err != nil {
+		return fmt.Errorf("ask the node: %w", err)
+	}
+	return nil
+}
