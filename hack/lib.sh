@@ -18,9 +18,10 @@ die() {
 	exit "$code"
 }
 
-# Programs and the Debian package that brings each. The first list builds, the second runs.
+# Programs and the Debian package that brings each: for building, for running, for the end-to-end tests.
 build_needs='make:make gcc:gcc git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
 run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack'
+e2e_needs='/bin/busybox:busybox-static'
 
 # stage_suite FROM TO: copies what `hack/conformance.sh build` left to where another account can read it.
 stage_suite() {
@@ -76,4 +77,19 @@ ensure_go() {
 			"Go $want or newer is needed, found $(go env GOVERSION 2>/dev/null || echo 'an older one')" \
 			"install Go $want, or Go 1.21 or newer with GOTOOLCHAIN=auto"
 	fi
+}
+
+# e2e_programs builds the end-to-end tests, what they embed, and the image of their pods from Debian's static busybox.
+e2e_programs() {
+	local -x CGO_ENABLED=0
+	local applet files=()
+	go build -trimpath -o "$out/bin/embed" ./examples/embed
+	go test -c -o "$out/bin/e2e.test" ./test/e2e
+	mkdir -p "$out/test"
+	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id; do
+		files+=(-file "/bin/$applet=/bin/busybox")
+	done
+	go build -trimpath -ldflags "-s -w" -o "$out/test/netprobe" ./test/e2e/netprobe
+	files+=(-file "/bin/netprobe=$out/test/netprobe")
+	(cd "$top/components/images" && go run . -o "$out/test/busybox.tar" -name rootlessnode.test/busybox:1 -entrypoint /bin/sh "${files[@]}")
 }

@@ -84,25 +84,11 @@ unit_as_user() {
 	return $failed
 }
 
-# e2e_image makes the image of the test pods from Debian's static busybox.
-e2e_image() {
-	local applet files=()
-	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id; do
-		files+=(-file "/bin/$applet=/bin/busybox")
-	done
-	go build -trimpath -ldflags "-s -w" -o "$out/test/netprobe" ./test/e2e/netprobe
-	files+=(-file "/bin/netprobe=$out/test/netprobe")
-	(cd components/images && go run . -o "$1" -name rootlessnode.test/busybox:1 -entrypoint /bin/sh "${files[@]}")
-}
-
 e2e() {
 	say "end-to-end tests with real components"
 	make --no-print-directory build components
-	go build -trimpath -o "$out/bin/embed" ./examples/embed
-	go test -c -o "$out/bin/e2e.test" ./test/e2e
+	e2e_programs
 	local image=$out/test/busybox.tar
-	mkdir -p "$out/test"
-	e2e_image "$image"
 	local suite=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
 	say "Kubernetes' own end-to-end suite and its images"
 	hack/conformance.sh build "$suite"
@@ -124,7 +110,7 @@ e2e() {
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
 }
 
-needs="$build_needs $run_needs ps:procps /bin/busybox:busybox-static pasta:passt"
+needs="$build_needs $run_needs $e2e_needs ps:procps pasta:passt"
 [ -z "$lxc" ] || needs="$needs /usr/libexec/lxc/lxc-user-nic:lxc dnsmasq:dnsmasq-base"
 ensure_packages "$needs"
 ensure_go

@@ -1,44 +1,48 @@
 #!/usr/bin/env bash
-# `make test-vm`: how a node gets its cgroup on a machine that systemd booted, with controllers that are really delegated.
-# The machine is User-mode Linux, a kernel that runs as an ordinary process (Debian package user-mode-linux), and needs
-# neither KVM nor rights. Making its root file system takes root; it is kept in the user's cache directory until what it is
-# made from changes.
+# `make test-vm`: the node on a machine that systemd booted, with controllers that are really delegated.
+# The machine is a virtual one, under QEMU: with KVM where that may be used, else emulated. Making its root file system takes
+# root; it is kept in the user's cache directory until what it is made from changes.
+#
+#   hack/vm.sh [VERDICT…]      without arguments all verdicts of test/vm/guest.sh; see docs/virtual-machine.md
 #
 # test/vm/guest.sh runs in the machine. Its verdicts, its logs and the machine's console are left in _out/vm.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
 
-limit=${ROOTLESSNODE_VM_LIMIT:-20m}
-memory=${ROOTLESSNODE_VM_MEMORY:-5000M}
+limit=${ROOTLESSNODE_VM_LIMIT:-30m}
+memory=${ROOTLESSNODE_VM_MEMORY:-6144}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/vm
 test_account=${ROOTLESSNODE_TEST_ACCOUNT:-rootlessnode-test}
 packages=systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,openssh-server,openssh-client,cron,uidmap,slirp4netns
 packages+=,nftables,iptables,iproute2,procps,kmod,util-linux,conntrack,ca-certificates
+packages+=,linux-image-cloud-amd64,initramfs-tools,busybox,zstd
 
-# root_image FILE: Debian of the release that we are on, with two accounts, and a unit that runs what the host says.
+# root_image DIR: Debian of the release that we are on, with two accounts and a unit that runs what the host says, as root.ext4;
+# its kernel and initramfs beside it.
 root_image() {
 	local codename mirror root
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $codename" 'Label: Debian' | head -n 1)
 	[ -n "$mirror" ] || die $exit_preflight "apt has no list of Debian $codename" "apt-get update"
-	root=$(mktemp -d "$cache/root.XXXXXX")
-	trap 'rm -rf "$root"' RETURN
+	root=$1/root
+	mkdir -p "$root"
 	say "making the virtual machine's file system"
-	debootstrap --variant=minbase --include="$packages" "$codename" "$root" "$mirror" >"$cache/debootstrap.log" 2>&1 ||
-		die 1 "debootstrap failed: $(tail -n 1 "$cache/debootstrap.log")"
-	mkdir -p "$root/usr/lib/modules"
-	cp -r /usr/lib/uml/modules/. "$root/usr/lib/modules/"
+	debootstrap --variant=minbase --include="$packages" "$codename" "$root" "$mirror" >"$1/debootstrap.log" 2>&1 ||
+		die 1 "debootstrap failed: $(tail -n 1 "$1/debootstrap.log")"
+	cp "$root"/boot/vmlinuz-* "$1/vmlinuz"
+	cp "$root"/boot/initrd.img-* "$1/initrd"
 	echo vm >"$root/etc/hostname"
+	echo '/dev/vda / ext4 defaults 0 1' >"$root/etc/fstab"
 	local user
 	for user in dev other; do chroot "$root" useradd --create-home --shell /bin/bash "$user"; done
 	# As systemd before 244 had it, so that there is something to mend.
-	install -D -m 0644 /dev/stdin "$root/etc/systemd/system/user@.service.d/a-poor-default.conf" <<-'EOF'
+	install -D -m 0644 /dev/stdin "$root/etc/systemd/system/user@.service.d/a-poor-default.conf" <<-'UNIT'
 		[Service]
 		Delegate=
 		Delegate=memory pids
-	EOF
-	cat >"$root/etc/systemd/system/guest.service" <<-'EOF'
+	UNIT
+	cat >"$root/etc/systemd/system/guest.service" <<-'UNIT'
 		[Unit]
 		Description=what the host wants to know
 		After=multi-user.target cron.service ssh.service
@@ -47,31 +51,60 @@ root_image() {
 		Type=oneshot
 		# Reboots are part of it, and systemd is told of none that end it.
 		TimeoutStartSec=infinity
-		ExecStart=/bin/bash -c 'share=$(sed -n "s/.*guest.share=\\([^ ]*\\).*/\\1/p" /proc/cmdline) && mkdir -p /mnt/share /opt/rootlessnode && mount -t hostfs -o "$share" none /mnt/share && mount -o ro /dev/ubdb /opt/rootlessnode && exec bash /mnt/share/guest.sh >>/mnt/share/guest.log 2>&1'
+		ExecStart=/bin/bash -c 'mkdir -p /mnt/share /opt/rootlessnode && mount /dev/vdc /mnt/share && mount -o ro /dev/vdb /opt/rootlessnode && exec bash /mnt/share/guest.sh >>/mnt/share/guest.log 2>&1'
 
 		[Install]
 		WantedBy=multi-user.target
-	EOF
+	UNIT
 	mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 	ln -sf ../guest.service "$root/etc/systemd/system/multi-user.target.wants/guest.service"
-	rm -rf "$root"/var/cache/apt/archives/*.deb
-	rm -f "$1.new"
-	truncate -s 10G "$1.new"
-	mkfs.ext4 -q -d "$root" "$1.new"
-	mv "$1.new" "$1"
+	# Nothing here needs them, and each costs an emulated machine seconds.
+	local unit
+	for unit in apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer dpkg-db-backup.timer; do
+		ln -sf /dev/null "$root/etc/systemd/system/$unit"
+	done
+	rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+	truncate -s 10G "$1/root.ext4"
+	mkfs.ext4 -q -d "$root" "$1/root.ext4"
+	rm -rf "$root"
 }
 
-# tree_image FILE: the build, as it is installed.
+# tree_image FILE: the build, as it is installed, with the end-to-end tests and the image of their pods.
 tree_image() {
 	make --no-print-directory build components
+	e2e_programs
 	hack/install.sh "$out" "$stage/tree"
+	install -m 0755 "$out/bin/e2e.test" "$out/bin/embed" "$stage/tree/bin/"
+	install -m 0644 "$out/test/busybox.tar" "$stage/tree/"
 	truncate -s 1G "$1"
 	mkfs.ext4 -q -d "$stage/tree" "$1"
 	rm -rf "$stage/tree"
 }
 
+# share_image FILE: what the machine is told, and where it leaves its results.
+share_image() {
+	mkdir "$stage/share"
+	cp test/vm/guest.sh "$stage/share/"
+	printf '%s\n' "${wanted[@]}" >"$stage/share/wanted"
+	truncate -s 256M "$1"
+	mkfs.ext4 -q -d "$stage/share" "$1"
+	rm -r "$stage/share"
+}
+
+# run_machine: as an account without rights. Its second serial line says the verdicts as they come.
+run_machine() {
+	local drive=if=virtio,format=raw,cache=unsafe,file=$stage
+	setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --init-groups env HOME="$stage" TMPDIR="$stage" \
+		timeout --kill-after=10s "$limit" qemu-system-x86_64 -no-user-config -nodefaults -display none \
+		-accel kvm -accel tcg,thread=multi -cpu max -smp 2 -m "$memory" -device virtio-rng-pci \
+		-kernel "$stage/vmlinuz" -initrd "$stage/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet systemd.show_status=false' \
+		-drive "$drive/root.ext4" -drive "$drive/tree.ext4,readonly=on" -drive "$drive/share.ext4" \
+		-serial "file:$stage/console.log" -serial "file:$stage/progress" </dev/null
+}
+
 [ "$(id -u)" = 0 ] || die $exit_preflight "making the virtual machine takes root" "sudo make test-vm"
-ensure_packages "$build_needs $run_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs linux.uml:user-mode-linux"
+wanted=("$@")
+ensure_packages "$build_needs $run_needs $e2e_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs qemu-system-x86_64:qemu-system-x86"
 ensure_go
 mkdir -p "$cache"
 # In memory, where there is room: an etcd waits for the disk after each write.
@@ -83,37 +116,35 @@ trap 'rm -rf "$stage"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-key=$({ declare -f root_image; echo "$packages"; dpkg-query -W user-mode-linux; } | sha256sum | cut -c1-16)
-base=$cache/$key.ext4
-if [ ! -e "$base" ]; then
-	rm -f "$cache"/*.ext4
-	root_image "$base"
+key=$({ declare -f root_image; echo "$packages"; } | sha256sum | cut -c1-16)
+base=$cache/$key
+if [ ! -e "$base/root.ext4" ]; then
+	rm -rf "$cache"
+	mkdir -p "$cache/new"
+	root_image "$cache/new"
+	mv "$cache/new" "$base"
 fi
-tree_image "$stage/tree.ext4"
 id "$test_account" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$test_account"
-cp --sparse=always "$base" "$stage/root.ext4"
-mkdir "$stage/share" "$stage/uml"
-cp test/vm/guest.sh "$stage/share/"
+tree_image "$stage/tree.ext4"
+share_image "$stage/share.ext4"
+cp --sparse=always "$base"/{root.ext4,vmlinuz,initrd} "$stage/"
+: >"$stage/progress"
 chown -R "$test_account" "$stage"
 
 say "the virtual machine runs, for at most $limit"
 code=0
-# The kubelet ends where /proc/cpuinfo tells no clock speed. User-mode Linux tells none, but shows the host's name there, which
-# may be anything in a UTS namespace.
-unshare --uts sh -c 'echo clock:1000.0 >/proc/sys/kernel/hostname && exec "$@"' sh \
-	setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --clear-groups env HOME="$stage" \
-	timeout --kill-after=10s "$limit" linux.uml uml_dir="$stage/uml/" umid=guest mem="$memory" \
-	ubd0="$stage/root.ext4" ubd1="$stage/tree.ext4" root=/dev/ubda rw guest.share="$stage/share" \
-	con=null con0=null,fd:1 con1=null ssl=null </dev/null >"$stage/share/console.log" 2>&1 &
+run_machine &
 machine=$!
-trap 'kill "$machine" 2>/dev/null; wait "$machine"; rm -rf "$stage"' EXIT
+tail -n +1 -s 1 --pid="$machine" -f "$stage/progress" &
+trap 'kill "$machine" 2>/dev/null; wait; rm -rf "$stage"' EXIT
 wait "$machine" || code=$?
+wait
 trap 'rm -rf "$stage"' EXIT
 rm -rf "$out/vm"
 mkdir -p "$out/vm"
-cp "$stage"/share/* "$out/vm/"
-touch "$out/vm/verdicts"
-cat "$out/vm/verdicts"
+debugfs -R "rdump / $out/vm" "$stage/share.ext4" >/dev/null 2>&1
+cp "$stage/console.log" "$out/vm/"
+touch "$out/vm/verdicts" "$out/vm/guest.log"
 case $code in
 0) ;;
 124 | 137)

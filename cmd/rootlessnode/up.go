@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/signal"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -105,8 +105,8 @@ func (a *app) upForeground(ctx context.Context, cfg *config.NodeConfig) error {
 func foregroundLogger(w io.Writer, level string) logrus.FieldLogger {
 	l := logrus.New()
 	l.SetOutput(w)
-	// The journal has its own clock and no colours.
-	l.SetFormatter(&logrus.TextFormatter{DisableTimestamp: os.Getenv("JOURNAL_STREAM") != "", FullTimestamp: true})
+	l.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
+	journal.Attach(l)
 	if lv, err := logrus.ParseLevel(level); err == nil { // New refuses another level
 		l.SetLevel(lv)
 	}

@@ -1,0 +1,72 @@
+// Package journal writes a log to systemd's journal, field by field, where standard error leads there anyway.
+package journal
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	systemd "github.com/coreos/go-systemd/v22/journal"
+	"github.com/sirupsen/logrus"
+)
+
+// identifier is the SYSLOG_IDENTIFIER of all roles, which journalctl(1) shows before each line.
+const identifier = "rootlessnode"
+
+// Attach has log write to the journal if standard error is a stream of the journal (JOURNAL_STREAM, systemd.exec(5)) and the
+// journal can be reached: a field such as "component" becomes the journal's field COMPONENT. Else it changes nothing.
+func Attach(log *logrus.Logger) {
+	if streams, err := systemd.StderrIsJournalStream(); err != nil || !streams || !systemd.Enabled() {
+		return
+	}
+	log.SetOutput(io.Discard)
+	log.AddHook(&hook{send: systemd.Send, fallback: os.Stderr})
+}
+
+type hook struct {
+	send     func(message string, p systemd.Priority, vars map[string]string) error
+	fallback io.Writer
+}
+
+// Levels implements logrus.Hook.
+func (*hook) Levels() []logrus.Level { return logrus.AllLevels }
+
+// Fire implements logrus.Hook. What the journal does not take goes to standard error, as a line.
+func (h *hook) Fire(e *logrus.Entry) error {
+	text, vars := e.Message, map[string]string{"SYSLOG_IDENTIFIER": identifier}
+	for _, k := range slices.Sorted(maps.Keys(e.Data)) {
+		v := fmt.Sprint(e.Data[k])
+		text += fmt.Sprintf(" %s=%q", k, v)
+		if name := fieldName(k); name != "" {
+			vars[name] = v
+		}
+	}
+	if err := h.send(text, priorities[e.Level], vars); err != nil {
+		_, err = fmt.Fprintln(h.fallback, text)
+		return err
+	}
+	return nil
+}
+
+var priorities = map[logrus.Level]systemd.Priority{
+	logrus.PanicLevel: systemd.PriCrit, logrus.FatalLevel: systemd.PriCrit, logrus.ErrorLevel: systemd.PriErr,
+	logrus.WarnLevel: systemd.PriWarning, logrus.InfoLevel: systemd.PriInfo, logrus.DebugLevel: systemd.PriDebug,
+	logrus.TraceLevel: systemd.PriDebug,
+}
+
+// fieldName makes a name that the journal takes: capitals, digits and underscores, no underscore first
+// (systemd.journal-fields(7)). It is empty if nothing is left.
+func fieldName(key string) string {
+	return strings.TrimLeft(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, key), "_0123456789")
+}
