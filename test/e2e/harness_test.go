@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,13 +27,24 @@ import (
 // envOut names the build output, a tree with bin/ and libexec/ that the user of the test can read.
 const envOut = "ROOTLESSNODE_E2E_OUT"
 
+// envPatience is how many times as long as elsewhere a test waits: an emulated machine is slow.
+const envPatience = "ROOTLESSNODE_E2E_PATIENCE"
+
 // Limits of what a test waits for. They are far above what a loaded two-core machine needs, and no test measures.
-const (
-	upLimit   = 4 * time.Minute
-	downLimit = 90 * time.Second
-	podLimit  = 2 * time.Minute
-	pollEvery = 100 * time.Millisecond
+var (
+	upLimit   = patiently(4 * time.Minute)
+	downLimit = patiently(90 * time.Second)
+	podLimit  = patiently(2 * time.Minute)
 )
+
+const pollEvery = 100 * time.Millisecond
+
+func patiently(d time.Duration) time.Duration {
+	if n, err := strconv.Atoi(os.Getenv(envPatience)); err == nil && n > 1 {
+		return d * time.Duration(n)
+	}
+	return d
+}
 
 // built: the binaries and components under test are there.
 var built = testutil.Requirement{Name: "e2e-build", Check: func() error {

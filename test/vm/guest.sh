@@ -108,43 +108,65 @@ spec:
 MANIFEST
 )
 
-# scope_of USER CMD...: up, run by CMD, gets a delegated scope of its own with every controller; its components run in cgroups
-# below it; the limits of pods are in the kernel and bite, and the node stays Ready; after down there is neither scope nor
-# cgroup, nor anything else.
-scope_of() {
-	local user=$1 slice scope leaf cgroup
+# as USER CMD: as a user who is not logged in.
+as() {
+	local user=$1
 	shift
-	slice=/sys/fs/cgroup/user.slice/user-$(id -u "$user").slice
-	printf '%s\n' "$pods" >/tmp/pods.yaml
-	"$@" "$node check && $node up --timeout $patience && $node images import $tree/busybox.tar && $node kubectl apply -f /tmp/pods.yaml &&
-		$node kubectl wait --timeout=$patience --for=condition=Ready pod/bounded &&
-		$node kubectl wait --timeout=$patience --for=jsonpath='{.status.phase}'=Failed pod/greedy;
-		$node kubectl get pods,nodes -o wide; $node kubectl get pod greedy -o jsonpath='{..reason}{\"\\n\"}'"
-	scope=$(find "$slice" -name rootlessnode-default.scope)
-	[ -n "$scope" ] || return 1
-	echo "$scope: $(cat "$scope/cgroup.subtree_control")"
-	for leaf in cpu cpuset io memory pids; do grep -qw "$leaf" "$scope/cgroup.subtree_control" || return 1; done
-	for leaf in containerd etcd kube-apiserver; do
-		grep -q . "$(find "$scope" -path "*/system/$leaf" -type d)/cgroup.procs" || return 1
-	done
-	cgroup=$(find "$scope" -name memory.max -path '*kubepods*' -exec grep -lx 67108864 {} + | xargs -rn1 dirname)
-	echo "limits:" && for leaf in $cgroup; do grep . "$leaf"/{cpu,memory}.max; done
-	grep -qx '20000 100000' "$(for leaf in $cgroup; do echo "$leaf/cpu.max"; done | head -n 1)" || return 1
-	su "$user" -c "XDG_RUNTIME_DIR=/run/user/\$(id -u) $node kubectl get pod greedy -o jsonpath='{..reason}'" | grep OOMKilled || return 1
-	su "$user" -c "XDG_RUNTIME_DIR=/run/user/\$(id -u) $node status" | tee /dev/stderr | grep -q 'Ready' || return 1
-	su "$user" -c "$node down --delete-data" || return 1
-	left_nothing "$user"
+	setpriv --reuid="$user" --regid="$user" --init-groups env -i HOME="$(eval "echo ~$user")" PATH="$PATH" \
+		XDG_RUNTIME_DIR="/run/user/$(id -u "$user")" bash -c "$*"
 }
 
-# left_nothing USER: neither scope nor cgroup, directory or process of a node.
-left_nothing() {
-	! find "/sys/fs/cgroup/user.slice/user-$(id -u "$1").slice" -name 'rootlessnode*' | grep . &&
-		[ ! -e "/run/user/$(id -u "$1")/rootlessnode/default" ] && ! pgrep -u "$1" -f 'containerd|rootlessnode'
+# bounded USER DIR CMD...: up, run by CMD, gets a cgroup of its own below DIR with every controller, and has its components
+# there; the limits of pods are in the kernel and bite, and the node stays Ready; after down nothing is left.
+bounded() {
+	local user=$1 dir=$2 own leaf cgroup
+	shift 2
+	find "$dir" -type d 2>/dev/null | sort >/tmp/cgroups
+	printf '%s\n' "$pods" >/tmp/pods.yaml
+	"$@" "$node check && $node up --timeout $patience && $node kubectl delete --ignore-not-found -f /tmp/pods.yaml &&
+		$node images import $tree/busybox.tar && $node kubectl apply -f /tmp/pods.yaml &&
+		$node kubectl wait --timeout=$patience --for=condition=Ready pod/bounded &&
+		$node kubectl wait --timeout=$patience --for=jsonpath='{.status.phase}'=Failed pod/greedy;
+		$node kubectl get pods,nodes -o wide"
+	own=$(find "$dir" -type d -path '*/system/etcd' | head -n 1)
+	own=${own%/system/etcd}
+	[ -n "$own" ] || return 1
+	echo "$own: $(cat "$own/cgroup.subtree_control")"
+	for leaf in cpu cpuset io memory pids; do grep -qw "$leaf" "$own/cgroup.subtree_control" || return 1; done
+	for leaf in containerd etcd kube-apiserver kubelet; do
+		grep -q . "$own/system/$leaf/cgroup.procs" || return 1
+	done
+	cgroup=$(find "$own" -name memory.max -path '*kubepods*' -exec grep -lx 67108864 {} + | xargs -rn1 dirname)
+	echo "limits:" && for leaf in $cgroup; do grep . "$leaf"/{cpu,memory}.max; done
+	for leaf in $cgroup; do cat "$leaf/cpu.max"; done | grep -qx '20000 100000' || return 1
+	as "$user" "$node kubectl get pod greedy -o jsonpath='{..reason}'" | tee /dev/stderr | grep -q OOMKilled || return 1
+	as "$user" "$node status" | tee /dev/stderr | grep -q Ready || return 1
+	as "$user" "$node kubectl get nodes --no-headers" | tee /dev/stderr | grep -qw Ready || return 1
+	as "$user" "$node down" || return 1
+	! find "$dir" -path '*rootlessnode*' -type d | sort | comm -13 /tmp/cgroups - | grep . &&
+		[ ! -e "/run/user/$(id -u "$user")/rootlessnode/default" ] && ! pgrep -u "$user" -f 'containerd|rootlessnode'
+}
+
+# scope_of USER CMD...: the same, and the cgroup is a scope of the user manager.
+scope_of() {
+	local user=$1
+	shift
+	bounded "$user" "/sys/fs/cgroup/user.slice/user-$(id -u "$user").slice" "$@" | tee /tmp/bounded
+	[ "${PIPESTATUS[0]}" = 0 ] && grep -q '/rootlessnode-default.scope: ' /tmp/bounded
+}
+
+# by_enter CMD: as plain, whom `host setup` prepared, on a machine without systemd.
+by_enter() { "$node" host enter --user plain --command -- bash -c "$*"; }
+
+without_systemd() {
+	"$node" host setup --user plain --create-user --print || return 1
+	"$node" host setup --user plain --create-user && bounded plain /sys/fs/cgroup/rootlessnode by_enter &&
+		"$node" host undo --user plain
 }
 
 # e2e USER TEST: end-to-end tests with real components, as on the host.
 e2e() {
-	login "ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,controllers,e2e-build \
+	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,controllers,e2e-build \
 		$tree/bin/e2e.test -test.v -test.run='$1'"
 }
 
@@ -157,33 +179,74 @@ installed() {
 	login "journalctl --user -u rootlessnode@default --no-pager | tail -n 20"
 }
 
-# as_dev CMD: as dev, who is not logged in.
-as_dev() { setpriv --reuid=dev --regid=dev --init-groups env -i HOME="$(echo ~dev)" PATH="$PATH" XDG_RUNTIME_DIR="/run/user/$(id -u dev)" bash -c "$*"; }
+# busy: seconds of processor time that the host's PID 1 and dev's user manager have used.
+busy() {
+	local manager
+	manager=$(systemctl show -P MainPID "user@$(id -u dev).service")
+	awk -v tick="$(getconf CLK_TCK)" '{ t += $14 + $15 } END { printf "%.2f\n", t / tick }' /proc/1/stat "/proc/$manager/stat"
+}
+
+# spent BEFORE WHAT: what they used since BEFORE.
+spent() { awk -v a="$1" -v b="$(busy)" -v what="$2" 'BEGIN { printf "%s: %.2f s of processor time of PID 1 and the user manager\n", what, b - a }'; }
+
+# mounts_cost: thirty pods come and go, and their mounts with them; then as many mounts in the host's namespace, in the same time.
+mounts_cost() {
+	local before=0 inside host n began took i
+	inside=$(as dev "$node exec -- cat /proc/self/mountinfo" | wc -l)
+	host=$(wc -l </proc/1/mountinfo)
+	before=$(busy) began=$SECONDS
+	as dev "$node kubectl create deployment crowd --image=rootlessnode.test/busybox:1 --replicas=30 -- sleep 3600 &&
+		$node kubectl rollout status deployment/crowd --timeout=$patience" || return 1
+	n=$(($(as dev "$node exec -- cat /proc/self/mountinfo" | wc -l) - inside))
+	[ "$(wc -l </proc/1/mountinfo)" = "$host" ] || { diff <(as dev "$node exec -- cat /proc/self/mountinfo") /proc/1/mountinfo; return 1; }
+	as dev "$node kubectl delete deployment crowd --cascade=foreground --timeout=$patience" || return 1
+	took=$((SECONDS - began))
+	echo "30 pods came and went in $took s, with $n mounts, and none of them in the host's namespace"
+	spent "$before" "hidden, $n mounts in $took s"
+	before=$(busy)
+	sleep "$took"
+	spent "$before" "nothing, for $took s"
+	mkdir -p /tmp/visible
+	before=$(busy)
+	for i in $(seq "$n"); do
+		mkdir -p "/tmp/visible/$i" && mount -t tmpfs tmpfs "/tmp/visible/$i" || return 1
+		sleep "$(awk -v t="$took" -v n="$n" 'BEGIN { print t / n / 2 }')"
+	done
+	for i in $(seq "$n"); do
+		umount "/tmp/visible/$i" || return 1
+		sleep "$(awk -v t="$took" -v n="$n" 'BEGIN { print t / n / 2 }')"
+	done
+	spent "$before" "visible, $n mounts in as long"
+	[ "$n" -ge 90 ]
+}
 
 # back: after a reboot the node is there by itself, its pods too.
 back() {
-	within 600 "the service after the reboot" as_dev "systemctl --user is-active --quiet rootlessnode@default" || return 1
+	within 600 "the service after the reboot" as dev "systemctl --user is-active --quiet rootlessnode@default" || return 1
 	loginctl list-sessions --no-legend
-	[ -z "$(loginctl list-sessions --no-legend)" ] && as_dev "$node status" &&
-		as_dev "$node kubectl rollout status deployment/sleeper --timeout=$patience" && as_dev "$node kubectl get pods -A -o wide"
+	[ -z "$(loginctl list-sessions --no-legend)" ] && as dev "$node status" &&
+		as dev "$node kubectl rollout status deployment/sleeper --timeout=$patience" && as dev "$node kubectl get pods -A -o wide"
 }
 
 # stopped: in order, within 20 s, with nothing left.
 stopped() {
 	local began=$SECONDS
-	as_dev "systemctl --user stop rootlessnode@default" || return 1
+	as dev "systemctl --user stop rootlessnode@default" || return 1
 	began=$((SECONDS - began))
 	echo "stopped in $began s"
-	as_dev "systemctl --user status rootlessnode@default --no-pager -n 30"
-	[ "$began" -le 20 ] && [ "$(as_dev "systemctl --user show -p Result --value rootlessnode@default")" = success ] &&
+	as dev "systemctl --user status rootlessnode@default --no-pager -n 30"
+	[ "$began" -le 20 ] && [ "$(as dev "systemctl --user show -p Result --value rootlessnode@default")" = success ] &&
 		! find "/sys/fs/cgroup/user.slice/user-$(id -u dev).slice" -path '*rootlessnode@default*' | grep . &&
 		[ ! -e "/run/user/$(id -u dev)/rootlessnode/default" ] && ! pgrep -u dev -f 'containerd|rootlessnode'
 }
 
-uninstalled() { as_dev "$node uninstall" && [ ! -e ~dev/.config/systemd/user/rootlessnode@.service ]; }
+uninstalled() { as dev "$node uninstall" && [ ! -e ~dev/.config/systemd/user/rootlessnode@.service ]; }
 
-echo "booted in $(cut -d. -f1 /proc/uptime) s" >/dev/ttyS1
-if [ -e "$rebooted" ]; then
+top -b -d 15 -w 160 >"$share/top.log" &
+echo "booted in $(cut -d. -f1 /proc/uptime) s, clock $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)" >/dev/ttyS1
+if [ "$(cat /proc/1/comm)" != systemd ]; then
+	verdict without_systemd without_systemd
+elif [ -e "$rebooted" ]; then
 	verdict back back
 	verdict stopped stopped
 	verdict uninstalled uninstalled
@@ -196,6 +259,7 @@ else
 	verdict scope_by_cron scope_of other by_cron
 	verdict limits e2e 'TestLimits$'
 	verdict installed installed
+	verdict mounts_cost mounts_cost
 	if grep -q ' installed ' "$share/verdicts"; then
 		touch "$rebooted"
 		sync
@@ -205,4 +269,4 @@ else
 fi
 echo done >>"$share/verdicts"
 sync
-systemctl poweroff --no-block
+poweroff --force --force
