@@ -41,7 +41,8 @@ const (
 type Options struct {
 	// UserAgent is what the API server's audit log shows; DefaultUserAgent if empty.
 	UserAgent string
-	// Log receives faults that are retried, at debug level. Nothing is logged if it is nil.
+	// Log receives faults that are retried, at debug level, and at info level that a list had to be fetched anew because
+	// the API server keeps no older changes (410 Gone). Nothing is logged if it is nil.
 	Log logrus.FieldLogger
 }
 

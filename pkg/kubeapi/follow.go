@@ -56,7 +56,12 @@ func (f *follower[T]) run(ctx context.Context) error {
 			refused = 0
 			continue
 		}
-		f.c.log.WithError(err).WithField("path", f.path).Debug("watch interrupted")
+		log := f.c.log.WithError(err).WithField("path", f.path)
+		if gone(err) {
+			log.Info("watch is too old to go on, listing anew")
+		} else {
+			log.Debug("watch interrupted")
+		}
 		if f.fault != nil {
 			f.fault(err)
 		}

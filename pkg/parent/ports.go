@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/gvisortapvsock"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/pasta"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
@@ -13,6 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
 // resolvePorts returns the port driver that c means on this host, and why. Auto is builtin with every network: it is the
@@ -57,7 +57,7 @@ func (r *run) portSocket(driver string) string {
 	return filepath.Join(r.Runtime.StateDir(), ".pasta.sock")
 }
 
-// portDriver makes RootlessKit's parent driver for forwarded ports; nil for none. Config.Ports.Driver is resolved.
+// portDriver makes the parent driver for forwarded ports, RootlessKit's but for builtin, which is wrapped; nil for none. Config.Ports.Driver is resolved.
 func (r *run) portDriver() (port.ParentDriver, error) {
 	var (
 		d   port.ParentDriver
@@ -68,7 +68,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	case config.DriverNone:
 		return nil, nil
 	case config.PortsBuiltin:
-		d, err = builtin.NewParentDriver(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent, "auto")
+		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent)
 	case config.DriverSlirp:
 		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))
 	case config.DriverGvisor:

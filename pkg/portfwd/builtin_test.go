@@ -24,10 +24,11 @@ import (
 	"gotest.tools/v3/poll"
 
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
-// These tests run RootlessKit's own API server and builtin driver, parent and child side, in this process and in one
-// network namespace: 127.0.0.2 plays the host and 127.0.0.1 the node.
+// These tests run RootlessKit's own API server and the builtin driver as a node has it, parent and child side, in this
+// process and in one network namespace: 127.0.0.2 plays the host and 127.0.0.1 the node.
 
 const hostSide, nodeSide = "127.0.0.2", "127.0.0.1"
 
@@ -43,7 +44,7 @@ func rootlesskit(t *testing.T) Manager {
 	dir, err := os.MkdirTemp("", "pf") // a socket's path must be short
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	parent, err := builtin.NewParentDriver(io.Discard, dir, false, "")
+	parent, err := portdriver.New(io.Discard, dir, false)
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
 	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(parent.OpaqueForChild(), quit, "") }()

@@ -20,11 +20,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// RootlessKit leaves a goroutine behind when a client connects at the moment at which its port is removed.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(
-		"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/parent/tcp.Run.func1"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 

@@ -21,7 +21,9 @@ type Manager interface {
 
 const (
 	dialTimeout = 5 * time.Second
-	idleTimeout = 90 * time.Second
+	// idleTimeout is short because each idle connection costs RootlessKit's parent a descriptor, and dialing a socket
+	// costs next to nothing.
+	idleTimeout = 5 * time.Second
 )
 
 type remote struct {

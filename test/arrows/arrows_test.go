@@ -32,7 +32,7 @@ var floors = []struct {
 	{5, []string{"pkg/node"}, "the embedder's door stands on both roles"},
 	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
 	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup"}, "checks and components use mechanisms, roles use them"},
-	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport", "pkg/userunit"},
+	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport", "pkg/userunit"},
 		"mechanisms are strangers to one another"},
 	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
 	{0, []string{"internal/hostinfo", "internal/journal", "internal/specfilter", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
@@ -43,6 +43,7 @@ var family = [][]string{
 	{"config", "pkg/layout", "pkg/errdefs", "pkg/status", "pkg/status/"},
 	{"pkg/component", "pkg/component/"},
 	{"pkg/preflight", "pkg/hostsetup"},
+	{"pkg/portfwd", "pkg/portdriver"},
 }
 
 // guarded: modules that only some packages may import, and why.
@@ -51,7 +52,7 @@ var guarded = []struct {
 	only []string
 	why  string
 }{
-	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/portfwd"},
+	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/portdriver", "pkg/portfwd"},
 		"its traps are handled in few places"},
 	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "one package speaks to the cgroup file system"},
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},

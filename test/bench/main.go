@@ -46,6 +46,8 @@ func main() {
 			exit(claim(os.Args[2:]))
 		case roleSink:
 			exit(sink(os.Args[2:]))
+		case roleRelay:
+			exit(relay(os.Args[2:]))
 		}
 	}
 	o, err := parse()

@@ -23,7 +23,7 @@ type bench struct {
 
 func run(ctx context.Context, o options) (err error) {
 	if o.wants(partPorts) {
-		cmd := exec.CommandContext(ctx, o.ports, "-rootlesskit", o.rootlesskit)
+		cmd := exec.CommandContext(ctx, o.ports)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		if err := cmd.Run(); err != nil || o.parts == partPorts {
 			return err

@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/parent/tcp"
 
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
@@ -24,8 +27,8 @@ const (
 	sendLimit = time.Minute
 )
 
-// throughput sends to a program in the node's network namespace through a port of ours, to the same program through a port
-// that RootlessKit was asked for directly, to one under RootlessKit's command line, and to one on the host, in turn.
+// throughput sends to a program in the node's network namespace through a port of ours, to the same program through
+// RootlessKit's own TCP forwarding, to one under RootlessKit's command line, and to one on the host, in turn.
 func (b *bench) throughput(ctx context.Context) ([]row, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -35,9 +38,6 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 	forward := fmt.Sprintf("127.0.0.1:%d:%[1]d", oursPort)
 	if out, err := b.ours.command(ctx, "ports", "add", forward).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("ports add: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	if err := forwardDirectly(ctx, b.name, directPort, oursPort); err != nil {
-		return nil, err
 	}
 	sink := func(port int) []string { return []string{self, roleSink, strconv.Itoa(port)} }
 	kit := append([]string{
@@ -52,12 +52,10 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 		{b.ours.name(), append([]string{b.bin, "--name", b.name, "exec", "--"}, sink(oursPort)...), oursPort},
 		{"rootlesskit", kit, kitPort},
 		{"loopback", sink(hostPort), hostPort},
-		{"directly", nil, directPort},
+		// After ours, whose sink it sends to.
+		{"directly", []string{self, roleRelay, b.name, strconv.Itoa(directPort), b.setup.handover.Network.IP, strconv.Itoa(oursPort)}, directPort},
 	}
 	for _, s := range sides {
-		if s.argv == nil { // the first one's
-			continue
-		}
 		stop, err := startSink(ctx, s.argv, s.port)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
@@ -88,30 +86,33 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 	}, b.save(partThroughput, seconds)
 }
 
-// forwardDirectly has RootlessKit forward a port to one of the node's loopback, past rootlessnode.
-func forwardDirectly(ctx context.Context, name string, port, childPort int) error {
-	socket := layout.NewRuntime(os.Getenv("XDG_RUNTIME_DIR"), name).APISocket()
-	c := &http.Client{Timeout: insideLimit, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
-	spec := fmt.Sprintf(`{"proto":"tcp4","parentIP":"127.0.0.1","parentPort":%d,"childIP":"127.0.0.1","childPort":%d}`, port, childPort)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://rootlesskit/v1/ports", strings.NewReader(spec))
+// roleRelay is this program as the host's side of a forward into a node, RootlessKit's own in place of pkg/portdriver:
+// `bench relay NODE PORT ADDRESS PORT`.
+const roleRelay = "relay"
+
+// relay forwards a port of the host's loopback to one inside, and ends with its input.
+func relay(args []string) error {
+	if len(args) != 4 {
+		return errors.New("relay: want a node, a port, and an address and a port inside")
+	}
+	from, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := c.Do(req)
+	to, err := strconv.Atoi(args[3])
 	if err != nil {
 		return err
 	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusCreated {
-		return fmt.Errorf("ask RootlessKit for a port: %s", resp.Status)
+	// The socket of builtin's side inside (RootlessKit, pkg/port/builtin/parent).
+	socket := filepath.Join(layout.NewRuntime(os.Getenv("XDG_RUNTIME_DIR"), args[0]).StateDir(), ".bp.sock")
+	spec := port.Spec{Proto: "tcp4", ParentIP: "127.0.0.1", ParentPort: from, ChildIP: args[2], ChildPort: to}
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	if err := tcp.Run(socket, spec, stop, stopped, os.Stderr); err != nil {
+		return err
 	}
-	return nil
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	close(stop)
+	return <-stopped
 }
 
 // startSink starts a sink and waits until it takes what is sent. stop ends it.

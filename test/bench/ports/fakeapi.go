@@ -25,6 +25,8 @@ type fakeAPI struct {
 	version  int
 	services map[string]int // name -> node port
 	watchers map[chan []byte]string
+	twice    bool // tell each event twice
+	stale    int  // watches that were refused
 }
 
 func newFakeAPI() (*fakeAPI, error) {
@@ -78,6 +80,9 @@ func (f *fakeAPI) tell(event, name string, port int) int64 {
 	at := time.Now().UnixNano()
 	for c, k := range f.watchers {
 		c <- raw[k]
+		if f.twice {
+			c <- raw[k]
+		}
 	}
 	return at
 }
@@ -102,6 +107,16 @@ func (f *fakeAPI) remove(name string) int64 {
 	}
 	delete(f.services, name)
 	return f.tell("DELETED", name, port)
+}
+
+// drop ends all watches.
+func (f *fakeAPI) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.watchers {
+		close(c)
+		delete(f.watchers, c)
+	}
 }
 
 func (f *fakeAPI) clear() {
@@ -137,7 +152,9 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	events := make(chan []byte, buffered)
 	f.mu.Lock()
 	stale := r.URL.Query().Get("resourceVersion") != strconv.Itoa(f.version)
-	if !stale {
+	if stale {
+		f.stale++
+	} else {
 		f.watchers[events] = kind(r.URL.Path)
 	}
 	f.mu.Unlock()
@@ -156,7 +173,10 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		select {
-		case raw := <-events:
+		case raw, on := <-events:
+			if !on {
+				return
+			}
 			if _, err := w.Write(raw); err != nil {
 				return
 			}

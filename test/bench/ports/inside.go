@@ -98,7 +98,7 @@ func (r *insideRole) start() error {
 	if err := os.WriteFile(kubeconfig, r.api.kubeconfig(), 0o600); err != nil {
 		return err
 	}
-	r.cmd = exec.Command("/proc/self/exe", roleForwarder, kubeconfig, filepath.Join(os.Getenv("ROOTLESSKIT_STATE_DIR"), "api.sock"))
+	r.cmd = exec.Command("/proc/self/exe", roleForwarder, kubeconfig, filepath.Join(os.Getenv(envStateDir), "api.sock"))
 	r.cmd.Stderr = os.Stderr
 	out, err := r.cmd.StdoutPipe()
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command ports measures how the host's ports follow Services: a fake API server and our forwarder inside the namespaces of
-// RootlessKit's own command line, with its builtin port driver, and the measuring outside. It needs no node, no root and no
-// cgroup, only an account that may make user namespaces.
+// Command ports measures how the host's ports follow Services: a fake API server and our forwarder inside namespaces of
+// RootlessKit, with the port driver of a node, and the measuring outside. It needs no node, no root and no cgroup, only an
+// account that may make user namespaces. With -rootlesskit it measures RootlessKit's command line with its own driver.
 //
-//	ports -rootlesskit PATH [-services 2000] [-samples 200] [-rate 200] [-churn 1m]
+//	ports [-rootlesskit PATH] [-services 2000] [-samples 200] [-rate 200] [-churn 1m]
 package main
 
 import (
@@ -24,10 +24,13 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // Roles of this program besides the measuring one.
 const (
+	roleKit       = "kit"
 	roleInside    = "inside"
 	roleForwarder = "forwarder"
 )
@@ -36,7 +39,7 @@ const (
 const firstPort = 30000
 
 type options struct {
-	rootlesskit, network    string
+	rootlesskit             string
 	services, samples, rate int
 	churn                   time.Duration
 }
@@ -44,6 +47,10 @@ type options struct {
 func main() {
 	var err error
 	switch {
+	case os.Getenv(layout.EnvPipeFD) != "":
+		err = kitChild()
+	case len(os.Args) > 2 && os.Args[1] == roleKit:
+		err = kitParent(os.Args[2])
 	case len(os.Args) > 1 && os.Args[1] == roleInside:
 		err = inside(os.Stdin, os.Stdout)
 	case len(os.Args) > 3 && os.Args[1] == roleForwarder:
@@ -59,8 +66,7 @@ func main() {
 
 func measure() error {
 	var o options
-	flag.StringVar(&o.rootlesskit, "rootlesskit", "rootlesskit", "RootlessKit's command line")
-	flag.StringVar(&o.network, "net", "slirp4netns", "its network driver")
+	flag.StringVar(&o.rootlesskit, "rootlesskit", "", "measure RootlessKit's command line with its own port driver")
 	flag.IntVar(&o.services, "services", 2000, "Services with a node port at the start, at most 2500")
 	flag.IntVar(&o.samples, "samples", 200, "Services that are created and deleted one after the other")
 	flag.IntVar(&o.rate, "rate", 200, "changes a second")
@@ -85,17 +91,14 @@ type bench struct {
 }
 
 func begin(ctx context.Context, o options) (*bench, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp("", "ports")
 	if err != nil {
 		return nil, err
 	}
 	b := &bench{options: o, dir: dir}
-	b.cmd = exec.CommandContext(ctx, o.rootlesskit, "--net="+o.network, "--mtu=1500", "--disable-host-loopback", "--port-driver=builtin",
-		"--copy-up=/etc", "--copy-up=/run", "--pidns", "--state-dir="+filepath.Join(dir, "rk"), self, roleInside)
+	if b.cmd, err = o.kit(ctx, filepath.Join(dir, "rk")); err != nil {
+		return nil, err
+	}
 	b.cmd.Cancel = func() error { return b.cmd.Process.Signal(syscall.SIGTERM) }
 	b.cmd.WaitDelay = time.Minute
 	b.cmd.Stderr = os.Stderr
@@ -181,8 +184,8 @@ func (b *bench) run() error {
 	return nil
 }
 
-// drain is how long descriptors may take to go: RootlessKit holds a connection that nothing inside answers, as all are
-// here, for a while before it gives up.
+// drain is how long descriptors may take to go: a connection that nothing inside answers, as all are here, is held for a
+// while before it is given up, and so are the idle ones of RootlessKit's API.
 const drain = time.Minute
 
 func (b *bench) descriptors() int {
