@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -191,6 +192,26 @@ func TestPoll(t *testing.T) {
 
 		err = Poll(time.Second, "socket", func(context.Context) error { return errors.New("not asked") })(ctx)
 		assert.Error(t, err, "wait for socket: context deadline exceeded")
+	})
+}
+
+// What is long in coming is asked for less and less often.
+func TestPollSlowsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		var gaps []time.Duration
+		last := time.Now()
+		err := Poll(20*time.Millisecond, "socket", func(context.Context) error {
+			gaps, last = append(gaps, time.Since(last)), time.Now()
+			return errors.New("no")
+		})(ctx)
+		assert.ErrorContains(t, err, "wait for socket")
+		assert.Equal(t, gaps[1], 20*time.Millisecond)
+		assert.Equal(t, gaps[40], 20*time.Millisecond)
+		assert.Equal(t, gaps[len(gaps)-1], time.Second)
+		assert.Assert(t, slices.IsSorted(gaps[1:]))
 	})
 }
 

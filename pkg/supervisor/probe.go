@@ -6,13 +6,20 @@ import (
 	"time"
 )
 
+// What is long in coming is asked for less often, so that a slow machine is not kept busy by the asking: the pause between two
+// tries becomes patienceShare of the time waited so far, up to slowPoll.
+const (
+	patienceShare = 50
+	slowPoll      = time.Second
+)
+
 // Poll returns a function for Unit.Ready that calls try until it returns nil, with a pause of interval between two
-// calls. what names the thing waited for ("kubelet healthz"). When the context ends first, the error says what was waited
+// calls, which grows to a fiftieth of the time waited and at most a second. what names the thing waited for ("kubelet healthz"). When the context ends first, the error says what was waited
 // for and the last reason why it was not there; every reason is also shown as the unit's progress. One try lasts as
 // long as try lets it: give it a limit of its own if what it asks can hang. interval must be positive.
 func Poll(interval time.Duration, what string, try func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		pause := time.NewTimer(interval)
+		pause, began := time.NewTimer(interval), time.Now()
 		defer pause.Stop()
 		last := error(nil)
 		for ctx.Err() == nil {
@@ -25,7 +32,7 @@ func Poll(interval time.Duration, what string, try func(ctx context.Context) err
 				last = err
 			}
 			Progress(ctx, "wait for %s: %v", what, err)
-			pause.Reset(interval)
+			pause.Reset(max(interval, min(time.Since(began)/patienceShare, slowPoll)))
 			select {
 			case <-ctx.Done():
 			case <-pause.C:
