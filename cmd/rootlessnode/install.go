@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +22,7 @@ import (
 
 func newInstall(a *app) *cobra.Command {
 	var f nodeFlags
-	var noStart bool
+	var noStart, onDemand bool
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Make the node a service of your systemd user manager",
@@ -31,11 +33,12 @@ not. Doing it again changes what differs; without flags the configuration that i
 there stays.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.install(cmd.Context(), f, f.given(cmd.Flags()), !noStart)
+			return a.install(cmd.Context(), f, f.given(cmd.Flags()), !noStart, onDemand)
 		},
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "only enable it")
+	cmd.Flags().BoolVar(&onDemand, "on-demand", false, "start with the first use of the API server's port, not with the host")
 	return cmd
 }
 
@@ -79,7 +82,7 @@ func (a *app) installer() (*userunit.Installer, error) {
 	return userunit.New(userunit.Options{Exe: exe, ConfigHome: home, Run: a.systemctl})
 }
 
-func (a *app) install(ctx context.Context, f nodeFlags, given, start bool) error {
+func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand bool) error {
 	i, err := a.installer()
 	if err != nil {
 		return err
@@ -115,7 +118,13 @@ func (a *app) install(ctx context.Context, f nodeFlags, given, start bool) error
 	if _, err := n.Check(ctx); err != nil {
 		return err
 	}
-	if err := i.Install(ctx, a.name, text, n.Config().Timeouts.Stop.D(), start); err != nil {
+	w := userunit.Wanted{Name: a.name, Config: text, Stop: n.Config().Timeouts.Stop.D(), Start: start}
+	if onDemand {
+		if w.OnDemand, err = onDemandAddress(n.Config()); err != nil {
+			return err
+		}
+	}
+	if err := i.Install(ctx, w); err != nil {
 		return err
 	}
 	a.printf("unit     %s\nconfig   %s\n", i.UnitFile(), file)
@@ -124,6 +133,15 @@ func (a *app) install(ctx context.Context, f nodeFlags, given, start bool) error
 	}
 	a.warnOfLinger()
 	return nil
+}
+
+// onDemandAddress is where systemd has to listen for the API server.
+func onDemandAddress(c *config.NodeConfig) (string, error) {
+	if d := c.Ports.Driver; d != config.PortsBuiltin && d != config.DriverAuto {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
+			fmt.Errorf("start on demand: the port driver %s cannot take over a socket of systemd's", d)), "ports.driver: "+config.PortsBuiltin)
+	}
+	return net.JoinHostPort(c.API.BindAddress, strconv.Itoa(c.API.Port)), nil
 }
 
 // notBeside refuses a node that runs already, unless it is the unit's own.

@@ -55,6 +55,7 @@ type Node struct {
 	log    logrus.FieldLogger
 	detach bool
 	tried  []string // places that hold no components
+	held   held
 
 	mu     sync.Mutex
 	helper *helper
@@ -165,6 +166,7 @@ func (n *Node) ComponentPath(name string) (string, error) {
 func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
 		Config: n.cfg, Runtime: n.rt, Data: n.data, ComponentsDir: n.cfg.ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
+		Held: n.held.addresses(),
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err

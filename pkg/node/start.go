@@ -54,17 +54,20 @@ func (n *Node) Start(ctx context.Context) error {
 
 // RunForeground checks the host and is the node's parent itself: it blocks until the node has ended. It takes the
 // process's signals and environment, so it is for command lines and units, not for embedders. A service manager that asks
-// by NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)) is told when the node is Ready, how it fares, and that it answers.
+// by NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)) is told when the node is Ready, how it fares, and that it answers; sockets
+// that it hands over (sd_listen_fds(3)) are used for the ports at their addresses.
 func (n *Node) RunForeground(ctx context.Context) error {
-	if err := n.preflight(ctx); err != nil {
-		return err
-	}
 	exe, err := parent.Executable(n.cfg.Network.Driver, n.cfg.ComponentsDir)
 	if err != nil {
 		return err
 	}
 	if exe != selfExe {
 		return syscall.Exec(exe, os.Args, os.Environ())
+	}
+	n.held = takeHeld(n.log)
+	defer n.held.close()
+	if err := n.preflight(ctx); err != nil {
+		return err
 	}
 	if manager := takeNotifier(n.log); manager != nil {
 		following, stop := context.WithCancel(ctx)
@@ -73,7 +76,7 @@ func (n *Node) RunForeground(ctx context.Context) error {
 		defer told.Wait()
 		defer stop()
 	}
-	return parent.Run(ctx, parent.Options{Config: n.cfg, Runtime: n.rt, Log: n.log})
+	return parent.Run(ctx, parent.Options{Config: n.cfg, Runtime: n.rt, Log: n.log, Held: n.held})
 }
 
 // selfExe is this program, also after its file was replaced.

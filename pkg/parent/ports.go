@@ -68,7 +68,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	case config.DriverNone:
 		return nil, nil
 	case config.PortsBuiltin:
-		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent)
+		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent, r.Held...)
 	case config.DriverSlirp:
 		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))
 	case config.DriverGvisor:

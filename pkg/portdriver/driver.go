@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"sync"
 
@@ -24,14 +25,17 @@ import (
 // New returns the driver. Its parameters are those of RootlessKit's builtin.NewParentDriver, with which the child's side,
 // builtin.NewChildDriver, goes. Errors are the builtin driver's; a refused port can also be told apart by errors.Is with
 // the error number of bind(2).
-func New(log io.Writer, stateDir string, keepSources bool) (port.ParentDriver, error) {
+//
+// held are listening sockets that the service manager opened for us (sd_listen_fds(3)). A port at the address of one is not
+// bound but taken over from it: who connects while the port is not there waits in its queue. They stay the caller's.
+func New(log io.Writer, stateDir string, keepSources bool, held ...*net.TCPListener) (port.ParentDriver, error) {
 	inner, err := builtin.NewParentDriver(log, stateDir, keepSources, "auto")
 	if err != nil {
 		return nil, err
 	}
 	return &driver{
 		ParentDriver: inner, socket: inner.OpaqueForChild()[opaque.SocketPath], log: log,
-		ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
+		held: held, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
 	}, nil
 }
 
@@ -40,6 +44,7 @@ type driver struct {
 	port.ParentDriver
 	socket string
 	log    io.Writer
+	held   []*net.TCPListener
 
 	mu    sync.Mutex
 	last  int
@@ -76,7 +81,7 @@ func (d *driver) AddPort(ctx context.Context, spec port.Spec) (*port.Status, err
 
 func (d *driver) open(ctx context.Context, spec port.Spec) (stop func(context.Context) error, err error) {
 	if strings.HasPrefix(spec.Proto, "tcp") {
-		f, err := listen(spec, d.socket, d.log)
+		f, err := listen(spec, d.held, d.socket, d.log)
 		if err == nil {
 			return f.close, nil
 		}

@@ -36,12 +36,12 @@ const patience = 20 * time.Second
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // run runs the driver until the test ends, or stop is called.
-func run(t *testing.T) (d port.ParentDriver, stop func()) {
+func run(t *testing.T, held ...*net.TCPListener) (d port.ParentDriver, stop func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pd") // a socket's path must be short
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	d, err = New(io.Discard, dir, false)
+	d, err = New(io.Discard, dir, false, held...)
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
 	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()
@@ -285,6 +285,24 @@ func TestWildcardKeepsToItsFamily(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
+// A socket that somebody else opened is taken over, and its queue keeps who comes while no port is there.
+func TestHeldSocket(t *testing.T) {
+	l, err := net.Listen("tcp4", hostSide+":0")
+	assert.NilError(t, err)
+	defer l.Close()
+	d, _ := run(t, l.(*net.TCPListener))
+	s := spec(l.Addr().(*net.TCPAddr).Port, serve(t, echo))
+	early := dial(t, s.ParentPort)
+	st := add(t, d, s)
+	answers(t, early)
+	answers(t, dial(t, s.ParentPort))
+	assert.NilError(t, d.RemovePort(t.Context(), st.ID))
+	ends(t, early)
+	between := dial(t, s.ParentPort)
+	add(t, d, s)
+	answers(t, between)
+}
+
 // A child that takes requests and gives no answer keeps nothing open either.
 func TestRemovalWithAMuteChild(t *testing.T) {
 	dir, err := os.MkdirTemp("", "pd")
@@ -294,7 +312,7 @@ func TestRemovalWithAMuteChild(t *testing.T) {
 	assert.NilError(t, err)
 	defer child.Close()
 	s := spec(freePort(t), 1)
-	f, err := listen(s, child.Addr().String(), io.Discard)
+	f, err := listen(s, nil, child.Addr().String(), io.Discard)
 	assert.NilError(t, err)
 	c := dial(t, s.ParentPort)
 	asked, err := child.Accept()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -38,12 +39,19 @@ type forward struct {
 	told   atomic.Bool    // of a fault, since the last connection that was none
 }
 
-func listen(spec port.Spec, socket string, log io.Writer) (*forward, error) {
+func listen(spec port.Spec, held []*net.TCPListener, socket string, log io.Writer) (*forward, error) {
 	network := spec.Proto
 	if ip, err := netip.ParseAddr(spec.ParentIP); err == nil && ip.Is4() {
 		network = "tcp4" // to net.Listen, tcp on 0.0.0.0 is [::] too
 	}
-	ln, err := net.Listen(network, net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort)))
+	address := net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort))
+	var ln net.Listener
+	var err error
+	if i := slices.IndexFunc(held, func(h *net.TCPListener) bool { return h.Addr().String() == address }); i >= 0 {
+		ln, err = again(held[i])
+	} else {
+		ln, err = net.Listen(network, address)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +59,16 @@ func listen(spec port.Spec, socket string, log io.Writer) (*forward, error) {
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.group.Go(f.accept)
 	return f, nil
+}
+
+// again returns another descriptor of a listening socket: the socket listens on when it is closed.
+func again(l *net.TCPListener) (net.Listener, error) {
+	file, err := l.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() // FileListener takes a copy
+	return net.FileListener(file)
 }
 
 // close is quick: nothing that it waits for outlasts the end of f.ctx.

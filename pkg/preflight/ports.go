@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -74,6 +75,9 @@ func checkPorts(_ context.Context, h *host) []Finding {
 	holders := sync.OnceValue(func() map[uint64]string { return socketHolders(h.path("/proc")) })
 	for _, p := range wanted {
 		names = append(names, fmt.Sprintf("%s/%s (%s)", p.address(), p.proto, p.field))
+		if p.proto == "tcp" && slices.Contains(h.in.Held, p.address()) {
+			continue
+		}
 		if err := h.probes.Listen(p.network(), p.address()); err != nil {
 			found = append(found, h.explainListen(p, err, holders))
 		}

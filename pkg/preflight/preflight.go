@@ -64,6 +64,8 @@ type Input struct {
 	Env []string
 	// Running says that this very node runs, so the ports it wants are its own.
 	Running bool
+	// Held are addresses, host:port, on which the service manager listens for us already, by TCP.
+	Held []string
 	// Root is put before every path of the host. Empty: the real host.
 	Root string
 	// Probes are questions to the kernel. The zero value asks it.

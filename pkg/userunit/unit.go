@@ -24,6 +24,9 @@ const Template = "rootlessnode@.service"
 // Instance is the unit of a node. Its name is a DNS label, which needs no escaping.
 func Instance(name string) string { return "rootlessnode@" + name + ".service" }
 
+// Socket is the unit that listens for a node's API server and starts the node on first use.
+func Socket(name string) string { return "rootlessnode@" + name + ".socket" }
+
 // stopSlack is what systemd adds to the node's own limit before it kills.
 const stopSlack = 15 * time.Second
 
@@ -65,6 +68,20 @@ WantedBy=default.target
 `, word, int(watchdog.Seconds()), int(startLimit.Seconds()), int((stop+stopSlack)/time.Second)), nil
 }
 
+// RenderSocket returns the file of a Socket unit that listens at address, host:port.
+func RenderSocket(name, address string) string {
+	return fmt.Sprintf(`# Written by "rootlessnode install"; "rootlessnode uninstall" removes it.
+[Unit]
+Description=API server of the Kubernetes node %s, which starts on its first use (rootlessnode)
+
+[Socket]
+ListenStream=%s
+
+[Install]
+WantedBy=sockets.target
+`, name, address)
+}
+
 // Word writes a path as one word of ExecStart (systemd.service(5), "Command lines"; systemd.syntax(7), "Quoting").
 func Word(path string) (string, error) {
 	if !filepath.IsAbs(path) || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }) {
@@ -96,7 +113,12 @@ func New(o Options) (*Installer, error) {
 	return &Installer{o}, nil
 }
 
-// UnitFile and ConfigFile are where things are written.
+// SocketFile is where the Socket unit of the node name is written.
+func (i *Installer) SocketFile(name string) string {
+	return filepath.Join(i.o.ConfigHome, "systemd", "user", Socket(name))
+}
+
+// UnitFile is where the template of all nodes is written.
 func (i *Installer) UnitFile() string {
 	return filepath.Join(i.o.ConfigHome, "systemd", "user", Template)
 }
@@ -116,16 +138,29 @@ func (i *Installer) Check(ctx context.Context) error {
 	return nil
 }
 
-// Install writes the unit and, unless config is nil, the node's configuration, and enables the node's unit; with start it
-// is started too, which takes until the node is Ready. Doing it again changes what differs. A configuration that is there
-// stays unless config is given; where there is none, config nil is an error.
-func (i *Installer) Install(ctx context.Context, name string, config []byte, stop time.Duration, start bool) error {
-	text, err := Render(i.o.Exe, stop)
+// Wanted is what Install makes of a node.
+type Wanted struct {
+	Name string
+	// Config is the node's configuration. Nil: the one that is there stays; if there is none, that is an error.
+	Config []byte
+	// Stop is the node's own limit for stopping.
+	Stop time.Duration
+	// Start starts it too, which takes until the node is Ready.
+	Start bool
+	// OnDemand is the address, host:port, at which systemd listens and whose first use starts the node. Empty: the node starts
+	// with the user manager.
+	OnDemand string
+}
+
+// Install writes what is wanted and has systemd know it. Doing it again changes what differs, and starts the node anew.
+func (i *Installer) Install(ctx context.Context, w Wanted) error {
+	name := w.Name
+	text, err := Render(i.o.Exe, w.Stop)
 	if err != nil {
 		return err
 	}
-	if config != nil {
-		if err := put(i.ConfigFile(name), config, 0o600); err != nil {
+	if w.Config != nil {
+		if err := put(i.ConfigFile(name), w.Config, 0o600); err != nil {
 			return err
 		}
 	} else if _, err := os.Stat(i.ConfigFile(name)); err != nil {
@@ -134,11 +169,38 @@ func (i *Installer) Install(ctx context.Context, name string, config []byte, sto
 	if err := put(i.UnitFile(), []byte(text), 0o644); err != nil {
 		return err
 	}
-	calls := [][]string{{"daemon-reload"}, {"enable", Instance(name)}}
-	if start {
+	calls, err := i.prepareStart(ctx, w)
+	if err != nil {
+		return err
+	}
+	if w.Start {
 		calls = append(calls, []string{"restart", Instance(name)})
 	}
 	return i.run(ctx, calls)
+}
+
+// prepareStart writes or removes the Socket unit. It returns what to tell systemd before the start.
+func (i *Installer) prepareStart(ctx context.Context, w Wanted) ([][]string, error) {
+	service, socket, file := Instance(w.Name), Socket(w.Name), i.SocketFile(w.Name)
+	reload := []string{"daemon-reload"}
+	if w.OnDemand != "" {
+		if err := put(file, []byte(RenderSocket(w.Name, w.OnDemand)), 0o644); err != nil {
+			return nil, err
+		}
+		calls := [][]string{reload, {"disable", service}, {"enable", socket}}
+		if !w.Start {
+			return append(calls, []string{"start", socket}), nil
+		}
+		// systemd starts no socket whose service runs.
+		return append(calls, []string{"stop", service}, []string{"restart", socket}), nil
+	}
+	if _, err := os.Stat(file); err != nil {
+		return [][]string{reload, {"enable", service}}, nil
+	}
+	if err := i.run(ctx, [][]string{{"disable", "--now", socket}}); err != nil { // it wants the file
+		return nil, err
+	}
+	return [][]string{reload, {"enable", service}}, os.Remove(file)
 }
 
 // Uninstall stops and disables the unit of the node name, and removes the unit file when it was the last. The node's
@@ -147,12 +209,19 @@ func (i *Installer) Uninstall(ctx context.Context, name string) error {
 	if _, err := os.Stat(i.UnitFile()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := i.run(ctx, [][]string{{"disable", "--now", Instance(name)}}); err != nil {
+	calls := [][]string{{"disable", "--now", Instance(name)}}
+	if _, err := os.Stat(i.SocketFile(name)); err == nil {
+		calls = append([][]string{{"disable", "--now", Socket(name)}}, calls...) // first: it would start the node again
+	}
+	if err := i.run(ctx, calls); err != nil {
 		return err
 	}
-	others, err := filepath.Glob(filepath.Join(filepath.Dir(i.UnitFile()), "*.wants", "rootlessnode@*.service"))
-	if err != nil || len(others) > 0 {
+	if err := os.Remove(i.SocketFile(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	others, err := filepath.Glob(filepath.Join(filepath.Dir(i.UnitFile()), "*.wants", "rootlessnode@*"))
+	if err != nil || len(others) > 0 {
+		return errors.Join(err, i.run(ctx, [][]string{{"daemon-reload"}}))
 	}
 	if err := os.Remove(i.UnitFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

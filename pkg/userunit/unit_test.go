@@ -49,7 +49,7 @@ func (m *manager) run(_ context.Context, args ...string) (string, error) {
 		_ = os.MkdirAll(filepath.Dir(link), 0o755)
 		return "", os.WriteFile(link, nil, 0o600)
 	case "disable":
-		return "", os.Remove(link)
+		return "", os.RemoveAll(link)
 	}
 	return "", nil
 }
@@ -60,10 +60,10 @@ func TestInstall(t *testing.T) {
 	i, err := New(Options{Exe: "/opt/100% mine/rootlessnode", ConfigHome: m.dir, Run: m.run})
 	assert.NilError(t, err)
 	ctx := t.Context()
-	assert.ErrorIs(t, i.Install(ctx, "one", nil, time.Minute, true), os.ErrNotExist)
+	assert.ErrorIs(t, i.Install(ctx, Wanted{Name: "one", Config: nil, Stop: time.Minute, Start: true}), os.ErrNotExist)
 	assert.Equal(t, len(m.calls), 0, "nothing is enabled that has no configuration")
 
-	assert.NilError(t, i.Install(ctx, "one", []byte("a: b\n"), time.Minute, true))
+	assert.NilError(t, i.Install(ctx, Wanted{Name: "one", Config: []byte("a: b\n"), Stop: time.Minute, Start: true}))
 	assert.DeepEqual(t, m.calls, []string{"daemon-reload", "enable rootlessnode@one.service", "restart rootlessnode@one.service"})
 	unit, err := os.ReadFile(i.UnitFile())
 	assert.NilError(t, err)
@@ -77,8 +77,8 @@ func TestInstall(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o600))
 
-	assert.NilError(t, i.Install(ctx, "one", nil, time.Minute, false), "the configuration that is there stays")
-	assert.NilError(t, i.Install(ctx, "two", []byte("c: d\n"), time.Minute, false))
+	assert.NilError(t, i.Install(ctx, Wanted{Name: "one", Config: nil, Stop: time.Minute, Start: false}), "the configuration that is there stays")
+	assert.NilError(t, i.Install(ctx, Wanted{Name: "two", Config: []byte("c: d\n"), Stop: time.Minute, Start: false}))
 	assert.NilError(t, i.Uninstall(ctx, "one"))
 	_, err = os.Stat(i.UnitFile())
 	assert.NilError(t, err, "another node uses it")
@@ -90,12 +90,45 @@ func TestInstall(t *testing.T) {
 	assert.NilError(t, i.Uninstall(ctx, "two"), "what is not there is no error")
 }
 
+func TestInstallOnDemand(t *testing.T) {
+	t.Parallel()
+	m := &manager{dir: t.TempDir()}
+	i, err := New(Options{Exe: "/rn", ConfigHome: m.dir, Run: m.run})
+	assert.NilError(t, err)
+	ctx := t.Context()
+	w := Wanted{Name: "one", Config: []byte("a: b\n"), Stop: time.Minute, Start: true, OnDemand: "127.0.0.1:6443"}
+	const service, socket = "rootlessnode@one.service", "rootlessnode@one.socket"
+	assert.NilError(t, i.Install(ctx, w))
+	assert.DeepEqual(t, m.calls, []string{
+		"daemon-reload", "disable " + service, "enable " + socket, "stop " + service, "restart " + socket, "restart " + service,
+	})
+	text, err := os.ReadFile(i.SocketFile("one"))
+	assert.NilError(t, err)
+	assert.Assert(t, cmp.Contains(string(text), "\nListenStream=127.0.0.1:6443\n"))
+
+	m.calls, w.OnDemand = nil, ""
+	assert.NilError(t, i.Install(ctx, w), "and back")
+	assert.DeepEqual(t, m.calls, []string{"disable --now " + socket, "daemon-reload", "enable " + service, "restart " + service})
+	_, err = os.Stat(i.SocketFile("one"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+
+	m.calls, w.OnDemand, w.Start = nil, "[::1]:6443", false
+	assert.NilError(t, i.Install(ctx, w))
+	assert.DeepEqual(t, m.calls, []string{"daemon-reload", "disable " + service, "enable " + socket, "start " + socket})
+	m.calls = nil
+	assert.NilError(t, i.Uninstall(ctx, "one"))
+	assert.DeepEqual(t, m.calls, []string{"disable --now " + socket, "disable --now " + service, "daemon-reload"})
+	left, err := os.ReadDir(filepath.Dir(i.UnitFile()))
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 1, "the directory of what is enabled: %v", left)
+}
+
 func TestInstallSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	m := &manager{dir: t.TempDir(), fail: "restart"}
 	i, err := New(Options{Exe: "/rn", ConfigHome: m.dir, Run: m.run})
 	assert.NilError(t, err)
-	err = i.Install(t.Context(), "one", []byte("x"), time.Minute, true)
+	err = i.Install(t.Context(), Wanted{Name: "one", Config: []byte("x"), Stop: time.Minute, Start: true})
 	assert.Error(t, err, "systemctl --user restart rootlessnode@one.service: no")
 	assert.Assert(t, cmp.Contains(errdefs.ReportOf(err).Hints[0], "journalctl --user -u rootlessnode@one.service"))
 	m.fail = "show-environment"
