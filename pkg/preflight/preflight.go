@@ -89,6 +89,7 @@ func checks() []check {
 		{"runtime-dir", checkRuntimeDir},
 		{"linger", checkLinger},
 		{"cgroup", checkCgroup},
+		{"resources", checkResources},
 		{"programs", checkPrograms},
 		{"network-program", checkNetworkProgram},
 		{"tun", checkTun},

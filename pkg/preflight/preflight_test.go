@@ -595,3 +595,47 @@ func FuzzParsers(f *testing.F) {
 		parseRelease(string(b))
 	})
 }
+
+func TestResources(t *testing.T) {
+	t.Parallel()
+	lacking := func(f *fakeHost, missing ...string) {
+		f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+			return cgroupv2.Host{Mount: "/sys/fs/cgroup"}, cgroupv2.Delegation{
+				Root: "/sys/fs/cgroup/x", Source: cgroupv2.SourceCurrent, Missing: missing, HeldByV1: missing, LostAt: "/sys/fs/cgroup",
+			}, nil
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(f *fakeHost)
+		want   string
+	}{
+		"nothing asked": {func(*fakeHost) {}, "pass: no cap: the node may use the machine's 4 CPUs and 8192 MiB\n"},
+		"capped": {func(f *fakeHost) {
+			f.set("resources.cpu", "1500m")
+			f.set("resources.pids", "4096")
+		}, "pass: the node is capped: cpu 1500m, pids 4096\n"},
+		"without the controllers": {func(f *fakeHost) {
+			f.set("resources.memory", "4Gi")
+			f.set("resources.cpuManager", "static")
+			lacking(f, "cpuset", "memory")
+		}, "warn: resources.memory, resources.cpuManager: not enforced, for the cgroup lacks cpuset, memory; the scheduler keeps to the caps\n" +
+			"  # cgroup v1 holds cpuset, memory; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.\n"},
+		"missing, and not asked for": {func(f *fakeHost) { lacking(f, "cpu") },
+			"pass: no cap: the node may use the machine's 4 CPUs and 8192 MiB\n"},
+		"more than there is": {func(f *fakeHost) {
+			f.set("resources.cpu", "5")
+			f.set("resources.memory", "9Gi")
+			f.set("resources.pids", "40000")
+		}, "warn: resources.cpu: 5 is more than the machine has, 4 CPUs\nwarn: resources.memory: 9Gi is more than the machine has, 8192 MiB\n" +
+			"warn: resources.pids: 40000 is more than the machine has, 32768 tasks\n"},
+		"all for the components": {func(f *fakeHost) { f.set("resources.systemReserved.memory", "8Gi") },
+			"warn: resources.systemReserved.memory leaves pods nothing of what the machine has, 8192 MiB\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := goodHost(t)
+			tc.change(f)
+			assert.Equal(t, f.run("resources"), tc.want)
+		})
+	}
+}
