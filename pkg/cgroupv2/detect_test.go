@@ -268,24 +268,4 @@ func TestTreeNames(t *testing.T) {
 	}
 }
 
-func TestUsageFields(t *testing.T) {
-	t.Parallel()
-	f := newFakeTree(t)
-	f.ours("/a", "memory pids")
-	f.put("/a", "cpu.stat", "usage_usec 12\nuser_usec 5\nsystem_usec 7\n")
-	f.put("/a", "memory.stat", "anon 1\n")
-	f.put("/a", "memory.current", "4096\n")
-	f.put("/a", "pids.current", "3\n")
-	f.ours("/b", "")
-	tree := Tree{Root: f.mount}
-	u, err := tree.Usage("a")
-	assert.NilError(t, err)
-	assert.DeepEqual(t, u, Usage{CPUUsec: ptr[uint64](12), MemoryBytes: ptr[uint64](4096), Pids: ptr[uint64](3)})
-	u, err = tree.Usage("b")
-	assert.NilError(t, err)
-	assert.DeepEqual(t, u, Usage{})
-	_, err = tree.Usage("c")
-	assert.ErrorContains(t, err, "read use of cgroup c")
-}
-
 func ptr[T any](v T) *T { return &v }
