@@ -84,6 +84,7 @@ func checks() []check {
 		{"subids", checkSubids},
 		{"idmap-programs", checkIDMapPrograms},
 		{"user-namespaces", checkUserNamespaces},
+		{"proc", checkProc},
 		{"kernel", checkKernel},
 		{"modules", checkModules},
 		{"runtime-dir", checkRuntimeDir},

@@ -639,3 +639,52 @@ func TestResources(t *testing.T) {
 		})
 	}
 }
+
+func TestProc(t *testing.T) {
+	t.Parallel()
+	const root, proc = "20 1 0:30 / / rw - overlay overlay rw\n", "21 20 0:5 / /proc rw,nosuid - proc proc rw\n"
+	const masked = "30 21 0:5 /sys /proc/sys ro - proc proc rw\n31 21 0:6 /null /proc/kcore rw - tmpfs tmpfs rw\n"
+	const where = "fail: parts of /proc are covered or read-only, so the kernel refuses the node a /proc of its own: "
+	for name, tc := range map[string]struct {
+		mounts string
+		files  []string
+		want   string
+	}{
+		"a host": {root + proc + "29 21 0:40 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw\n31 1 0:41 / /proc2 rw - tmpfs x rw\n", nil,
+			"pass: all of /proc can be seen: the node can have one of its own\n"},
+		"docker": {root + proc + masked, []string{".dockerenv"}, where + "/proc/sys, /proc/kcore\n  # change how the container is started:\n" +
+			"  # Docker: docker run --security-opt systempaths=unconfined\n"},
+		"podman": {root + proc + masked, []string{"run/.containerenv"}, where + "/proc/sys, /proc/kcore\n  # change how the container is started:\n" +
+			"  # Podman: podman run --security-opt unmask=ALL\n"},
+		"kubernetes": {root + proc + masked, []string{"run/secrets/kubernetes.io/serviceaccount/token"}, where + "/proc/sys, /proc/kcore\n" +
+			"  # change how the container is started:\n" +
+			"  # Kubernetes: securityContext.procMount: Unmasked of the container, which wants hostUsers: false of the pod\n"},
+		"read-only": {root + "21 20 0:5 / /proc ro,nosuid - proc proc rw\n", []string{".dockerenv"}, where + "/proc\n" +
+			"  # change how the container is started:\n  # Docker: docker run --security-opt systempaths=unconfined\n"},
+		"masked, with a whole one beside (LXC with nesting)": {root + proc + masked + "40 20 0:5 / /dev/.lxc/proc rw - proc proc rw\n", nil,
+			"pass: all of /dev/.lxc/proc can be seen: the node can have one of its own\n"},
+		"nothing to see": {root, nil, "pass: no mount of /proc is listed\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := goodHost(t)
+			f.write("proc/self/mountinfo", tc.mounts)
+			for _, file := range tc.files {
+				f.write(file, "")
+			}
+			assert.Equal(t, f.run("proc"), tc.want)
+		})
+	}
+}
+
+func TestReadOnlyCgroupNamesTheEnginesSetting(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.write(".dockerenv", "")
+	f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+		return cgroupv2.Host{}, cgroupv2.Delegation{}, &cgroupv2.NotDelegatedError{Self: "/sys/fs/cgroup", ReadOnly: true}
+	}
+	assert.Equal(t, f.run("cgroup"), "fail: no cgroup is delegated to this account: own cgroup /sys/fs/cgroup is in a tree mounted read-only\n"+
+		"  # change how the container is started:\n"+
+		"  # Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true\n")
+}
