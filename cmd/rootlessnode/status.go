@@ -70,7 +70,8 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	}
 	add("cgroup", s.Cgroup.Path)
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
-	add("at most", limitsText(s.Cgroup.Ceiling), prefixed("not enforced: ", strings.Join(s.Cgroup.UnenforcedSettings, " ")))
+	add("at most", limitsText(s.Cgroup.Ceiling))
+	add("settings", prefixed("not enforced: ", strings.Join(s.Cgroup.UnenforcedSettings, " ")))
 	b.WriteString(table(head))
 	section(&b, componentRows(s, now, st))
 	section(&b, conditionRows(s))
