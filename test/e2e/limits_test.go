@@ -65,8 +65,8 @@ spec:
   containers:
   - name: main
     image: rootlessnode.test/busybox:1
-    # A line without an end grows in memory until it is whole: 128 MiB of it.
-    command: [sh, -c, "busybox head -c 134217728 /dev/zero | busybox tr '\\0' x | busybox tail -n 1 | busybox wc -c"]
+    # One buffer of 128 MiB, written to as a whole.
+    command: [busybox, dd, if=/dev/zero, of=/dev/null, bs=128M, count=1]
     resources: {limits: {memory: 64Mi}}
 ---
 apiVersion: v1
