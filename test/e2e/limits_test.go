@@ -13,8 +13,10 @@ import (
 	"gotest.tools/v3/assert"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -37,7 +39,7 @@ var limits = testutil.Requirement{Name: "limits", Check: func() error {
 	return nil
 }}
 
-// Caps of the node under test, and what a pod may have. The machine must have more than nodeMemory.
+// Caps of the node under test, and what a pod may have. A machine that has less is the lower cap.
 const (
 	nodeCPU    = "1500m"
 	nodeMemory = "3Gi"
@@ -93,6 +95,10 @@ func TestLimits(t *testing.T) {
 	n.apply(limitedManifest)
 	n.waitPod("limited")
 	path := n.status().Cgroup.Path
+	machine, err := hostinfo.ReadMachine("/")
+	assert.NilError(t, err)
+	least := layout.Limits{CPUMilli: 1500, MemoryBytes: 3 << 30, Pids: nodePids}.Least(
+		layout.Limits{CPUMilli: int64(machine.CPUs) * 1000, MemoryBytes: machine.MemoryBytes, Pids: machine.Tasks})
 	sub := func(name string, f func(n *testNode)) { t.Run(name, func(t *testing.T) { f(n.in(t)) }) }
 
 	sub("the node is capped", func(n *testNode) {
@@ -101,21 +107,24 @@ func TestLimits(t *testing.T) {
 		assert.Equal(n.t, read(n.t, path, "pids.max"), strconv.Itoa(nodePids))
 		s := n.status()
 		assert.Equal(n.t, len(s.Cgroup.UnenforcedSettings), 0, "%v", s.Cgroup.UnenforcedSettings)
-		assert.Equal(n.t, s.Cgroup.Ceiling.CPUMilli, int64(1500))
+		assert.Assert(n.t, s.Cgroup.Ceiling.CPUMilli >= least.CPUMilli && s.Cgroup.Ceiling.CPUMilli <= 1500, "%+v", s.Cgroup.Ceiling)
 	})
 	sub("the scheduler is told", func(n *testNode) {
 		const of = "jsonpath={.items[0].status.allocatable.cpu} {.items[0].status.allocatable.memory}"
 		cpu, memory, _ := strings.Cut(n.kubectl("get", "nodes", "-o", of), " ")
-		assert.Equal(n.t, cpu, "1250m", "1.5 CPUs less 250m for the components")
+		c, err := resource.ParseQuantity(cpu)
+		assert.NilError(n.t, err)
+		assert.Equal(n.t, c.MilliValue(), least.CPUMilli-250, "250m are for the components")
 		q, err := resource.ParseQuantity(memory)
 		assert.NilError(n.t, err)
-		assert.Equal(n.t, q.Value(), int64(3<<30-1<<30-100<<20), "3 GiB less 1 GiB for the components less 100 MiB at which pods are evicted")
+		assert.Equal(n.t, q.Value(), least.MemoryBytes-1<<30-100<<20, "1 GiB is for the components, at 100 MiB pods are evicted")
 	})
 	sub("the kubelet limits all pods together", func(n *testNode) {
 		pods := filepath.Join(path, "kubepods")
 		eventually(n.t, podLimit, "the limits of kubepods", func() error {
 			got := read(n.t, pods, "memory.max") + " " + read(n.t, pods, "pids.max")
-			if want := fmt.Sprintf("%d %d", 2<<30, nodePids-1024); got != want {
+			const page = 4096 // the kernel rounds
+			if want := fmt.Sprintf("%d %d", (least.MemoryBytes-1<<30)/page*page, least.Pids-1024); got != want {
 				return fmt.Errorf("memory.max and pids.max are %s, not %s", got, want)
 			}
 			return nil
@@ -171,7 +180,7 @@ func TestLimits(t *testing.T) {
 	})
 	n.down()
 	noTrace(t, n.name)
-	_, err := os.Stat(path)
+	_, err = os.Stat(path)
 	assert.ErrorIs(t, err, fs.ErrNotExist)
 }
 
