@@ -22,12 +22,15 @@ func Default() *NodeConfig {
 		},
 		Mounts: Mounts{CopyUp: []string{"/etc", "/run", "/var", "/opt"}, Propagation: "rslave"},
 		Subids: Subids{Source: "auto"},
+		Resources: Resources{
+			SystemReserved: SystemReserved{CPU: "250m", Memory: "1Gi", Pids: 1024}, CPUManager: CPUManagerNone,
+		},
 		Kubelet: Kubelet{
 			MaxPods: 110,
 			EvictionHard: map[string]string{
 				"memory.available": "100Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%", "imagefs.available": "1%",
 			},
-			EnforceNodeAllocatable:      []string{},
+			EnforceNodeAllocatable:      []string{EnforceAuto},
 			ImageGCHighThresholdPercent: 95, ImageGCLowThresholdPercent: 90,
 			NodeStatusUpdateFrequency: Duration(10 * time.Second),
 		},

@@ -74,14 +74,18 @@ cluster:
 ports: {bindAddresses: [0.0.0.0], static: ["8080:30080"]}
 kubelet:
   maxPods: null
+  enforceNodeAllocatable: []
   evictionHard: {pid.available: 5%}
   extraConfig: {a: {b: [1, x]}}
 timeouts: {ready: 90s}
+resources: {cpu: 1.5, systemReserved: {cpu: 1}}
 ...
 `), "f")
 	assert.NilError(t, err)
 	want := Default()
 	want.Network.MTU = 65520
+	want.Kubelet.EnforceNodeAllocatable = []string{}
+	want.Resources.CPU, want.Resources.SystemReserved.CPU = "1.5", "1"
 	want.Ports.BindAddresses, want.Ports.Static = []string{"0.0.0.0"}, []string{"8080:30080"}
 	want.Kubelet.EvictionHard["pid.available"] = "5%"
 	want.Kubelet.ExtraConfig = map[string]any{"a": map[string]any{"b": []any{float64(1), "x"}}}
@@ -128,6 +132,8 @@ func full(t *testing.T) *NodeConfig {
 		"controlPlane.apiServerExtraArgs": "--v=4", "controlPlane.schedulerExtraArgs": "[--v=4]",
 		"controlPlane.controllerManagerExtraArgs": "[\"--a=b,c\"]", "containerd.registryConfigDir": "/etc/x", "ports.static": "1:2",
 		"network.hostPorts": "5432, 6379", "ports.hostNetworkPods": "true", "ports.privilegedPortOffset": "10000",
+		"resources.cpu": "3", "resources.memory": "4Gi", "resources.pids": "4096", "resources.podPids": "100",
+		"resources.memoryHighPercent": "90",
 	} {
 		assert.NilError(t, c.Set(path, v))
 	}

@@ -45,6 +45,7 @@ type NodeConfig struct {
 	Ports        Ports        `json:"ports"`
 	Mounts       Mounts       `json:"mounts"`
 	Subids       Subids       `json:"subids"`
+	Resources    Resources    `json:"resources"`
 	Kubelet      Kubelet      `json:"kubelet"`
 	KubeProxy    KubeProxy    `json:"kubeProxy"`
 	Containerd   Containerd   `json:"containerd"`
@@ -194,12 +195,46 @@ type Subids struct {
 	Source string `json:"source"`
 }
 
+// EnforceAuto is the one word of Kubelet.EnforceNodeAllocatable that is ours.
+const EnforceAuto = "auto"
+
+// CPU managers.
+const (
+	CPUManagerNone = "none"
+	// CPUManagerStatic gives containers of Guaranteed pods with whole CPUs CPUs of their own.
+	CPUManagerStatic = "static"
+)
+
+// Resources caps the whole node, and says what of it is not for pods.
+type Resources struct {
+	// CPU (in CPUs), Memory (in bytes) and Pids (tasks: processes and threads) are the most that the whole node may use,
+	// components and pods together. Empty or 0: no cap.
+	CPU    Quantity `json:"cpu,omitempty"`
+	Memory Quantity `json:"memory,omitempty"`
+	Pids   int      `json:"pids,omitempty"`
+	// SystemReserved is kept for the components.
+	SystemReserved SystemReserved `json:"systemReserved"`
+	// PodPids is the most tasks of one pod. 0: with Pids what the components leave, else no limit.
+	PodPids int `json:"podPids"`
+	// CPUManager is none or static.
+	CPUManager string `json:"cpuManager"`
+	// MemoryHighPercent places memory.high of a container on the way from its request to its limit. 0: none.
+	MemoryHighPercent int `json:"memoryHighPercent"`
+}
+
+// SystemReserved is what of the node the scheduler does not give to pods.
+type SystemReserved struct {
+	CPU    Quantity `json:"cpu"`
+	Memory Quantity `json:"memory"`
+	Pids   int      `json:"pids"`
+}
+
 // Kubelet settings that users change.
 type Kubelet struct {
 	MaxPods int `json:"maxPods"`
 	// EvictionHard: signal to threshold. The defaults suit developers' full disks.
 	EvictionHard map[string]string `json:"evictionHard"`
-	// EnforceNodeAllocatable: kubelet's list, empty for none.
+	// EnforceNodeAllocatable: kubelet's list, empty for none; EnforceAuto alone for pods where the controllers are there.
 	EnforceNodeAllocatable []string `json:"enforceNodeAllocatable"`
 	// FeatureGates are passed to the kubelet.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`

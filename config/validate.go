@@ -30,6 +30,7 @@ func (c *NodeConfig) Validate() error {
 	c.validateOverlaps(&fs)
 	c.validatePorts(&fs)
 	c.validateMounts(&fs)
+	c.validateResources(&fs)
 	c.validateKubelet(&fs)
 	c.validateComponents(&fs)
 	c.validateInside(&fs)

@@ -22,8 +22,11 @@ func (c *NodeConfig) validateKubelet(fs *faults) {
 		}
 	}
 	for i, e := range k.EnforceNodeAllocatable {
+		if e == EnforceAuto && len(k.EnforceNodeAllocatable) > 1 {
+			fs.add("kubelet.enforceNodeAllocatable", "", "auto stands alone")
+		}
 		oneOf(fs, fmt.Sprintf("kubelet.enforceNodeAllocatable[%d]", i), e,
-			"none", "pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible")
+			EnforceAuto, "none", "pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible")
 	}
 	for _, g := range sortedKeys(k.FeatureGates) {
 		if !isLabelName(g) {

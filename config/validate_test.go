@@ -89,11 +89,28 @@ func TestValidateRefuses(t *testing.T) {
 		{"kubelet.evictionHard.disk", "1%", "kubelet.evictionHard.disk: no such signal: want one of memory.available, nodefs.available, " +
 			"nodefs.inodesFree, imagefs.available, imagefs.inodesFree, containerfs.available, containerfs.inodesFree, pid.available"},
 		{"kubelet.evictionHard.pid.available", "101%", `kubelet.evictionHard.pid.available: "101%": want a share such as "1%" or an amount such as "100Mi"`},
-		{"kubelet.enforceNodeAllocatable", "all", `kubelet.enforceNodeAllocatable[0]: "all": want one of none, pods, system-reserved, ` +
+		{"kubelet.enforceNodeAllocatable", "all", `kubelet.enforceNodeAllocatable[0]: "all": want one of auto, none, pods, system-reserved, ` +
 			`kube-reserved, system-reserved-compressible, kube-reserved-compressible`},
 		{"kubelet.featureGates.KubeletInUserNamespace", "false", "kubelet.featureGates.KubeletInUserNamespace: must stay on: the kubelet does not start in a user namespace without it"},
 		{"kubelet.imageGCLowThresholdPercent", "95", "kubelet.imageGCLowThresholdPercent: 95: want less than kubelet.imageGCHighThresholdPercent, which is 95"},
 		{"kubelet.extraConfig.kind", "X", "kubelet.extraConfig.kind: cannot be changed"},
+		{"kubelet.enforceNodeAllocatable", "auto,pods", "kubelet.enforceNodeAllocatable: auto stands alone"},
+		{"resources.cpu", "two", `resources.cpu: "two": want a number of CPUs such as 2, 0.5 or 1500m`},
+		{"resources.cpu", "-1", "resources.cpu: -1: want more than nothing; leave it out for no cap"},
+		{"resources.cpu", "499m", "resources.cpu: 499m: want at least 500m, with less the components take minutes to start"},
+		{"resources.memory", "4GB", `resources.memory: "4GB": want an amount of memory such as 4Gi or 6000M`},
+		{"resources.memory", "0", "resources.memory: 0: want more than nothing; leave it out for no cap"},
+		{"resources.memory", "767Mi", "resources.memory: 767Mi: want at least 768Mi, the components need that"},
+		{"resources.memory", "1124Mi", "resources.memory: 1124Mi: nothing is left for pods after resources.systemReserved.memory, which is 1Gi, and " +
+			`kubelet.evictionHard.memory.available, which is "100Mi"`},
+		{"resources.pids", "-1", "resources.pids: -1: want 0 for no cap, or at least 512, the components need that"},
+		{"resources.pids", "1024", "resources.pids: 1024: nothing is left for pods after resources.systemReserved.pids, which is 1024"},
+		{"resources.systemReserved.cpu", "", `resources.systemReserved.cpu: "": want a number of CPUs such as 2, 0.5 or 1500m, or 0`},
+		{"resources.systemReserved.memory", "-1Mi", "resources.systemReserved.memory: -1Mi: want 0 or more"},
+		{"resources.systemReserved.pids", "-5", "resources.systemReserved.pids: -5: want 0 or more"},
+		{"resources.podPids", "3", "resources.podPids: 3: want 0 for no limit of its own, or at least 16"},
+		{"resources.cpuManager", "dynamic", `resources.cpuManager: "dynamic": want one of none, static`},
+		{"resources.memoryHighPercent", "101", "resources.memoryHighPercent: 101: want 0 to 100"},
 		{"kubeProxy.mode", "ipvs", `kubeProxy.mode: "ipvs": want one of auto, nftables, iptables`},
 		{"containerd.snapshotter", "zfs", `containerd.snapshotter: "zfs": want one of auto, overlayfs, fuse-overlayfs, native`},
 		{"containerd.pauseImage", "a b", `containerd.pauseImage: "a b": want an image reference such as registry.example.com/name:tag`},
@@ -207,4 +224,45 @@ func TestValidateFamiliesOfPortDrivers(t *testing.T) {
 	c := complete()
 	c.Ports.Driver, c.Ports.BindAddresses, c.Network.IPv6 = "pesto", []string{"::1"}, true
 	assert.NilError(t, c.Validate())
+}
+
+func TestValidateResourcesTogether(t *testing.T) {
+	t.Parallel()
+	refused := func(want string, set map[string]string) {
+		t.Helper()
+		c := complete()
+		for path, v := range set {
+			assert.NilError(t, c.Set(path, v))
+		}
+		if want == "" {
+			assert.NilError(t, c.Validate())
+			return
+		}
+		assert.Error(t, c.Validate(), want)
+	}
+	refused("", map[string]string{"resources.cpu": "0.5", "resources.memory": "1125Mi", "resources.pids": "1040", "resources.podPids": "16"})
+	refused("resources.cpu: 2: nothing is left for pods after resources.systemReserved.cpu, which is 2",
+		map[string]string{"resources.cpu": "2", "resources.systemReserved.cpu": "2"})
+	refused("resources.podPids: 3073: resources.pids and resources.systemReserved.pids leave 3072 for all pods",
+		map[string]string{"resources.pids": "4096", "resources.podPids": "3073"})
+	refused("resources.cpuManager: static: resources.systemReserved.cpu must be more than 0: pods without CPUs of their own run there too",
+		map[string]string{"resources.cpuManager": "static", "resources.systemReserved.cpu": "0"})
+	refused("", map[string]string{"resources.cpuManager": "static", "resources.systemReserved.cpu": "0", "kubelet.extraConfig.reservedSystemCPUs": "0"})
+	refused("resources.memoryHighPercent: needs kubelet.featureGates.MemoryQoS, which is switched off",
+		map[string]string{"resources.memoryHighPercent": "90", "kubelet.featureGates.MemoryQoS": "false"})
+	refused("resources.cpu: \"a\": want a number of CPUs such as 2, 0.5 or 1500m\n"+
+		"resources.memory: 1Mi: want at least 768Mi, the components need that\n"+
+		"resources.pids: 7: want 0 for no cap, or at least 512, the components need that",
+		map[string]string{"resources.cpu": "a", "resources.memory": "1Mi", "resources.pids": "7"})
+}
+
+func TestUnenforcedSettings(t *testing.T) {
+	t.Parallel()
+	r := Default().Resources
+	assert.Equal(t, len(r.Unenforced([]string{"cpu", "cpuset", "memory", "pids"})), 0, "nothing is asked for")
+	r.CPU, r.Memory, r.Pids, r.PodPids, r.CPUManager, r.MemoryHighPercent = "2", "4Gi", 4096, 100, CPUManagerStatic, 90
+	assert.DeepEqual(t, r.Unenforced([]string{"memory"}), []string{"resources.memory", "resources.memoryHighPercent"})
+	assert.DeepEqual(t, r.Unenforced([]string{"pids", "cpuset", "cpu"}),
+		[]string{"resources.cpu", "resources.pids", "resources.podPids", "resources.cpuManager"})
+	assert.Equal(t, len(r.Unenforced([]string{"io"})), 0)
 }

@@ -185,7 +185,8 @@ func full() status.Status {
 	s.State, s.Reason = status.NodeDegraded, "port 127.0.0.1:80/tcp is not forwarded: permission denied"
 	s.Kubeconfig, s.DataDir = "/home/u/data/kubeconfig", "/home/u/data"
 	s.Network = status.Network{Driver: "slirp4netns", Interface: "tap0", Address: "10.0.2.100", MTU: 1500}
-	s.Cgroup = status.Cgroup{Path: "/user.slice/rootlessnode-default", Controllers: []string{"cpu", "memory", "pids"}, Unenforced: []string{"io"}}
+	s.Cgroup = status.Cgroup{Path: "/user.slice/rootlessnode-default", Controllers: []string{"cpu", "memory", "pids"}, Unenforced: []string{"io"},
+		Ceiling: layout.Limits{CPUMilli: 1500, MemoryBytes: 4 << 30, Pids: 4096}, UnenforcedSettings: []string{"resources.memoryHighPercent"}}
 	s.Ports = []status.Port{
 		{HostIP: "127.0.0.1", HostPort: 6443, Proto: "tcp", NodePort: 6443, Owner: "api", State: status.PortForwarded},
 		{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp", NodePort: 80, Owner: "default/web", State: status.PortFailed, Error: "permission denied", Hint: "sysctl -w net.ipv4.ip_unprivileged_port_start=80"},

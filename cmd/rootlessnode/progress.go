@@ -76,19 +76,11 @@ func (p *progress) showLines() {
 	}
 }
 
-// draw replaces the lines drawn before (ECMA-48: CUU, EL, ED).
+// draw replaces the lines drawn before.
 func (p *progress) draw(drawn *int, s status.Status) {
-	var b strings.Builder
-	if *drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", *drawn)
-	}
 	lines := progressView(s, p.now(), p.style)
-	for _, l := range lines {
-		b.WriteString("\r\x1b[2K" + l + "\n")
-	}
-	b.WriteString("\x1b[J")
+	drawOver(p.w, *drawn, lines)
 	*drawn = len(lines)
-	_, _ = io.WriteString(p.w, b.String())
 }
 
 const (

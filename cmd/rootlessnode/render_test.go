@@ -97,12 +97,17 @@ func (f *feed) Write(b []byte) (int, error) {
 
 func (f *feed) await(t *testing.T, want string) {
 	t.Helper()
+	f.awaitThat(t, want, func(got string) bool { return got == want })
+}
+
+func (f *feed) awaitThat(t *testing.T, want string, is func(got string) bool) {
+	t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
 		f.mu.Lock()
 		got := f.text.String()
 		f.mu.Unlock()
-		if got == want {
+		if is(got) {
 			return
 		}
 		select {

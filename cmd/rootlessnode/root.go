@@ -86,7 +86,7 @@ of one node, every process of it unprivileged.`,
 	}
 	add(groupNode, newUp(a), newDown(a), newStatus(a))
 	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a), newPorts(a))
-	add(groupLook, newEvents(a), newLogs(a), newCheck(a))
+	add(groupLook, newTop(a), newEvents(a), newLogs(a), newCheck(a))
 	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newHost(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -69,6 +70,8 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	}
 	add("cgroup", s.Cgroup.Path)
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
+	add("at most", limitsText(s.Cgroup.Ceiling))
+	add("settings", prefixed("not enforced: ", strings.Join(s.Cgroup.UnenforcedSettings, " ")))
 	b.WriteString(table(head))
 	section(&b, componentRows(s, now, st))
 	section(&b, conditionRows(s))
@@ -89,6 +92,34 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 		b.WriteString("warning: " + w + "\n")
 	}
 	return b.String()
+}
+
+// limitsText writes limits for people.
+func limitsText(l layout.Limits) string {
+	var parts []string
+	if l.CPUMilli > 0 {
+		parts = append(parts, strconv.FormatFloat(float64(l.CPUMilli)/1000, 'f', -1, 64)+" CPUs")
+	}
+	if l.MemoryBytes > 0 {
+		parts = append(parts, bytesText(uint64(l.MemoryBytes)))
+	}
+	if l.Pids > 0 {
+		parts = append(parts, strconv.FormatInt(l.Pids, 10)+" tasks")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// bytesText writes an amount in the largest unit that leaves three digits or fewer before the point.
+func bytesText(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 || v == float64(int64(v)) {
+		return strconv.FormatFloat(v, 'f', 0, 64) + " " + units[i]
+	}
+	return strconv.FormatFloat(v, 'f', 1, 64) + " " + units[i]
 }
 
 // section writes a table below a blank line, if it has more than its head.

@@ -2,6 +2,8 @@ package hostinfo
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -18,12 +20,16 @@ const (
 
 // Files of host setup and of the hints to do the same by hand.
 const (
-	AppArmorDir     = "/etc/apparmor.d"
-	AppArmorSysctl  = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-	LingerDir       = "/var/lib/systemd/linger"
-	SystemdBooted   = "/run/systemd/system"
-	TunDevice       = "/dev/net/tun"
-	UserRuntimeDirs = "/run/user"
+	AppArmorDir    = "/etc/apparmor.d"
+	AppArmorSysctl = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+	LingerDir      = "/var/lib/systemd/linger"
+	SystemdBooted  = "/run/systemd/system"
+	// OpenRCBooted is where OpenRC keeps its state while it is what started the host.
+	OpenRCBooted = "/run/openrc"
+	// ElogindLingerDir is elogind's LingerDir.
+	ElogindLingerDir = "/var/lib/elogind/linger"
+	TunDevice        = "/dev/net/tun"
+	UserRuntimeDirs  = "/run/user"
 )
 
 // AppArmorProfile returns path and text of a profile that lets exe, an absolute path without links, make user
@@ -58,4 +64,11 @@ func Quote(s string) string {
 // isPlain tells what means itself to a shell.
 func isPlain(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=@,+", r)
+}
+
+// Elogind tells whether elogind, the logind of hosts without systemd, runs: it keeps its seats where systemd's does.
+func Elogind(root string) bool {
+	_, systemd := os.Stat(filepath.Join(root, SystemdBooted))
+	_, seats := os.Stat(filepath.Join(root, "/run/systemd/seats"))
+	return systemd != nil && seats == nil
 }

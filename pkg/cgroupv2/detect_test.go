@@ -268,24 +268,39 @@ func TestTreeNames(t *testing.T) {
 	}
 }
 
-func TestUsageFields(t *testing.T) {
+// Containers and CI jobs whose cgroup is theirs to write, as the engines mount it.
+func TestDetectInContainers(t *testing.T) {
 	t.Parallel()
-	f := newFakeTree(t)
-	f.ours("/a", "memory pids")
-	f.put("/a", "cpu.stat", "usage_usec 12\nuser_usec 5\nsystem_usec 7\n")
-	f.put("/a", "memory.stat", "anon 1\n")
-	f.put("/a", "memory.current", "4096\n")
-	f.put("/a", "pids.current", "3\n")
-	f.ours("/b", "")
-	tree := Tree{Root: f.mount}
-	u, err := tree.Usage("a")
-	assert.NilError(t, err)
-	assert.DeepEqual(t, u, Usage{CPUUsec: ptr[uint64](12), MemoryBytes: ptr[uint64](4096), Pids: ptr[uint64](3)})
-	u, err = tree.Usage("b")
-	assert.NilError(t, err)
-	assert.DeepEqual(t, u, Usage{})
-	_, err = tree.Usage("c")
-	assert.ErrorContains(t, err, "read use of cgroup c")
+	for _, tc := range []struct {
+		name, mountinfo, self string
+		root                  string // of our own cgroup, below the mount point
+	}{
+		{"a private cgroup namespace", "/ MOUNT rw", "/", ""},
+		{"a private one, and a job in a cgroup of its own", "/ MOUNT rw", "/job", "/job"},
+		{"the host's namespace, and the container's cgroup bound", "/system.slice/docker-1.scope MOUNT rw", "/system.slice/docker-1.scope", ""},
+		{"the host's namespace, and all of its tree", "/ MOUNT rw", "/kubepods/podx/c", "/kubepods/podx/c"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeTree(t)
+			f.ours("/", all)
+			f.put("/", typeFile, "domain\n") // no root of a tree has one
+			f.ours(tc.root+"/", all)
+			f.put(tc.root+"/", procsFile, "1\n")
+			o := f.o
+			o.MountInfo, o.ProcSelfCgroup = filepath.Join(f.mount, "mountinfo"), filepath.Join(f.mount, "self")
+			f.put("/", "mountinfo", "30 23 0:26 "+strings.ReplaceAll(tc.mountinfo, "MOUNT", f.mount)+",relatime - cgroup2 cgroup rw\n")
+			f.put("/", "self", "0::"+tc.self+"\n")
+			h, err := DetectHost(o)
+			assert.NilError(t, err)
+			d, err := Detect(h, o)
+			assert.NilError(t, err)
+			assert.Equal(t, d.Root, filepath.Join(f.mount, tc.root))
+			assert.Equal(t, d.Source, SourceCurrent)
+			assert.DeepEqual(t, d.Populated, []int{1})
+			assert.Equal(t, len(d.Missing), 0)
+		})
+	}
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -20,9 +20,10 @@
 // It refuses to touch a cgroup it does not own, and to write limits outside the subtree: systemd resets what it finds in
 // a unit's own cgroup (systemd issue 40438).
 //
-// containerd/cgroups/v3 (cgroup2.Manager, loaded with the mount point, so that hybrid hosts work) serves for reading:
-// controllers, type, processes and statistics. It does not serve for the rest: ToggleControllers writes the whole list at
-// once and from the mount point down, Kill's fallback waits for children that belong to os/exec, and Delete sleeps.
+// containerd/cgroups/v3 (cgroup2.Manager, loaded with the mount point, so that hybrid hosts work) serves for reading a
+// cgroup's type. It does not serve for the rest: ToggleControllers writes the whole list at once and from the mount point
+// down, Kill's fallback waits for children that belong to os/exec, Delete sleeps, and its statistics say zero for what is
+// not there.
 package cgroupv2
 
 import (

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -66,7 +67,8 @@ func notDelegated(h Host, o Options) error {
 
 func (e *NotDelegatedError) hint(account string) string {
 	if e.ReadOnly {
-		return "Mount the cgroup2 tree writable, in a container for instance with --privileged or a private cgroup namespace."
+		return "Mount the cgroup2 tree writable. In a container that is a matter of how it is started:\n" +
+			strings.Join(hostinfo.WritableCgroups(hostinfo.DetectContainer("/")), "\n")
 	}
 	setup := "  sudo rootlessnode host setup --user " + account + "\n"
 	enter := "  sudo rootlessnode host enter --user " + account + " -- up"

@@ -239,13 +239,15 @@ func TestTreeInRealCgroups(t *testing.T) {
 	_, err = tree.EnsureLeaf("system/kubelet")
 	assert.NilError(t, err, "twice")
 	assert.NilError(t, tree.Move("system/kubelet", p.Process.Pid))
-	u, err := tree.Usage("system/kubelet")
+	u, err := ReadUsage(filepath.Join(tree.root(), "system/kubelet"), "/proc")
 	assert.NilError(t, err)
 	assert.Assert(t, u.CPUUsec != nil)
 	on, err := tree.Controllers()
 	assert.NilError(t, err)
-	assert.Equal(t, u.MemoryBytes != nil, slices.Contains(on, "memory"))
-	assert.Equal(t, u.Pids != nil, slices.Contains(on, "pids"))
+	for _, c := range []string{"memory", "pids"} {
+		assert.Equal(t, slices.Contains(u.FromProc, c), !slices.Contains(on, c), c)
+	}
+	assert.Assert(t, *u.MemoryBytes > 0 && *u.Pids > 0)
 	assert.NilError(t, tree.Kill("system/kubelet"))
 	assert.Assert(t, p.Wait() != nil)
 	assert.NilError(t, tree.Remove("system/kubelet"))

@@ -23,6 +23,9 @@ func (h Host) preparedFor(uid int) string {
 // controllers handed on by each ancestor, and in it the leaf for EnterPrepared; both belong to uid:gid. A controller that
 // an ancestor refuses is left out: Detect reports it as missing. Idempotent.
 //
+// In a container the mount point is the container's own cgroup and no root: its processes, the caller among them, first move
+// to a leaf, for only the root of a tree may hold processes and hand on controllers.
+//
 // Who may call: root. Runs in: parent, before any node.
 func Prepare(h Host, uid, gid int) (dir string, err error) {
 	dir = h.preparedFor(uid)
@@ -31,6 +34,9 @@ func Prepare(h Host, uid, gid int) (dir string, err error) {
 		if err := ensureDir(d); err != nil {
 			return "", fmt.Errorf("prepare cgroup: %w", err)
 		}
+	}
+	if !isRoot(h.Mount) {
+		evacuate(h.Mount, Options{}.withDefaults())
 	}
 	for _, ancestor := range []string{h.Mount, top} {
 		available, err := readList(ancestor, controllersFile)
@@ -102,7 +108,13 @@ func RemovePrepared(h Host, uid int) error {
 func PrepareCommands(h Host, uid, gid int) []string {
 	dir := h.preparedFor(uid)
 	top, leaf := filepath.Dir(dir), filepath.Join(dir, enterLeaf)
-	lines := []string{"mkdir -p " + quote(leaf)}
+	evac := filepath.Join(h.Mount, evacLeaf)
+	lines := []string{
+		"mkdir -p " + quote(leaf),
+		"# in a container, whose cgroup is no root of a tree, its processes have to leave it first",
+		fmt.Sprintf("if [ -e %s ] && [ -n \"$(cat %s)\" ]; then mkdir -p %s; for p in $(cat %[2]s); do echo $p > %[4]s || true; done; fi",
+			quote(filepath.Join(h.Mount, typeFile)), quote(filepath.Join(h.Mount, procsFile)), quote(evac), quote(filepath.Join(evac, procsFile))),
+	}
 	for _, ancestor := range []string{h.Mount, top} {
 		lines = append(lines, fmt.Sprintf("for c in $(cat %s); do echo +$c > %s || true; done",
 			quote(filepath.Join(ancestor, controllersFile)), quote(filepath.Join(ancestor, subtreeFile))))

@@ -69,6 +69,27 @@ func TestPrepareCommandsDoTheSame(t *testing.T) {
 	assertPrepared(t, sb)
 }
 
+// In a container the mount point is a cgroup with processes. They are moved aside, by Prepare and by its commands.
+func TestPrepareInAContainer(t *testing.T) {
+	testutil.Require(t, testutil.Root)
+	for name, prepare := range map[string]func(*sandbox) error{
+		"Prepare": func(sb *sandbox) error { _, err := Prepare(sb.host, sandboxUID, sandboxUID); return err },
+		"commands": func(sb *sandbox) error {
+			return exec.Command("sh", "-ec", strings.Join(PrepareCommands(sb.host, sandboxUID, sandboxUID), "\n")).Run()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sb := newSandbox(t)
+			p := cat(t)
+			assert.NilError(t, movePid(sb.dir, p.Process.Pid))
+			assert.NilError(t, prepare(sb))
+			assertPrepared(t, sb)
+			assert.Equal(t, len(pidsIn(t, sb.dir)), 0)
+			assert.DeepEqual(t, pidsIn(t, filepath.Join(sb.dir, evacLeaf)), []int{p.Process.Pid})
+		})
+	}
+}
+
 func TestQuote(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, quote("/sys/fs/cgroup"), "/sys/fs/cgroup")

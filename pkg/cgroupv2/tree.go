@@ -2,14 +2,10 @@ package cgroupv2
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"github.com/containerd/cgroups/v3/cgroup2"
 )
 
 // Tree is the node's subtree as seen from inside, where it is the root of what is mounted. Names are relative:
@@ -17,17 +13,6 @@ import (
 //
 // Runs in: child (the node role). The zero value is the tree at /sys/fs/cgroup.
 type Tree struct{ Root string }
-
-// Usage is what a cgroup used. A field is nil when the tree does not account for it, for want of the controller.
-type Usage struct {
-	// CPUUsec is CPU time in microseconds. The kernel counts it even without the cpu controller.
-	CPUUsec *uint64 `json:"cpuUsec,omitempty"`
-	// MemoryBytes and MemoryPeakBytes are bytes now and at most; the latter needs kernel 5.19.
-	MemoryBytes     *uint64 `json:"memoryBytes,omitempty"`
-	MemoryPeakBytes *uint64 `json:"memoryPeakBytes,omitempty"`
-	// Pids are tasks: processes and threads.
-	Pids *uint64 `json:"pids,omitempty"`
-}
 
 func (t Tree) root() string {
 	if t.Root == "" {
@@ -103,53 +88,4 @@ func (t Tree) Controllers() ([]string, error) {
 	}
 	slices.Sort(on)
 	return on, nil
-}
-
-// Usage reads what a cgroup used.
-func (t Tree) Usage(name string) (Usage, error) {
-	u, err := t.usage(name)
-	if err != nil {
-		return Usage{}, fmt.Errorf("read use of cgroup %s: %w", name, err)
-	}
-	return u, nil
-}
-
-func (t Tree) usage(name string) (Usage, error) {
-	if _, err := t.dir(name); err != nil {
-		return Usage{}, err
-	}
-	m, err := cgroup2.Load("/"+strings.Trim(filepath.Clean(name), "/"), cgroup2.WithMountpoint(t.root()))
-	if err != nil {
-		return Usage{}, err
-	}
-	has, err := m.Controllers()
-	if err != nil {
-		return Usage{}, err
-	}
-	// The library gives zero for what is not there: ask only for what is.
-	mask := cgroup2.StatCPU
-	if slices.Contains(has, "memory") {
-		mask |= cgroup2.StatMemory
-	}
-	if slices.Contains(has, "pids") {
-		mask |= cgroup2.StatPids
-	}
-	stat, err := m.StatFiltered(mask)
-	if err != nil {
-		return Usage{}, err
-	}
-	var u Usage
-	if _, err := os.Stat(filepath.Join(t.root(), name, "cpu.stat")); !errors.Is(err, os.ErrNotExist) {
-		u.CPUUsec = &stat.CPU.UsageUsec
-	}
-	if stat.Memory != nil {
-		u.MemoryBytes = &stat.Memory.Usage
-		if stat.Memory.MaxUsage > 0 {
-			u.MemoryPeakBytes = &stat.Memory.MaxUsage
-		}
-	}
-	if stat.Pids != nil {
-		u.Pids = &stat.Pids.Current
-	}
-	return u, nil
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
@@ -145,7 +146,10 @@ func (n *nodeRole) picture(version string) status.Status {
 			PortDriver: h.Network.Ports, PortDriverReason: h.Network.PortsWhy,
 		},
 		Kubeconfig: n.data.AdminKubeconfig(), DataDir: n.data.Dir, RuntimeDir: n.rt.Dir,
-		Cgroup:     status.Cgroup{Path: h.Cgroup.Path, Controllers: h.Cgroup.Enabled, Unenforced: h.Cgroup.Unenforced},
+		Cgroup: status.Cgroup{
+			Path: h.Cgroup.Path, Controllers: h.Cgroup.Enabled, Unenforced: h.Cgroup.Unenforced,
+			Ceiling: h.Cgroup.Ceiling, UnenforcedSettings: unenforcedSettings(n.cfg, h.Cgroup),
+		},
 		Conditions: []status.Condition{{Type: status.ConditionNodeReady, Reason: "Starting", Message: "the Node object is not Ready yet"}},
 	}
 	return s
@@ -176,7 +180,14 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		TapInterface: n.handover.Network.Interface, TapMTU: n.handover.Network.MTU,
 		NameServers: servers, BinDir: n.binary, OCIRuntime: n.binary("runc"),
 		Controllers: n.handover.Cgroup.Enabled, Unenforced: n.handover.Cgroup.Unenforced,
+		Ceiling:                       n.cfg.Resources.Limits().Least(n.handover.Cgroup.Ceiling),
 		LocalStorageCapacityIsolation: statisticsWork(layout.InsideKubelet),
+	}
+	if n.env.Machine, err = hostinfo.ReadMachine("/"); err != nil {
+		n.warn("the node's allocatable may be wrong: %v", err)
+	}
+	if err := forgetManagers(layout.InsideKubelet); err != nil {
+		return err
 	}
 	if n.ipv6.IsValid() {
 		n.env.NodeIPv6 = n.ipv6.String()
@@ -235,13 +246,6 @@ func (n *nodeRole) binary(name string) string { return filepath.Join(n.cfg.Compo
 
 // shimProgram stands in front of runc where limits cannot be set.
 const shimProgram = "rootlessnode-runc"
-
-// unenforced says once, in the log and in the status, which limits do nothing here.
-func (n *nodeRole) unenforced() {
-	if missing := n.handover.Cgroup.Unenforced; len(missing) > 0 {
-		n.warn("cgroup controllers %v are not delegated: pods' limits that need them are accepted and not enforced", missing)
-	}
-}
 
 // ociShim puts our OCI runtime in front of runc where a controller is missing: runc refuses a container whose limits
 // it cannot set.

@@ -112,10 +112,6 @@ func (n *nodeRole) tellPort(e portfwd.Event) {
 	if e.Owner.Namespace == "" {
 		return // the config's own, or made by hand
 	}
-	c, err := n.client()
-	if err != nil {
-		return // the status says it anyway
-	}
 	kind := kubeapi.EventNormal
 	if e.Warning {
 		kind = kubeapi.EventWarning
@@ -123,6 +119,15 @@ func (n *nodeRole) tellPort(e portfwd.Event) {
 	ev := kubeapi.Event{
 		Object: kubeapi.ObjectRef{Kind: e.Owner.Kind, Namespace: e.Owner.Namespace, Name: e.Owner.Name, UID: e.Owner.UID},
 		Type:   kind, Reason: e.Reason, Message: e.Message, Host: n.cfg.NodeName,
+	}
+	n.tell(ev)
+}
+
+// tell records an Event in the background, once, as well as it can: the status says the same.
+func (n *nodeRole) tell(ev kubeapi.Event) {
+	c, err := n.client()
+	if err != nil {
+		return
 	}
 	n.events.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Timeouts.Health.D())

@@ -127,6 +127,7 @@ func (n *nodeRole) waitRegistered(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.tellUnenforced()
 	return n.label(ctx, c, node)
 }
 

@@ -16,6 +16,7 @@ import (
 	"strconv"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -60,6 +61,10 @@ type Env struct {
 	// Controllers are the cgroup controllers that the node has; Unenforced are those that it lacks, whose limits are
 	// dropped.
 	Controllers, Unenforced []string
+	// Ceiling is what the node as a whole may use: the config's caps, and what lies above the node. Machine is what the
+	// kubelet takes for its capacity; zero where it is not known.
+	Ceiling layout.Limits
+	Machine hostinfo.Machine
 	// LocalStorageCapacityIsolation is false where the statistics of the data dir's file system cannot be read (FUSE,
 	// btrfs in a user namespace): the kubelet would not start.
 	LocalStorageCapacityIsolation bool

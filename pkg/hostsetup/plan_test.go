@@ -91,11 +91,17 @@ func (f *fakeHost) effect(line string) {
 	case "modprobe":
 		f.append("proc/modules", words[1]+" 1 0 - Live 0x0\n")
 	case "loginctl":
-		if words[1] == "enable-linger" {
-			f.write("var/lib/systemd/linger/"+words[2], "")
-		} else {
-			f.remove("var/lib/systemd/linger/" + words[2])
+		mark := "var/lib/systemd/linger/" + words[2]
+		if _, err := os.Stat(f.path("run/systemd/system")); err != nil {
+			mark = "var/lib/elogind/linger/" + words[2]
 		}
+		if words[1] == "enable-linger" {
+			f.write(mark, "")
+		} else {
+			f.remove(mark)
+		}
+	case "rc-update":
+		f.write("etc/runlevels/"+words[3]+"/"+words[2], "")
 	case "lxc-net", "systemctl":
 		switch {
 		case slices.Contains(words, "restart"):
@@ -243,6 +249,41 @@ func TestSetupTwiceAndUndo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOpenRC: the set-up is repeated at each boot, and elogind keeps its hands off the runtime directory.
+func TestOpenRC(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, false)
+	f.write("run/openrc/softlevel", "default")
+	f.write("run/systemd/seats/seat0", "")
+	got, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	for _, want := range []string{"linger: done", "runtime-dir: done", "boot: done"} {
+		assert.Assert(t, slices.Contains(got, want), "%v lacks %s", got, want)
+	}
+	const script = "etc/local.d/rootlessnode-dev.start"
+	assert.Equal(t, f.read(script), "#!/bin/sh\n"+marker+"exec /usr/local/bin/rootlessnode host setup --user dev\n")
+	st, err := os.Stat(f.path(script))
+	assert.NilError(t, err)
+	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o755), "OpenRC runs what is executable")
+	assert.DeepEqual(t, f.commands[len(f.commands)-2:], []string{"loginctl enable-linger dev", "rc-update add local default"})
+
+	f.commands = nil
+	got, err = outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	assert.Assert(t, slices.Contains(got, "boot: already") && slices.Contains(got, "linger: already"), "%v", got)
+	assert.Equal(t, len(f.commands), 0, "%v", f.commands)
+	assert.NilError(t, os.Chmod(f.path(script), 0o644))
+	text, err := f.plan().Script()
+	assert.NilError(t, err)
+	assert.Assert(t, strings.Contains(text, "chmod 0755 /etc/local.d/rootlessnode-dev.start") && !strings.Contains(text, "rc-update"), text)
+
+	_, err = outcomes(f.plan().Undo, t)
+	assert.NilError(t, err)
+	_, err = os.Stat(f.path(script))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	assert.Assert(t, slices.Contains(f.commands, "loginctl disable-linger dev"), "%v", f.commands)
 }
 
 // What others need, or changed since, is not taken away.

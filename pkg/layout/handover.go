@@ -50,6 +50,31 @@ type CgroupInfo struct {
 	Source     string   `json:"source"`
 	Enabled    []string `json:"enabled"`
 	Unenforced []string `json:"unenforced"`
+	// Ceiling is what holds for the whole node: its own caps as far as they are enforced, and those of the cgroups above.
+	Ceiling Limits `json:"ceiling"`
+	// Refused are the caps of the config that the kernel did not take, by the names of Limits, with the reason.
+	Refused map[string]string `json:"refused,omitempty"`
+}
+
+// Limits of a cgroup. 0: none.
+type Limits struct {
+	// CPUMilli is CPU time in thousandths of a CPU.
+	CPUMilli int64 `json:"cpuMilli,omitempty"`
+	// MemoryBytes is memory without swap.
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
+	// Pids are tasks: processes and threads.
+	Pids int64 `json:"pids,omitempty"`
+}
+
+// Least has the smaller one of each limit.
+func (l Limits) Least(o Limits) Limits {
+	least := func(a, b int64) int64 {
+		if a <= 0 || b > 0 && b < a {
+			return b
+		}
+		return a
+	}
+	return Limits{least(l.CPUMilli, o.CPUMilli), least(l.MemoryBytes, o.MemoryBytes), least(l.Pids, o.Pids)}
 }
 
 // WriteJSON writes v to path atomically with mode 0600. Its directory must exist.

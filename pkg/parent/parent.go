@@ -79,6 +79,8 @@ type run struct {
 	started time.Time
 	subtree *cgroupv2.Subtree
 	claimed cgroupv2.Delegation
+	// uncapped are the caps of Config.Resources that the kernel did not take.
+	uncapped map[string]string
 	// portsWhy is why Config.Ports.Driver is what it is.
 	portsWhy string
 }
@@ -209,6 +211,7 @@ func (r *run) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.uncapped = r.subtree.Limit(r.Config.Resources.Limits())
 	return os.WriteFile(r.Runtime.CgroupFile(), []byte(r.subtree.Path()+"\n"), 0o600)
 }
 
@@ -223,6 +226,7 @@ func (r *run) settle(childPID int, n layout.NetworkInfo) error {
 		ParentPID: os.Getpid(), ChildPID: childPID, StartedAt: r.started, Network: n,
 		Cgroup: layout.CgroupInfo{
 			Path: r.subtree.Path(), Source: r.claimed.Source, Enabled: report.Enabled, Unenforced: report.Unenforced,
+			Ceiling: r.subtree.Ceiling(), Refused: r.uncapped,
 		},
 	})
 }

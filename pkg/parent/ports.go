@@ -57,7 +57,8 @@ func (r *run) portSocket(driver string) string {
 	return filepath.Join(r.Runtime.StateDir(), ".pasta.sock")
 }
 
-// portDriver makes the parent driver for forwarded ports, RootlessKit's but for builtin, which is wrapped; nil for none. Config.Ports.Driver is resolved.
+// portDriver makes the parent driver for forwarded ports, RootlessKit's but for builtin, which is wrapped; nil for none.
+// Config.Ports.Driver is resolved.
 func (r *run) portDriver() (port.ParentDriver, error) {
 	var (
 		d   port.ParentDriver

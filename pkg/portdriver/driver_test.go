@@ -307,7 +307,7 @@ func TestHeldSocket(t *testing.T) {
 func TestRemovalWithAMuteChild(t *testing.T) {
 	dir, err := os.MkdirTemp("", "pd")
 	assert.NilError(t, err)
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
 	child, err := net.Listen("unix", filepath.Join(dir, "s"))
 	assert.NilError(t, err)
 	defer child.Close()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -21,6 +22,12 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 		var nd *cgroupv2.NotDelegatedError
 		if errors.As(err, &nd) {
 			f.Details = map[string]string{"cgroup": nd.Self, "owner": nd.Owner}
+			if nd.ReadOnly {
+				f.fix = fix{lines: []string{"# change how the container is started:"}}
+				for _, line := range hostinfo.WritableCgroups(hostinfo.DetectContainer(h.in.Root + "/")) {
+					f.fix.add("# " + line)
+				}
+			}
 		}
 		return []Finding{f}
 	}

@@ -256,6 +256,10 @@ func TestChecks(t *testing.T) {
 			"warn: linger is not enabled: logind ends the node with dev's last session\n  sudo loginctl enable-linger dev\n" + setup},
 		{"B5 linger", "linger", func(f *fakeHost) { f.dir("run/systemd/system", 0o755); f.write("var/lib/systemd/linger/dev", "") },
 			"pass: linger is enabled: the node outlives the login\n"},
+		{"no linger, elogind", "linger", func(f *fakeHost) { f.dir("run/systemd/seats", 0o755) },
+			"warn: linger is not enabled: elogind removes the node's sockets with dev's last session\n  sudo loginctl enable-linger dev\n" + setup},
+		{"linger, elogind", "linger", func(f *fakeHost) { f.dir("run/systemd/seats", 0o755); f.write("var/lib/elogind/linger/dev", "") },
+			"pass: linger is enabled: the node outlives the login\n"},
 		{"C1 controllers missing", "cgroup", func(f *fakeHost) {
 			f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
 				return cgroupv2.Host{}, cgroupv2.Delegation{Root: "/sys/fs/cgroup/u", Source: cgroupv2.SourceCurrent,
@@ -594,4 +598,97 @@ func FuzzParsers(f *testing.F) {
 		_, _ = parseManifest(b)
 		parseRelease(string(b))
 	})
+}
+
+func TestResources(t *testing.T) {
+	t.Parallel()
+	lacking := func(f *fakeHost, missing ...string) {
+		f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+			return cgroupv2.Host{Mount: "/sys/fs/cgroup"}, cgroupv2.Delegation{
+				Root: "/sys/fs/cgroup/x", Source: cgroupv2.SourceCurrent, Missing: missing, HeldByV1: missing, LostAt: "/sys/fs/cgroup",
+			}, nil
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(f *fakeHost)
+		want   string
+	}{
+		"nothing asked": {func(*fakeHost) {}, "pass: no cap: the node may use the machine's 4 CPUs and 8192 MiB\n"},
+		"capped": {func(f *fakeHost) {
+			f.set("resources.cpu", "1500m")
+			f.set("resources.pids", "4096")
+		}, "pass: the node is capped: cpu 1500m, pids 4096\n"},
+		"without the controllers": {func(f *fakeHost) {
+			f.set("resources.memory", "4Gi")
+			f.set("resources.cpuManager", "static")
+			lacking(f, "cpuset", "memory")
+		}, "warn: resources.memory, resources.cpuManager: not enforced, for the cgroup lacks cpuset, memory; the scheduler keeps to the caps\n" +
+			"  # cgroup v1 holds cpuset, memory; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.\n"},
+		"missing, and not asked for": {func(f *fakeHost) { lacking(f, "cpu") },
+			"pass: no cap: the node may use the machine's 4 CPUs and 8192 MiB\n"},
+		"more than there is": {func(f *fakeHost) {
+			f.set("resources.cpu", "5")
+			f.set("resources.memory", "9Gi")
+			f.set("resources.pids", "40000")
+		}, "warn: resources.cpu: 5 is more than the machine has, 4 CPUs\nwarn: resources.memory: 9Gi is more than the machine has, 8192 MiB\n" +
+			"warn: resources.pids: 40000 is more than the machine has, 32768 tasks\n"},
+		"all for the components": {func(f *fakeHost) { f.set("resources.systemReserved.memory", "8Gi") },
+			"warn: resources.systemReserved.memory leaves pods nothing of what the machine has, 8192 MiB\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := goodHost(t)
+			tc.change(f)
+			assert.Equal(t, f.run("resources"), tc.want)
+		})
+	}
+}
+
+func TestProc(t *testing.T) {
+	t.Parallel()
+	const root, proc = "20 1 0:30 / / rw - overlay overlay rw\n", "21 20 0:5 / /proc rw,nosuid - proc proc rw\n"
+	const masked = "30 21 0:5 /sys /proc/sys ro - proc proc rw\n31 21 0:6 /null /proc/kcore rw - tmpfs tmpfs rw\n"
+	const where = "fail: parts of /proc are covered or read-only, so the kernel refuses the node a /proc of its own: "
+	for name, tc := range map[string]struct {
+		mounts string
+		files  []string
+		want   string
+	}{
+		"a host": {root + proc + "29 21 0:40 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw\n31 1 0:41 / /proc2 rw - tmpfs x rw\n", nil,
+			"pass: all of /proc can be seen: the node can have one of its own\n"},
+		"docker": {root + proc + masked, []string{".dockerenv"}, where + "/proc/sys, /proc/kcore\n  # change how the container is started:\n" +
+			"  # Docker: docker run --security-opt systempaths=unconfined\n"},
+		"podman": {root + proc + masked, []string{"run/.containerenv"}, where + "/proc/sys, /proc/kcore\n  # change how the container is started:\n" +
+			"  # Podman: podman run --security-opt unmask=ALL\n"},
+		"kubernetes": {root + proc + masked, []string{"run/secrets/kubernetes.io/serviceaccount/token"}, where + "/proc/sys, /proc/kcore\n" +
+			"  # change how the container is started:\n" +
+			"  # Kubernetes: securityContext.procMount: Unmasked of the container, which wants hostUsers: false of the pod\n"},
+		"read-only": {root + "21 20 0:5 / /proc ro,nosuid - proc proc rw\n", []string{".dockerenv"}, where + "/proc\n" +
+			"  # change how the container is started:\n  # Docker: docker run --security-opt systempaths=unconfined\n"},
+		"masked, with a whole one beside (LXC with nesting)": {root + proc + masked + "40 20 0:5 / /dev/.lxc/proc rw - proc proc rw\n", nil,
+			"pass: all of /dev/.lxc/proc can be seen: the node can have one of its own\n"},
+		"nothing to see": {root, nil, "pass: no mount of /proc is listed\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := goodHost(t)
+			f.write("proc/self/mountinfo", tc.mounts)
+			for _, file := range tc.files {
+				f.write(file, "")
+			}
+			assert.Equal(t, f.run("proc"), tc.want)
+		})
+	}
+}
+
+func TestReadOnlyCgroupNamesTheEnginesSetting(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.write(".dockerenv", "")
+	f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
+		return cgroupv2.Host{}, cgroupv2.Delegation{}, &cgroupv2.NotDelegatedError{Self: "/sys/fs/cgroup", ReadOnly: true}
+	}
+	assert.Equal(t, f.run("cgroup"), "fail: no cgroup is delegated to this account: own cgroup /sys/fs/cgroup is in a tree mounted read-only\n"+
+		"  # change how the container is started:\n"+
+		"  # Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true\n")
 }

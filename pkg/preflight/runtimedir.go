@@ -110,17 +110,21 @@ func checkRuntimeDir(_ context.Context, h *host) []Finding {
 }
 
 func checkLinger(_ context.Context, h *host) []Finding {
+	dir, ends := hostinfo.LingerDir, "logind ends the node with %s's last session"
 	if !h.exists(hostinfo.SystemdBooted) {
-		return []Finding{pass("not needed: no logind on this host")}
+		if !hostinfo.Elogind(h.in.Root + "/") {
+			return []Finding{pass("not needed: no logind on this host")}
+		}
+		dir, ends = hostinfo.ElogindLingerDir, "elogind removes the node's sockets with %s's last session"
 	}
 	a, ok, err := h.account()
 	if err != nil || !ok {
 		return []Finding{warn("not checked: the account is unknown")}
 	}
-	if h.exists(filepath.Join(hostinfo.LingerDir, a.Name)) {
+	if h.exists(filepath.Join(dir, a.Name)) {
 		return []Finding{pass("linger is enabled: the node outlives the login")}
 	}
-	f := warn("linger is not enabled: logind ends the node with %s's last session", a.Name).hint(asRoot("loginctl enable-linger " + a.Name))
+	f := warn("linger is not enabled: "+ends, a.Name).hint(asRoot("loginctl enable-linger " + a.Name))
 	f.fix.setup = true
 	return []Finding{f}
 }

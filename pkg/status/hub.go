@@ -202,6 +202,7 @@ func clone(s Status) Status {
 	s.Network.DNS = slices.Clone(s.Network.DNS)
 	s.Cgroup.Controllers = slices.Clone(s.Cgroup.Controllers)
 	s.Cgroup.Unenforced = slices.Clone(s.Cgroup.Unenforced)
+	s.Cgroup.UnenforcedSettings = slices.Clone(s.Cgroup.UnenforcedSettings)
 	s.Timings = maps.Clone(s.Timings)
 	return s
 }

@@ -7,7 +7,11 @@
 // Runs in: parent, child or either; Serve runs in the child (node role).
 package status
 
-import "time"
+import (
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
 
 // ComponentState is where a component stands.
 //
@@ -167,6 +171,9 @@ type Cgroup struct {
 	Controllers []string `json:"controllers,omitempty"`
 	// Unenforced are the controllers whose limits pods ask for in vain.
 	Unenforced []string `json:"unenforced,omitempty"`
+	// Ceiling is what the whole node may use, and UnenforcedSettings are the fields of the config that do nothing here.
+	Ceiling            layout.Limits `json:"ceiling,omitzero"`
+	UnenforcedSettings []string      `json:"unenforcedSettings,omitempty"`
 }
 
 // Status is the picture now. Times are the node's own clock.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -153,12 +154,57 @@ func (n *testNode) use(nodePort int) {
 		_, _, code := n.try(podLimit, "exec", "--", "sh", "-c", "exit 7")
 		assert.Equal(n.t, code, 7)
 	})
+	sub("top shows kubelet and pod", func(n *testNode) { n.measured() })
 	sub("status tells what is not enforced", func(n *testNode) {
 		s := n.status()
 		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)
 		assert.Equal(n.t, label != "", len(s.Cgroup.Unenforced) > 0, "label %q, status %v", label, s.Cgroup.Unenforced)
 		assert.Assert(n.t, len(s.Cgroup.Controllers)+len(s.Cgroup.Unenforced) > 0)
+		if label != "" {
+			eventually(n.t, podLimit, "an Event on the Node says so", func() error {
+				got := n.kubectl("get", "events", "--field-selector", "reason=LimitsNotEnforced", "-o", "jsonpath={.items[*].message}")
+				if !strings.Contains(got, "not enforced") {
+					return fmt.Errorf("Events: %q", got)
+				}
+				return nil
+			})
+		}
+		reserved := n.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.capacity.cpu} {.items[0].status.allocatable.cpu}")
+		capacity, allocatable, _ := strings.Cut(reserved, " ")
+		assert.Assert(n.t, capacity != allocatable, "nothing is kept for the components: %s", reserved)
 	})
+}
+
+// topRow is what `top` prints, as far as it is looked at.
+type topRow struct {
+	Name, Namespace   string
+	CPU               *float64
+	MemoryBytes, Pids uint64
+}
+
+// measured: top knows components and pods, by what the host's files say.
+func (n *testNode) measured() {
+	n.t.Helper()
+	var p struct {
+		Node             topRow
+		Components, Pods []topRow
+	}
+	text := n.run(podLimit, "top", "-o", "json", "-n", "500ms")
+	assert.NilError(n.t, json.Unmarshal([]byte(text), &p))
+	find := func(rows []topRow, namespace, name string) topRow {
+		for _, r := range rows {
+			if r.Namespace == namespace && r.Name == name {
+				return r
+			}
+		}
+		n.t.Fatalf("top does not show %s/%s: %s", namespace, name, text)
+		return topRow{}
+	}
+	for _, r := range []topRow{p.Node, find(p.Components, "", "kubelet"), find(p.Pods, "default", "web")} {
+		assert.Assert(n.t, r.MemoryBytes > 1<<20 && r.Pids > 0 && r.CPU != nil, "%+v", r)
+		assert.Assert(n.t, r.Pids <= p.Node.Pids, "%+v", r)
+	}
+	n.t.Logf("top: %s", n.run(podLimit, "top", "-n", "2s"))
 }
 
 // in returns the node for a subtest.

@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -14,10 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -114,19 +116,66 @@ func (n *testNode) port(number int) (status.Port, error) {
 }
 
 // addByRootlessKit forwards a port past rootlessnode, as rootlessctl does.
-func addByRootlessKit(t *testing.T, runtimeDir, spec string) {
+func addByRootlessKit(t *testing.T, runtimeDir string, spec port.Spec) {
 	t.Helper()
-	socket := layout.Runtime{Dir: runtimeDir}.APISocket()
-	c := &http.Client{Timeout: podLimit, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		},
-	}}
-	resp, err := c.Post("http://rootlesskit/v1/ports", "application/json", strings.NewReader(spec))
+	m, closeIdle := portfwd.Dial(layout.Runtime{Dir: runtimeDir}.APISocket())
+	defer closeIdle()
+	_, err := m.AddPort(t.Context(), spec)
 	assert.NilError(t, err)
-	defer resp.Body.Close()
-	assert.Equal(t, resp.StatusCode, http.StatusCreated)
+}
+
+// cutOff makes the node role's connection to the API server go dead without an end, as one does on a machine that
+// sleeps, and returns what lets it be seen. It needs programs of the host, inside.
+func (n *testNode) cutOff() (mend func()) {
+	n.t.Helper()
+	for _, program := range []string{"nft", "ss"} {
+		testutil.Require(n.t, testutil.Requirement{Name: "program:" + program, Check: func() error {
+			_, stderr, code := n.try(podLimit, "exec", "--", "sh", "-c", "command -v "+program)
+			if code != 0 {
+				return fmt.Errorf("not found inside: %s", stderr)
+			}
+			return nil
+		}})
+	}
+	server := fmt.Sprintf("127.0.0.1:%d", config.Default().Inside.APIServerPort)
+	cut := 0
+	for line := range strings.Lines(n.run(podLimit, "exec", "--", "ss", "-tnpH", "state", "established", "dst", server)) {
+		f := strings.Fields(line)
+		if len(f) < 5 || !strings.Contains(f[4], `"exe"`) { // the node role's name in /proc
+			continue
+		}
+		_, port, err := net.SplitHostPort(f[2])
+		assert.NilError(n.t, err, line)
+		if cut++; cut == 1 {
+			n.run(podLimit, "exec", "--", "nft", "add table inet cut; add chain inet cut in { type filter hook input priority 0; }")
+		}
+		n.run(podLimit, "exec", "--", "nft", fmt.Sprintf("add rule inet cut in tcp sport %[1]s drop; add rule inet cut in tcp dport %[1]s drop", port))
+	}
+	assert.Assert(n.t, cut > 0, "the node role has no connection to "+server)
+	return func() { n.run(podLimit, "exec", "--", "nft", "delete table inet cut") }
+}
+
+// apiServer is how the API server fares.
+func (n *testNode) apiServer() status.Component {
+	n.t.Helper()
+	s := n.status()
+	c := s.Component("kube-apiserver")
+	assert.Assert(n.t, c != nil)
+	return *c
+}
+
+// killAPIServer ends the API server and waits for the next one.
+func (n *testNode) killAPIServer() {
+	n.t.Helper()
+	before := n.apiServer()
+	kill(n.t, n.pidOutside("kube-apiserver"))
+	eventually(n.t, podLimit, "the API server is back", func() error {
+		c := n.apiServer()
+		if c.Restarts == before.Restarts || c.State != "ready" {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
 }
 
 // TestPorts: what Services and pods promise answers on the host, and stops when the promise ends.
@@ -209,27 +258,48 @@ func TestPorts(t *testing.T) {
 		assert.Equal(n.t, code, 2, stderr)
 	})
 	sub("the API server goes and comes back", func(n *testNode) {
-		api := func() status.Component {
-			s := n.status()
-			c := s.Component("kube-apiserver")
-			assert.Assert(n.t, c != nil)
-			return *c
-		}
-		before := api()
-		kill(n.t, n.pidOutside("kube-apiserver"))
-		eventually(n.t, podLimit, "the API server is back", func() error {
-			c := api()
-			if c.Restarts == before.Restarts || c.State != "ready" {
-				return fmt.Errorf("%+v", c)
-			}
-			return nil
-		})
+		n.killAPIServer()
 		for _, port := range []int{31053, 31090, 31091, 18080, 18090} {
 			eventually(n.t, portsLimit, fmt.Sprintf("port %d", port), func() error { return answersTCP(port) })
 		}
 		// What changes now still arrives.
 		n.kubectl("delete", "service", "taken")
 		eventually(n.t, portsLimit, "ports of the deleted Service", func() error { return errors.Join(refuses(31090), refuses(31091)) })
+	})
+	sub("a watch that is too old to go on", func(n *testNode) {
+		at := func(name string, port int) string {
+			return service(name, "NodePort", fmt.Sprintf("{port: 80, targetPort: 8080, nodePort: %d}", port))
+		}
+		n.apply(at("moved", 31120))
+		n.apply(at("gone", 31121))
+		eventually(n.t, portsLimit, "the ports before", func() error { return errors.Join(answersTCP(31120), answersTCP(31121)) })
+		// What the API server says to a watch that goes on from before its own start: 410 Gone, too old resource version.
+		refusals := func() (count int) {
+			for line := range strings.Lines(n.run(podLimit, "logs", "node")) {
+				if strings.Contains(line, "too old resource version") && strings.Contains(line, "/api/v1/services") {
+					count++
+				}
+			}
+			return count
+		}
+		known, mend := refusals(), n.cutOff()
+		n.apply(at("moved", 31122))
+		n.kubectl("delete", "service", "gone")
+		n.apply(at("new", 31123))
+		for port, open := range map[int]bool{31120: true, 31121: true, 31122: false, 31123: false} {
+			assert.Equal(n.t, refuses(port) != nil, open, "%d: the node knows already", port)
+		}
+		n.killAPIServer()
+		mend()
+		eventually(n.t, podLimit, "the ports after", func() error {
+			return errors.Join(refuses(31120), refuses(31121), answersTCP(31122), answersTCP(31123))
+		})
+		assert.Assert(n.t, refusals() > known, "the API server did not refuse the watch of Services")
+		for _, port := range []int{31053, 18080, 18090} {
+			assert.NilError(n.t, answersTCP(port))
+		}
+		n.kubectl("delete", "service", "moved", "new")
+		eventually(n.t, portsLimit, "the end of them", func() error { return errors.Join(refuses(31122), refuses(31123)) })
 	})
 	sub("the API server is away for a minute", func(n *testNode) {
 		pid := n.pidOutside("kube-apiserver")
@@ -252,8 +322,9 @@ func TestPorts(t *testing.T) {
 	})
 	sub("the same ports after a kill and no others", func(n *testNode) {
 		s := n.status()
-		addByRootlessKit(n.t, s.RuntimeDir, fmt.Sprintf(
-			`{"proto":"tcp4","parentIP":"127.0.0.1","parentPort":18092,"childIP":%q,"childPort":31053}`, s.Network.Address))
+		addByRootlessKit(n.t, s.RuntimeDir, port.Spec{
+			Proto: "tcp4", ParentIP: "127.0.0.1", ParentPort: 18092, ChildIP: s.Network.Address, ChildPort: 31053,
+		})
 		eventually(n.t, portsLimit, "port 18092", func() error { return answersTCP(18092) })
 		eventually(n.t, podLimit, "somebody else's forward is seen", func() error {
 			b, err := os.ReadFile(layout.NewData(s.DataDir).Ports())

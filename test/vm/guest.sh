@@ -166,7 +166,7 @@ without_systemd() {
 
 # e2e USER TEST: end-to-end tests with real components, as on the host.
 e2e() {
-	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,controllers,e2e-build \
+	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,e2e-build \
 		$tree/bin/e2e.test -test.v -test.run='$1'"
 }
 

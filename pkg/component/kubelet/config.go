@@ -49,6 +49,10 @@ type configuration struct {
 	OOMScoreAdj            int      `json:"oomScoreAdj"`
 	CPUManagerPolicy       string   `json:"cpuManagerPolicy"`
 
+	SystemReserved         map[string]string `json:"systemReserved"`
+	PodPidsLimit           int64             `json:"podPidsLimit,omitempty"`
+	MemoryThrottlingFactor float64           `json:"memoryThrottlingFactor,omitempty"`
+
 	MaxPods                       int               `json:"maxPods"`
 	EvictionHard                  map[string]string `json:"evictionHard,omitempty"`
 	ImageGCHighThresholdPercent   int               `json:"imageGCHighThresholdPercent"`
@@ -104,7 +108,6 @@ func configFor(e component.Env) configuration {
 		CgroupRoot: "/", CgroupsPerQOS: true,
 		// The last three of these are zero because they cannot be had: swapoff, sysctls and a lower score are not ours.
 		FailSwapOn: false, ProtectKernelDefaults: false, OOMScoreAdj: 0,
-		CPUManagerPolicy: "none",
 		// No logind to ask for a delay of the shutdown.
 		ShutdownGracePeriod: none, ShutdownGracePeriodCriticalPods: none,
 		LocalStorageCapacityIsolation: e.LocalStorageCapacityIsolation,
@@ -143,12 +146,11 @@ func (c *configuration) user(e component.Env) {
 	c.EvictionHard = k.EvictionHard
 	c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent = k.ImageGCHighThresholdPercent, k.ImageGCLowThresholdPercent
 	c.NodeStatusUpdateFrequency = k.NodeStatusUpdateFrequency.D().String()
-	// An empty list and none at all are two things to the kubelet: the latter means its default, which enforces.
-	c.EnforceNodeAllocatable = append([]string{}, k.EnforceNodeAllocatable...)
-	if !qosCgroups(e) {
-		c.CgroupsPerQOS, c.CgroupRoot, c.EnforceNodeAllocatable = false, PodCgroup, []string{}
-	}
 	c.FeatureGates = map[string]bool{gateUserNamespace: true}
+	c.resources(e)
+	if !qosCgroups(e) {
+		c.CgroupsPerQOS, c.CgroupRoot = false, PodCgroup
+	}
 	maps.Copy(c.FeatureGates, k.FeatureGates)
 	if e.IDsPerPod > 0 {
 		c.UserNamespaces = &userNamespaces{IDsPerPod: e.IDsPerPod}

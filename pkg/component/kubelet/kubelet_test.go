@@ -30,8 +30,7 @@ func decode(t *testing.T, e component.Env) kubeletv1beta1.KubeletConfiguration {
 func TestConfigIsUnderstood(t *testing.T) {
 	t.Parallel()
 	c := decode(t, fixture.Env())
-	assert.Assert(t, c.EnforceNodeAllocatable != nil, "no list at all would mean the default, which enforces")
-	assert.Equal(t, len(c.EnforceNodeAllocatable), 0)
+	assert.DeepEqual(t, c.EnforceNodeAllocatable, []string{"pods"})
 	assert.Equal(t, *c.OOMScoreAdj, int32(0))
 	assert.Equal(t, *c.FailSwapOn, false)
 	assert.Assert(t, !c.ProtectKernelDefaults)
@@ -40,22 +39,6 @@ func TestConfigIsUnderstood(t *testing.T) {
 	assert.Assert(t, c.UserNamespaces == nil)
 	assert.Equal(t, *c.Authentication.Anonymous.Enabled, false)
 	assert.Equal(t, c.Authorization.Mode, kubeletv1beta1.KubeletAuthorizationModeWebhook)
-}
-
-// TestNoQOSCgroupsWithoutControllers: a kubelet that finds the cgroups of pod classes on a tree without these controllers
-// does not start.
-func TestNoQOSCgroupsWithoutControllers(t *testing.T) {
-	t.Parallel()
-	for _, missing := range []string{"cpu", "memory", "cpuset", "pids", "io"} {
-		e := fixture.Env()
-		e.Unenforced = []string{missing}
-		e.Config.Kubelet.EnforceNodeAllocatable = []string{"pods"}
-		c := decode(t, e)
-		qos := missing != "cpu" && missing != "memory"
-		assert.Equal(t, *c.CgroupsPerQOS, qos, missing)
-		assert.Equal(t, c.CgroupRoot == "/", qos, missing)
-		assert.Equal(t, len(c.EnforceNodeAllocatable) == 1, qos, missing)
-	}
 }
 
 func TestExtraConfigIsMergedByField(t *testing.T) {

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+)
+
+// podName is whose a container is.
+type podName struct {
+	Name, Namespace, UID string
+}
+
+// podNames remembers them by the containers' ids.
+type podNames struct {
+	known map[string]podName
+	// failed: the runtime does not answer, and is not asked in each round.
+	failed int
+}
+
+// patience is for how many rounds a runtime that did not answer is left alone.
+const patience = 5
+
+// learn asks the node's runtime for the pods of containers that are new. It needs no API server. Containers that the runtime
+// does not know (they are gone) are remembered as nobody's.
+func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage) {
+	var unknown []string
+	for _, pod := range pods {
+		for _, id := range pod.Containers {
+			if _, ok := p.known[id]; !ok {
+				unknown = append(unknown, id)
+			}
+		}
+	}
+	if len(unknown) == 0 {
+		return
+	}
+	if p.failed > 0 {
+		p.failed--
+		return
+	}
+	// One program for all of them; each starts in some 20 ms.
+	const script = `for id do ctr --namespace k8s.io containers info "$id" 2>/dev/null; done; true`
+	text, code, err := output(ctx, n, append([]string{"sh", "-c", script, "sh"}, unknown...), nil)
+	if err != nil || code != 0 {
+		p.failed = patience
+		return
+	}
+	for _, id := range unknown {
+		p.known[id] = podName{}
+	}
+	for id, name := range parseContainers(text) {
+		p.known[id] = name
+	}
+}
+
+// parseContainers reads the documents of `ctr containers info`. The kubelet labels sandboxes and containers alike.
+func parseContainers(text string) map[string]podName {
+	out := map[string]podName{}
+	for d := json.NewDecoder(strings.NewReader(text)); ; {
+		var c struct {
+			ID     string
+			Labels map[string]string
+		}
+		if d.Decode(&c) != nil {
+			return out // the end, or what is no document
+		}
+		const prefix = "io.kubernetes.pod."
+		out[c.ID] = podName{c.Labels[prefix+"name"], c.Labels[prefix+"namespace"], c.Labels[prefix+"uid"]}
+	}
+}

@@ -1,0 +1,34 @@
+package hostinfo
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+func TestDetectContainer(t *testing.T) {
+	t.Parallel()
+	for kind, files := range map[string]map[string]string{
+		"": {"etc/passwd": ""}, Docker: {".dockerenv": ""}, Podman: {"run/.containerenv": "", ".dockerenv": ""},
+		Kubernetes: {"run/secrets/kubernetes.io/serviceaccount/token": "x", ".dockerenv": ""}, LXC: {"run/systemd/container": "lxc\n"},
+	} {
+		root := t.TempDir()
+		for path, text := range files {
+			write(t, root, path, text)
+		}
+		assert.Equal(t, DetectContainer(root), kind)
+	}
+}
+
+func TestContainerSettings(t *testing.T) {
+	t.Parallel()
+	for _, settings := range []func(string) []string{UnmaskedProc, WritableCgroups} {
+		assert.Equal(t, len(settings("")), 5, "each kind, and what all have")
+		for kind, want := range map[string]string{Docker: "docker run", Podman: "podman run", Kubernetes: "Kubernetes:", LXC: "nesting"} {
+			got := settings(kind)
+			assert.Equal(t, len(got), 1)
+			assert.Assert(t, strings.Contains(got[0], want), got[0])
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package cgroupv2
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// Files of the controllers (cgroup-v2.rst, "CPU", "Memory", "PID", "Cpuset").
+const (
+	cpuMaxFile     = "cpu.max"
+	memoryMaxFile  = "memory.max"
+	pidsMaxFile    = "pids.max"
+	cpusetFile     = "cpuset.cpus.effective"
+	noLimit        = "max"
+	cpuPeriod      = 100000 // the kernel's own default, in microseconds
+	milliPerCPU    = 1000
+	minQuota       = 1000 // the kernel takes no less, in microseconds
+	quotaPerMillis = cpuPeriod / milliPerCPU
+)
+
+// Limit caps the whole subtree at l, and returns the limits that cannot be set, by their names in Limits with the reason.
+// What is zero stays as it is. Nothing outside of the subtree is written.
+//
+// Runs in: parent.
+func (s *Subtree) Limit(l layout.Limits) (refused map[string]string) { return setLimits(s.path, l) }
+
+// Ceiling is what holds in the subtree: the least of its own limits and those of the cgroups above, as far as they can be
+// seen. What is above the root of a cgroup namespace cannot.
+//
+// Runs in: parent.
+func (s *Subtree) Ceiling() layout.Limits {
+	h, err := DetectHost(s.o)
+	if err != nil {
+		return readLimits(s.path)
+	}
+	return ceiling(h.Mount, s.path)
+}
+
+func setLimits(dir string, l layout.Limits) map[string]string {
+	refused := map[string]string{}
+	set := func(value int64, name, file, text string) {
+		if value <= 0 {
+			return
+		}
+		if err := write(dir, file, text); err != nil {
+			refused[name] = reason(err)
+		}
+	}
+	set(l.CPUMilli, "cpu", cpuMaxFile, fmt.Sprintf("%d %d", max(l.CPUMilli*quotaPerMillis, minQuota), cpuPeriod))
+	set(l.MemoryBytes, "memory", memoryMaxFile, strconv.FormatInt(l.MemoryBytes, 10))
+	set(l.Pids, "pids", pidsMaxFile, strconv.FormatInt(l.Pids, 10))
+	return refused
+}
+
+// ceiling reads dir and all above it below mount.
+func ceiling(mount, dir string) layout.Limits {
+	l := readLimits(dir)
+	for d := dir; d != mount && strings.HasPrefix(d, mount+"/"); {
+		d = filepath.Dir(d)
+		l = l.Least(readLimits(d))
+	}
+	return l
+}
+
+// readLimits reads the limits of one cgroup. A file that is not there limits nothing.
+func readLimits(dir string) layout.Limits {
+	var l layout.Limits
+	if words, err := readList(dir, cpuMaxFile); err == nil && len(words) == 2 {
+		quota, err1 := strconv.ParseInt(words[0], 10, 64)
+		period, err2 := strconv.ParseInt(words[1], 10, 64)
+		if err1 == nil && err2 == nil && period > 0 {
+			l.CPUMilli = max(quota*milliPerCPU/period, 1)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, cpusetFile)); err == nil {
+		if n, err := hostinfo.CountList(strings.TrimSpace(string(text))); err == nil && n > 0 {
+			l = l.Least(layout.Limits{CPUMilli: int64(n) * milliPerCPU})
+		}
+	}
+	l.MemoryBytes, _ = readAmount(dir, memoryMaxFile)
+	l.Pids, _ = readAmount(dir, pidsMaxFile)
+	return l
+}
+
+// readAmount reads a file with one number. "max" is 0, which is no limit.
+func readAmount(dir, file string) (int64, error) {
+	words, err := readList(dir, file)
+	if err != nil || len(words) != 1 || words[0] == noLimit {
+		return 0, err
+	}
+	return strconv.ParseInt(words[0], 10, 64)
+}

@@ -1,0 +1,209 @@
+package cgroupv2
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Usage is what a cgroup, with everything below it, uses. A field is nil when it cannot be told.
+type Usage struct {
+	// CPUUsec is CPU time in microseconds.
+	CPUUsec *uint64 `json:"cpuUsec,omitempty"`
+	// MemoryBytes is all memory that is charged to the cgroup, WorkingSetBytes what of it cannot be dropped at once: the
+	// kubelet's measure, without inactive file pages.
+	MemoryBytes     *uint64 `json:"memoryBytes,omitempty"`
+	WorkingSetBytes *uint64 `json:"workingSetBytes,omitempty"`
+	// IOReadBytes and IOWriteBytes went to and came from block devices.
+	IOReadBytes  *uint64 `json:"ioReadBytes,omitempty"`
+	IOWriteBytes *uint64 `json:"ioWriteBytes,omitempty"`
+	// Pids are tasks: processes and threads.
+	Pids *uint64 `json:"pids,omitempty"`
+	// FromProc names the resources (cpu, memory, pids) whose controller is missing, and that were summed over the living
+	// processes instead: resident memory counts shared pages for each of them, and CPU time ends with its process.
+	FromProc []string `json:"fromProc,omitempty"`
+}
+
+// Names of resources in Usage.FromProc.
+const (
+	fromCPU    = "cpu"
+	fromMemory = "memory"
+	fromPids   = "pids"
+)
+
+// Add sums two usages. What one of them cannot tell is that of the other.
+func (u Usage) Add(o Usage) Usage {
+	sum := func(a, b *uint64) *uint64 {
+		if a == nil || b == nil {
+			if a == nil {
+				return b
+			}
+			return a
+		}
+		s := *a + *b
+		return &s
+	}
+	from := slices.Concat(u.FromProc, o.FromProc)
+	slices.Sort(from)
+	return Usage{
+		sum(u.CPUUsec, o.CPUUsec), sum(u.MemoryBytes, o.MemoryBytes), sum(u.WorkingSetBytes, o.WorkingSetBytes),
+		sum(u.IOReadBytes, o.IOReadBytes), sum(u.IOWriteBytes, o.IOWriteBytes), sum(u.Pids, o.Pids), slices.Compact(from),
+	}
+}
+
+// ReadUsage reads what the cgroup at dir uses from its files, and what these do not tell from the processes in it below
+// proc, which is /proc. A cgroup without a file of a controller has no figure of it but that.
+//
+// Runs in: either. On the host it needs no more than to be the account: the files of a cgroup are readable.
+func ReadUsage(dir, proc string) (Usage, error) {
+	if _, err := os.Stat(filepath.Join(dir, procsFile)); err != nil {
+		return Usage{}, fmt.Errorf("read use of cgroup: %w", err)
+	}
+	var u Usage
+	u.CPUUsec = keyed(dir, "cpu.stat", "usage_usec")
+	u.MemoryBytes = single(dir, "memory.current")
+	u.WorkingSetBytes = workingSet(dir, u.MemoryBytes)
+	u.Pids = single(dir, "pids.current")
+	u.IOReadBytes, u.IOWriteBytes = ioStat(dir)
+	if u.CPUUsec != nil && u.MemoryBytes != nil && u.Pids != nil {
+		return u, nil
+	}
+	p := sumProcesses(dir, proc)
+	instead := func(field **uint64, value uint64, name string) {
+		if *field == nil {
+			*field = &value
+			u.FromProc = append(u.FromProc, name)
+		}
+	}
+	instead(&u.CPUUsec, p.cpuUsec, fromCPU)
+	if u.MemoryBytes == nil {
+		u.WorkingSetBytes = &p.rss
+	}
+	instead(&u.MemoryBytes, p.rss, fromMemory)
+	instead(&u.Pids, p.threads, fromPids)
+	return u, nil
+}
+
+// single reads a file with one number.
+func single(dir, file string) *uint64 {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return nil
+	}
+	return number(string(bytes.TrimSpace(b)))
+}
+
+func number(text string) *uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// keyed reads a key of a flat keyed file: lines "KEY VALUE".
+func keyed(dir, file, key string) *uint64 {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
+			return number(v)
+		}
+	}
+	return nil
+}
+
+func workingSet(dir string, memory *uint64) *uint64 {
+	inactive := keyed(dir, "memory.stat", "inactive_file")
+	if memory == nil || inactive == nil {
+		return memory
+	}
+	set := *memory - min(*inactive, *memory)
+	return &set
+}
+
+// ioStat sums io.stat over devices: lines "MAJ:MIN rbytes=N wbytes=N …". A cgroup that has done no I/O has an empty file.
+func ioStat(dir string) (read, written *uint64) {
+	f, err := os.Open(filepath.Join(dir, "io.stat"))
+	if err != nil {
+		return nil, nil
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	var r, w uint64
+	for s := bufio.NewScanner(f); s.Scan(); {
+		for _, word := range strings.Fields(s.Text()) {
+			key, value, _ := strings.Cut(word, "=")
+			n, err := strconv.ParseUint(value, 10, 64)
+			if err != nil {
+				continue
+			}
+			switch key {
+			case "rbytes":
+				r += n
+			case "wbytes":
+				w += n
+			}
+		}
+	}
+	return &r, &w
+}
+
+type processSum struct{ cpuUsec, rss, threads uint64 }
+
+// sumProcesses adds up the processes of the cgroup and of all below it. Those that end meanwhile, and those that cannot be
+// seen, are left out.
+func sumProcesses(dir, proc string) processSum {
+	var s processSum
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+				return nil // removed meanwhile
+			}
+			return err
+		}
+		if d.IsDir() {
+			pids, _ := readPids(path)
+			for _, pid := range pids {
+				s.add(proc, pid)
+			}
+		}
+		return nil
+	})
+	return s
+}
+
+// ticksPerSecond is USER_HZ, the unit of times in /proc: 100 on every architecture that Go runs on (sysconf(3), _SC_CLK_TCK).
+const ticksPerSecond = 100
+
+// add reads fields 14, 15, 20 and 24 of /proc/PID/stat (proc_pid_stat(5)): utime, stime, num_threads and rss in pages.
+func (s *processSum) add(proc string, pid int) {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	const utime, stime, threads, rss = 14 - 3, 15 - 3, 20 - 3, 24 - 3
+	if len(fields) <= rss {
+		return
+	}
+	at := func(i int) uint64 {
+		if n := number(fields[i]); n != nil {
+			return *n
+		}
+		return 0
+	}
+	s.cpuUsec += (at(utime) + at(stime)) * (1e6 / ticksPerSecond)
+	s.threads += at(threads)
+	s.rss += at(rss) * uint64(os.Getpagesize())
+}

@@ -1,0 +1,67 @@
+package hostsetup
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+)
+
+// bootStep has OpenRC do this set-up again at each boot: cgroups, the runtime directory, the device and loaded modules do
+// not survive one. OpenRC's service `local` runs the executable /etc/local.d/*.start last of all.
+func bootStep(p *Plan) (Step, error) {
+	e := p.env
+	const step, service = "boot", "local"
+	if e.systemd || !e.exists(hostinfo.OpenRCBooted) || e.Exe == "" {
+		return Step{}, nil
+	}
+	path := "/etc/local.d/rootlessnode-" + e.User + ".start"
+	text := "#!/bin/sh\n" + marker + "exec " + hostinfo.Quote(e.Exe) + " host setup --user " + hostinfo.Quote(e.User) + "\n"
+	const mode = 0o755
+	enabled := func() bool {
+		found, _ := filepath.Glob(e.path("/etc/runlevels/*/" + service))
+		return len(found) > 0
+	}
+	s := Step{
+		Name: step, Title: "have OpenRC repeat this at each boot", Why: "cgroup, runtime directory, device and modules do not survive one",
+		Needed: func() (bool, error) {
+			st, err := os.Stat(e.path(path))
+			return err != nil || st.Mode().Perm() != mode || !e.fileIs(path, text) || !enabled(), nil
+		},
+		Do: func(ctx context.Context) error {
+			if err := e.putFile(path, text); err != nil {
+				return err
+			}
+			p.record.add(step, entry{Files: map[string]string{path: text}})
+			if err := os.Chmod(e.path(path), mode); err != nil || enabled() {
+				return err
+			}
+			return e.Run(ctx, e.LookPath("rc-update"), "add", service, "default")
+		},
+		// The service stays in its runlevel: scripts of others may have come to need it.
+		Undo: func(context.Context) error {
+			_, err := p.removeFiles(step)
+			return err
+		},
+		Commands: append(putCommands(path, text), "chmod 0755 "+hostinfo.Quote(path)),
+	}
+	if !enabled() {
+		s.Commands = append(s.Commands, "rc-update add "+service+" default")
+	}
+	return s, nil
+}
+
+// elogindStep keeps elogind, systemd's logind on its own, from removing /run/user/UID with the account's last session, and
+// from ending its processes where logind.conf says so. Elsewhere without systemd nobody does either.
+func elogindStep(p *Plan) (Step, error) {
+	e := p.env
+	if e.systemd || !hostinfo.Elogind(e.Root) {
+		return Step{}, nil
+	}
+	s := lingerStep(p)
+	s.Why = "without it elogind removes the account's runtime directory at its last logout"
+	mark := filepath.Join(hostinfo.ElogindLingerDir, e.User)
+	s.Needed = func() (bool, error) { return !e.exists(mark), nil }
+	return s, nil
+}
