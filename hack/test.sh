@@ -110,7 +110,7 @@ e2e() {
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
 }
 
-needs="$build_needs $run_needs $e2e_needs ps:procps pasta:passt"
+needs="$build_needs $run_needs $e2e_needs ps:procps pasta:passt systemd-socket-activate:systemd"
 [ -z "$lxc" ] || needs="$needs /usr/libexec/lxc/lxc-user-nic:lxc dnsmasq:dnsmasq-base"
 ensure_packages "$needs"
 ensure_go

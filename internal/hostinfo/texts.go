@@ -66,9 +66,15 @@ func isPlain(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=@,+", r)
 }
 
-// Elogind tells whether elogind, the logind of hosts without systemd, runs: it keeps its seats where systemd's does.
+// Elogind tells whether elogind, the logind of hosts without systemd, runs. It keeps its seats where systemd's does, and a
+// systemd that was tried in a container leaves that directory behind, so the program must be there too.
 func Elogind(root string) bool {
 	_, systemd := os.Stat(filepath.Join(root, SystemdBooted))
 	_, seats := os.Stat(filepath.Join(root, "/run/systemd/seats"))
-	return systemd != nil && seats == nil
+	var programs []string
+	for _, pattern := range []string{"/lib*/elogind/elogind", "/usr/lib*/elogind/elogind"} {
+		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is right
+		programs = append(programs, found...)
+	}
+	return systemd != nil && seats == nil && len(programs) > 0
 }

@@ -257,6 +257,7 @@ func TestOpenRC(t *testing.T) {
 	f := newHost(t, false)
 	f.write("run/openrc/softlevel", "default")
 	f.write("run/systemd/seats/seat0", "")
+	f.write("lib/elogind/elogind", "")
 	got, err := outcomes(f.plan().Run, t)
 	assert.NilError(t, err)
 	for _, want := range []string{"linger: done", "runtime-dir: done", "boot: done"} {
@@ -284,6 +285,16 @@ func TestOpenRC(t *testing.T) {
 	_, err = os.Stat(f.path(script))
 	assert.ErrorIs(t, err, os.ErrNotExist)
 	assert.Assert(t, slices.Contains(f.commands, "loginctl disable-linger dev"), "%v", f.commands)
+}
+
+// A directory that a systemd left behind, tried in a container, is no elogind.
+func TestNoElogind(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, false)
+	f.write("run/systemd/seats/seat0", "")
+	got, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	assert.Assert(t, !strings.Contains(strings.Join(got, " "), "linger"), "%v", got)
 }
 
 // What others need, or changed since, is not taken away.

@@ -256,9 +256,13 @@ func TestChecks(t *testing.T) {
 			"warn: linger is not enabled: logind ends the node with dev's last session\n  sudo loginctl enable-linger dev\n" + setup},
 		{"B5 linger", "linger", func(f *fakeHost) { f.dir("run/systemd/system", 0o755); f.write("var/lib/systemd/linger/dev", "") },
 			"pass: linger is enabled: the node outlives the login\n"},
-		{"no linger, elogind", "linger", func(f *fakeHost) { f.dir("run/systemd/seats", 0o755) },
+		{"no linger, elogind", "linger", func(f *fakeHost) { f.dir("run/systemd/seats", 0o755); f.write("usr/libexec/elogind/elogind", "") },
 			"warn: linger is not enabled: elogind removes the node's sockets with dev's last session\n  sudo loginctl enable-linger dev\n" + setup},
-		{"linger, elogind", "linger", func(f *fakeHost) { f.dir("run/systemd/seats", 0o755); f.write("var/lib/elogind/linger/dev", "") },
+		{"linger, elogind", "linger", func(f *fakeHost) {
+			f.dir("run/systemd/seats", 0o755)
+			f.write("usr/libexec/elogind/elogind", "")
+			f.write("var/lib/elogind/linger/dev", "")
+		},
 			"pass: linger is enabled: the node outlives the login\n"},
 		{"C1 controllers missing", "cgroup", func(f *fakeHost) {
 			f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {

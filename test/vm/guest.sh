@@ -177,6 +177,16 @@ installed() {
 	login "$node images import $tree/busybox.tar && $node kubectl create deployment sleeper --image=rootlessnode.test/busybox:1 -- sleep 3600 &&
 		$node kubectl rollout status deployment/sleeper --timeout=$patience" || return 1
 	login "journalctl --user -u rootlessnode@default --no-pager | tail -n 20"
+	login "journalctl --user -u rootlessnode@default --no-pager -o cat COMPONENT=kubelet" | tee /dev/stderr | grep -q .
+}
+
+# on_demand: systemd listens at the API server's port; the node starts when somebody connects.
+on_demand() {
+	as dev "$node install --on-demand && systemctl --user stop rootlessnode@default" || return 1
+	! as dev "systemctl --user is-active rootlessnode@default" || return 1
+	within 600 "an answer of the node that was woken" as dev "$node kubectl get nodes" || return 1
+	as dev "systemctl --user status rootlessnode@default.socket rootlessnode@default.service --no-pager"
+	as dev "$node install && ! systemctl --user is-active rootlessnode@default.socket"
 }
 
 # busy: seconds of processor time that the host's PID 1 and dev's user manager have used.
@@ -260,6 +270,7 @@ else
 	verdict limits e2e 'TestLimits$'
 	verdict installed installed
 	verdict mounts_cost mounts_cost
+	verdict on_demand on_demand
 	if grep -q ' installed ' "$share/verdicts"; then
 		touch "$rebooted"
 		sync
