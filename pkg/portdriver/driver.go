@@ -27,7 +27,8 @@ import (
 // the error number of bind(2).
 //
 // held are listening sockets that the service manager opened for us (sd_listen_fds(3)). A port at the address of one is not
-// bound but taken over from it: who connects while the port is not there waits in its queue. They stay the caller's.
+// bound but taken over from it: who connects while the port is not there waits in its queue, and while nobody answers in the
+// node for some minutes more. They stay the caller's.
 func New(log io.Writer, stateDir string, keepSources bool, held ...*net.TCPListener) (port.ParentDriver, error) {
 	inner, err := builtin.NewParentDriver(log, stateDir, keepSources, "auto")
 	if err != nil {

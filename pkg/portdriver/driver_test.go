@@ -59,7 +59,12 @@ func run(t *testing.T, held ...*net.TCPListener) (d port.ParentDriver, stop func
 // serve answers each connection to a port of the node's side, which it returns, by f.
 func serve(t *testing.T, f func(c *net.TCPConn)) int {
 	t.Helper()
-	ln, err := net.Listen("tcp4", nodeSide+":0")
+	return serveAt(t, 0, f)
+}
+
+func serveAt(t *testing.T, p int, f func(c *net.TCPConn)) int {
+	t.Helper()
+	ln, err := net.Listen("tcp4", net.JoinHostPort(nodeSide, strconv.Itoa(p)))
 	assert.NilError(t, err)
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -285,17 +290,21 @@ func TestWildcardKeepsToItsFamily(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
-// A socket that somebody else opened is taken over, and its queue keeps who comes while no port is there.
+// A socket that somebody else opened is taken over: its clients wait for the port, and for somebody who answers in the node.
 func TestHeldSocket(t *testing.T) {
 	l, err := net.Listen("tcp4", hostSide+":0")
 	assert.NilError(t, err)
 	defer l.Close()
 	d, _ := run(t, l.(*net.TCPListener))
-	s := spec(l.Addr().(*net.TCPAddr).Port, serve(t, echo))
+	s := spec(l.Addr().(*net.TCPAddr).Port, freePort(t))
 	early := dial(t, s.ParentPort)
 	st := add(t, d, s)
+	another := spec(freePort(t), s.ChildPort)
+	add(t, d, another)
+	_, err = dial(t, another.ParentPort).Read(make([]byte, 1))
+	assert.ErrorIs(t, err, syscall.ECONNRESET) // a port of our own has given up
+	serveAt(t, s.ChildPort, echo)
 	answers(t, early)
-	answers(t, dial(t, s.ParentPort))
 	assert.NilError(t, d.RemovePort(t.Context(), st.ID))
 	ends(t, early)
 	between := dial(t, s.ParentPort)

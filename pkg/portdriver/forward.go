@@ -25,12 +25,15 @@ const (
 	pause    = 5 * time.Millisecond
 	// acceptPause is for a listener that cannot accept, most likely for want of descriptors; who connects waits meanwhile.
 	acceptPause = 100 * time.Millisecond
+	// heldAttempts is for held sockets, whose clients may have started the node by connecting: some minutes.
+	heldAttempts, heldPause = 3000, 100 * time.Millisecond
 )
 
 // forward is one open port.
 type forward struct {
 	ln     net.Listener
 	spec   port.Spec
+	held   bool
 	socket string // of the child's side
 	log    io.Writer
 	ctx    context.Context // of the port; its end ends the connections
@@ -47,15 +50,16 @@ func listen(spec port.Spec, held []*net.TCPListener, socket string, log io.Write
 	address := net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort))
 	var ln net.Listener
 	var err error
-	if i := slices.IndexFunc(held, func(h *net.TCPListener) bool { return h.Addr().String() == address }); i >= 0 {
-		ln, err = again(held[i])
+	own := slices.IndexFunc(held, func(h *net.TCPListener) bool { return h.Addr().String() == address })
+	if own >= 0 {
+		ln, err = again(held[own])
 	} else {
 		ln, err = net.Listen(network, address)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f := &forward{ln: ln, spec: spec, socket: socket, log: log}
+	f := &forward{ln: ln, spec: spec, held: own >= 0, socket: socket, log: log}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.group.Go(f.accept)
 	return f, nil
@@ -124,12 +128,16 @@ func pass(to, from *net.TCPConn) {
 
 // connect asks the child for a connection, several times if need be.
 func (f *forward) connect(client net.Addr) (*net.TCPConn, error) {
+	most, longest := attempts, attempts*pause
+	if f.held {
+		most, longest = heldAttempts, heldPause
+	}
 	for i := 1; ; i++ {
 		c, err := f.ask(client)
-		if err == nil || i == attempts {
+		if err == nil || i == most {
 			return c, err
 		}
-		if !f.wait(time.Duration(i-1) * pause) {
+		if !f.wait(min(time.Duration(i-1)*pause, longest)) {
 			return nil, f.ctx.Err()
 		}
 	}
