@@ -12,6 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
@@ -58,6 +59,12 @@ type app struct {
 	attach  func(string, node.Options) (handle, error)
 	// replace executes another program in this process's place.
 	replace func(path string, argv, env []string) error
+	// mounts are the mount namespaces of a rootful node; exe, unitDir and systemctl, for its units, are found where
+	// they are empty.
+	mounts    mountStore
+	exe       string
+	unitDir   string
+	systemctl func(ctx context.Context, args ...string) ([]byte, error)
 }
 
 func newApp() *app {
@@ -67,6 +74,7 @@ func newApp() *app {
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
 		replace: replaceProcess,
+		mounts:  mountns.New(mountns.Options{}),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -171,7 +172,7 @@ func (s *Store) judge(relations []relation, ns *os.File) (Guarantees, []string, 
 		{1, byReading.HostToInside, byDoing.HostToInside}, {2, byReading.Inside, byDoing.Inside}, {3, byReading.InsideToHost, byDoing.InsideToHost},
 	} {
 		if v.reads && !v.tried {
-			reasons = append(reasons, fmt.Sprintf("%d: the mounts' propagation promises it, but a mount in %s did not arrive", v.number, parentOf(s.dir)))
+			reasons = append(reasons, fmt.Sprintf("%d: the mounts' propagation promises it, but a mount in %s did not arrive", v.number, filepath.Dir(s.dir)))
 		}
 	}
 	return byReading.and(byDoing), reasons, nil

@@ -3,7 +3,6 @@ package mountns
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -92,4 +91,16 @@ func errStale(path, name string) error {
 	return errdefs.WithHint(fmt.Errorf("nothing is pinned at %s: the file is a leftover", path), "rootlessnode mountns create --name "+name)
 }
 
-func parentOf(dir string) string { return filepath.Dir(dir) }
+// Find tells whether a namespace can be entered: nil, ErrNotFound, or what is wrong with its pin. Any user may call it.
+//
+// Runs in: the host's mount namespace or in the named one.
+func (s *Store) Find(name string) error {
+	ns, err := s.openFor(ExecOptions{Name: name})
+	if err == nil && ns != nil {
+		err = ns.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("find mount namespace %s: %w", name, err)
+	}
+	return nil
+}
