@@ -263,7 +263,7 @@ func TestFaultsTogether(t *testing.T) {
 
 	f.props = map[string]string{"User": "kube", "RootDirectory": "/srv", "RestrictNamespaces": "net user", "PrivateTmp": "yes", "ProtectSystem": "full"}
 	_, err = NewPlan(t.Context(), o, []string{"none.service"})
-	for _, want := range []string{"User=kube: only root", "RootDirectory=/srv: a service with a root", "RestrictNamespaces=net user: it forbids"} {
+	for _, want := range []string{"with User=kube: only root", "RootDirectory=/srv: a service with a root", "RestrictNamespaces=net user: it forbids"} {
 		assert.Check(t, is.ErrorContains(err, want))
 	}
 	f.props = map[string]string{"PrivateTmp": "yes", "ProtectSystem": "full", "RestrictNamespaces": "mnt user"}
