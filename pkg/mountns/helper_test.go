@@ -46,11 +46,25 @@ func helper(name string) {
 			_, err = fmt.Fprintf(c, "READY=1 %d\n", os.Getpid())
 		}
 		end(err)
+	case "churn":
+		end(churn(os.Args[1], os.Getenv("TIMES")))
 	case "live": // says so, and lives as long as its input does
 		fmt.Println("alive")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}
 	os.Exit(0)
+}
+
+// churn mounts and unmounts a number of times, and says how often it did.
+func churn(dir, times string) error {
+	n, err := strconv.Atoi(times)
+	for i := 0; err == nil && i < n; i++ {
+		if err = unix.Mount("none", dir, "tmpfs", 0, "size=4k"); err == nil {
+			err = unix.Unmount(dir, 0)
+		}
+	}
+	fmt.Println(n)
+	return err
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
