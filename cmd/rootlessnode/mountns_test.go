@@ -16,6 +16,8 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
+	"github.com/rootlessnode/rootlessnode/pkg/mountview"
+	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
 
 // fakeMounts answers from its fields and notes what it was asked for.
@@ -193,4 +195,26 @@ func TestMountNSDropIn(t *testing.T) {
 	for _, args := range [][]string{{}, {"kubelet", "--name", "A"}, {"kubelet", "--propagation", "x"}} {
 		assert.Equal(t, c.run(append([]string{"mountns", "drop-in"}, args...)...), errdefs.ExitConfig, "%v", args)
 	}
+}
+
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	text := "42 41 254:0 / / rw - ext4 /dev/sda rw\n85 77 0:945 / /var/lib/kubelet/pods/uid/volumes/kubernetes.io~empty-dir/cache rw - tmpfs tmpfs rw\n\n"
+	c := newCLI(t)
+	code := 0
+	c.node.exec = func(r nodeexec.Request) (int, error) {
+		assert.DeepEqual(t, r.Argv, mountview.Command())
+		_, err := r.Stdout.WriteString(text)
+		return code, err
+	}
+	assert.Equal(t, c.run("mounts"), 0)
+	assert.Check(t, is.Contains(c.out.String(), "uid   volume cache   1\n"), c.out.String())
+	assert.Check(t, is.Contains(c.out.String(), "\n\nthe host sees 0 of the "), c.out.String())
+	c.out.Reset()
+	assert.Equal(t, c.run("mounts", "-o", "json"), 0)
+	var v mountview.View
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &v))
+	assert.Check(t, is.Len(v.Mounts, 2))
+	code = 2
+	assert.Equal(t, c.run("mounts"), errdefs.ExitOther)
 }

@@ -90,7 +90,7 @@ of one node, every process of it unprivileged.`,
 		}
 	}
 	add(groupNode, newUp(a), newDown(a), newStatus(a))
-	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a), newPorts(a))
+	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a), newPorts(a), newMounts(a))
 	add(groupLook, newEvents(a), newLogs(a), newCheck(a))
 	add(groupSetup, newConfig(a), newHost(a), newMountNS(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSetup)

@@ -33,7 +33,7 @@ var floors = []struct {
 	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
 	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport",
-		"pkg/mountns", "pkg/mountns/"},
+		"pkg/mountns", "pkg/mountns/", "pkg/mountview"},
 		"mechanisms are strangers to one another"},
 	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
 	{0, []string{"internal/hostinfo", "internal/specfilter", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
