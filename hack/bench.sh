@@ -29,6 +29,7 @@ programs() {
 	# As rootlessnode itself is built (Makefile, LEAN).
 	CGO_ENABLED=0 go build "${flags[@]}" -tags no_gvisortapvsock -o "$1/bench-namespaces" ./test/bench/namespaces
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-ports" ./test/bench/ports
+	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-mounts" ./test/bench/mounts
 	install -m 0755 test/bench/bare.sh "$1/bare.sh"
 }
 

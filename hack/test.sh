@@ -70,7 +70,7 @@ as_account() {
 unit_as_user() {
 	prepare_account
 	local pkg dir name failed=0
-	for pkg in cgroupv2 copyup supervisor nodeexec parent node child status preflight hostsetup; do
+	for pkg in cgroupv2 copyup supervisor nodeexec parent node child status preflight hostsetup mountns; do
 		dir=pkg/$pkg
 		ls "$dir"/*_test.go >/dev/null 2>&1 || continue
 		name=$stage/unit/$dir

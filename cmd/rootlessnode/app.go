@@ -12,6 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
@@ -59,8 +60,14 @@ type app struct {
 	attach  func(string, node.Options) (handle, error)
 	// replace executes another program in this process's place.
 	replace func(path string, argv, env []string) error
-	// systemctl talks to the account's systemd user manager.
-	systemctl func(ctx context.Context, args ...string) (string, error)
+	// userSystemctl talks to the account's systemd user manager.
+	userSystemctl func(ctx context.Context, args ...string) (string, error)
+	// mounts are the mount namespaces of a rootful node; exe, unitDir and systemctl, for its units, are found where
+	// they are empty.
+	mounts    mountStore
+	exe       string
+	unitDir   string
+	systemctl func(ctx context.Context, args ...string) ([]byte, error)
 }
 
 func newApp() *app {
@@ -69,7 +76,8 @@ func newApp() *app {
 		env: os.Getenv, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
-		replace: replaceProcess, systemctl: userunit.Systemctl,
+		replace: replaceProcess, userSystemctl: userunit.Systemctl,
+		mounts: mountns.New(mountns.Options{}),
 	}
 }
 

@@ -73,7 +73,7 @@ func TestRootIsRefused(t *testing.T) {
 	c.uid, c.inUserNS = 0, func() bool { return true }
 	assert.Equal(t, c.run("up"), errdefs.ExitPreflight)
 	assert.Assert(t, is.Contains(c.err.String(), "uid 0 is root here too, that of another user namespace"))
-	for _, args := range [][]string{{"version"}, {"config", "default"}, {"completion", "bash"}, {"help"}, {"up", "--help"}, {"check"}, {"host"}, {}} {
+	for _, args := range [][]string{{"version"}, {"config", "default"}, {"completion", "bash"}, {"help"}, {"up", "--help"}, {"check"}, {"host"}, {"mountns"}, {"mountns", "drop-in", "--help"}, {}} {
 		c := newCLI(t)
 		c.uid = 0
 		assert.Check(t, is.Equal(c.run(args...), 0), "%v: %s", args, c.err.String())

@@ -79,7 +79,7 @@ func (a *app) installer() (*userunit.Installer, error) {
 		}
 		home = filepath.Join(dir, ".config")
 	}
-	return userunit.New(userunit.Options{Exe: exe, ConfigHome: home, Run: a.systemctl})
+	return userunit.New(userunit.Options{Exe: exe, ConfigHome: home, Run: a.userSystemctl})
 }
 
 func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand bool) error {
@@ -153,7 +153,7 @@ func (a *app) notBeside(ctx context.Context, n handle) error {
 	if s.State == status.NodeStopped || s.State == status.NodeFailed {
 		return nil
 	}
-	if _, err := a.systemctl(ctx, "is-active", "--quiet", userunit.Instance(a.name)); err == nil {
+	if _, err := a.userSystemctl(ctx, "is-active", "--quiet", userunit.Instance(a.name)); err == nil {
 		return nil
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("node %q runs already, and not as a service", a.name)),

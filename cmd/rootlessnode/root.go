@@ -11,6 +11,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
@@ -38,6 +39,10 @@ func run(a *app, args []string) int {
 	var start *nodeexec.StartError
 	if errors.As(err, &start) {
 		return start.Code
+	}
+	var here *mountns.StartError
+	if errors.As(err, &here) {
+		return here.Code
 	}
 	return errdefs.ExitCode(err)
 }
@@ -85,9 +90,9 @@ of one node, every process of it unprivileged.`,
 		}
 	}
 	add(groupNode, newUp(a), newDown(a), newStatus(a))
-	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a), newPorts(a))
+	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a), newPorts(a), newMounts(a))
 	add(groupLook, newTop(a), newEvents(a), newLogs(a), newCheck(a))
-	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newHost(a), newVersion(a))
+	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newHost(a), newMountNS(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
 	allowGenerated(root)

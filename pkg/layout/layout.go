@@ -181,6 +181,9 @@ const (
 	InsideRegistryConf = "/etc/containerd/certs.d"
 )
 
+// MountNSDir holds the pins of mount namespaces of a rootful node, each a private mount's file; on the host, root's.
+const MountNSDir = "/run/rootlessnode/mountns"
+
 // SocketPathMax is the longest path that bind(2) takes for a unix socket: sun_path is 108 bytes with its NUL (unix(7)).
 const SocketPathMax = 107
 

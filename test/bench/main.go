@@ -26,15 +26,16 @@ const (
 	partMemory     = "memory"
 	partThroughput = "throughput"
 	partPorts      = "ports"
+	partMounts     = "mounts"
 )
 
 type options struct {
-	bin, rootlesskit, namespaces, empty, script, ports string
-	out, work, name                                    string
-	port                                               int
-	parts                                              string
-	pairs, nsPairs, execPairs                          int
-	rest, limit, quiet                                 time.Duration
+	bin, rootlesskit, namespaces, empty, script, ports, mounts string
+	out, work, name                                            string
+	port                                                       int
+	parts                                                      string
+	pairs, nsPairs, execPairs                                  int
+	rest, limit, quiet                                         time.Duration
 }
 
 func main() {
@@ -86,12 +87,13 @@ func parse() (options, error) {
 	flag.StringVar(&o.namespaces, "namespaces", beside("bench-namespaces"), "our parent and child with nothing inside (test/bench/namespaces)")
 	flag.StringVar(&o.empty, "empty", beside("bench-empty"), "a Go program that does nothing (test/bench/empty)")
 	flag.StringVar(&o.ports, "ports", beside("bench-ports"), "the measuring of ports (test/bench/ports)")
+	flag.StringVar(&o.mounts, "mounts", beside("bench-mounts"), "the measuring of mounts (test/bench/mounts)")
 	flag.StringVar(&o.script, "script", beside("bare.sh"), "the bare script")
 	flag.StringVar(&o.out, "out", "_out/bench", "directory for the JSON files")
 	flag.StringVar(&o.work, "work", filepath.Join(home, ".rootlessnode-bench"), "directory for the nodes' data; made, and removed in the end")
 	flag.StringVar(&o.name, "name", "bench", "name of our node")
 	flag.IntVar(&o.port, "port", 16443, "port of the host for the API server, on both sides")
-	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partThroughput, partReady}, ","), "what to measure; "+partPorts+" needs no node")
+	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partThroughput, partReady}, ","), "what to measure; "+partPorts+" and "+partMounts+" need no node")
 	flag.IntVar(&o.pairs, "pairs", 5, "pairs of starts, of a new cluster and of an existing one")
 	flag.IntVar(&o.nsPairs, "namespace-pairs", 20, "pairs of namespaces")
 	flag.IntVar(&o.execPairs, "exec-pairs", 100, "pairs of exec and nsenter")

@@ -22,12 +22,8 @@ type bench struct {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.wants(partPorts) {
-		cmd := exec.CommandContext(ctx, o.ports)
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		if err := cmd.Run(); err != nil || o.parts == partPorts {
-			return err
-		}
+	if done, err := o.withoutNode(ctx); err != nil || done {
+		return err
 	}
 	for _, p := range []string{o.bin, o.rootlesskit, o.namespaces, o.empty, o.script} {
 		if _, err := os.Stat(p); err != nil {
@@ -50,6 +46,32 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	return b.measure(ctx)
+}
+
+// withoutNode runs the parts that are programs of their own, and tells whether nothing else is wanted.
+func (o options) withoutNode(ctx context.Context) (done bool, err error) {
+	others := 0
+	for part := range strings.SplitSeq(o.parts, ",") {
+		var argv []string
+		switch part {
+		case partPorts:
+			argv = []string{o.ports}
+		case partMounts:
+			if err := os.MkdirAll(o.out, 0o755); err != nil {
+				return false, err
+			}
+			argv = []string{o.mounts, "-json", filepath.Join(o.out, partMounts+".json")}
+		default:
+			others++
+			continue
+		}
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return false, fmt.Errorf("%s: %w", part, err)
+		}
+	}
+	return others == 0, nil
 }
 
 // measure runs the parts. One start of ours comes first: it warms the page cache for both sides, shows with which

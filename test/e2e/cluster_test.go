@@ -155,6 +155,12 @@ func (n *testNode) use(nodePort int) {
 		assert.Equal(n.t, code, 7)
 	})
 	sub("top shows kubelet and pod", func(n *testNode) { n.measured() })
+	sub("mounts are told by owner, and hidden from the host", func(n *testNode) {
+		got := n.run(podLimit, "mounts")
+		for _, want := range []string{"default/web", "container helper", "volume kube-api-access-", "the host sees 0 of the "} {
+			assert.Check(n.t, cmp.Contains(got, want))
+		}
+	})
 	sub("status tells what is not enforced", func(n *testNode) {
 		s := n.status()
 		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/mountns"
+)
+
+func (a *app) showCreated(c *mountns.Created) {
+	if a.output == "json" {
+		a.printJSON(a.out, c)
+		return
+	}
+	what := "is made"
+	if c.Reused {
+		what = "is there already"
+	}
+	a.printf("mount namespace %s %s, pinned to %s\n", c.Name, what, c.Pin)
+	a.showGuarantees(c.Guarantees, c.Reasons)
+}
+
+// guaranteeWords say what each guarantee is.
+var guaranteeWords = [...]string{
+	"host mounts reach runtime, kubelet and HostToContainer volumes",
+	"mounts of runtime, kubelet and Bidirectional volumes reach each other",
+	"the host sees those mounts",
+}
+
+func (a *app) showGuarantees(g mountns.Guarantees, reasons []string) {
+	for i, holds := range []bool{g.HostToInside, g.Inside, g.InsideToHost} {
+		word := "no "
+		if holds {
+			word = "yes"
+		}
+		a.printf("  %d %s   %s\n", i+1, word, guaranteeWords[i])
+		for _, r := range reasons {
+			if text, ok := strings.CutPrefix(r, fmt.Sprintf("%d: ", i+1)); ok {
+				a.printf("          because %s\n", text)
+			}
+		}
+	}
+}
+
+func (a *app) showNamespaces(all []mountns.Namespace) {
+	if a.output == "json" {
+		a.printJSON(a.out, all)
+		return
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(w, "NAME\tPROPAGATION\tPROCESSES\tID\tPIN")
+	for _, n := range all {
+		if n.Fault != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\t\t%s\t%s\n", n.Name, orDash(string(n.Propagation)), orDash(n.ID), n.Pin+": "+n.Fault)
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", n.Name, n.Propagation, n.Processes, n.ID, n.Pin)
+	}
+	_ = w.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// showMountStatus shows st, and ends with code 4 when a daemon is outside.
+func (a *app) showMountStatus(st *mountns.Status, stale []string) error {
+	if a.output == "json" {
+		a.printJSON(a.out, struct {
+			*mountns.Status
+			StaleDropIns []string `json:"staleDropIns,omitempty"`
+		}{st, stale})
+		if st.Err() != nil {
+			return exitCode(errdefs.ExitComponent) // the object says why
+		}
+		return nil
+	}
+	a.printf("namespace    %s   %s   %s\npin          %s\nguarantees\n", st.Name, st.Propagation, st.ID, st.Pin)
+	a.showGuarantees(st.Guarantees, st.Reasons)
+	a.printf("inside       %d processes\n", len(st.Members))
+	for _, p := range st.Members {
+		if p.Daemon != "" {
+			a.printf("  %-10s   pid %d\n", p.Daemon, p.PID)
+		}
+	}
+	if len(st.Outside) > 0 {
+		a.printf("outside\n")
+	}
+	for _, p := range st.Outside {
+		a.printf("  %-10s   pid %d   %s\n", p.Daemon, p.PID, p.Namespace)
+	}
+	for _, s := range stale {
+		a.printf("drop-in      %s\n", s)
+	}
+	return st.Err()
+}

@@ -1,0 +1,317 @@
+// Package dropin writes the systemd units that run kubelet and container runtime in a mount namespace of pkg/mountns: one
+// unit that makes the namespace, and for each service a drop-in that puts "rootlessnode mountns exec" before its command.
+//
+// The command is what systemd resolves from the unit and all its drop-ins, word for word as it is written, so that
+// quotes, specifiers and variables are read by systemd as before; everything else of the service stays its own. The
+// drop-in is a copy: when a package changes the service's command, it has to be written again (Stale tells).
+//
+// Runs in: the host's mount namespace, as root. It asks systemctl, writes below one directory, and neither starts nor
+// stops anything.
+package dropin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// DefaultDir is where an administrator's units are (systemd.unit(5)).
+const DefaultDir = "/etc/systemd/system"
+
+// FileName is that of each drop-in. It is late in the order, for the last ExecStart counts.
+const FileName = "zz-rootlessnode-mountns.conf"
+
+// Options say what services are to be run in. Name and Exe are required.
+type Options struct {
+	// Name is the mount namespace; CreateArgs are further arguments of "mountns create".
+	Name       string
+	CreateArgs []string
+	// Exe is the absolute path of the rootlessnode program.
+	Exe string
+	// Dir is where units are written; empty: DefaultDir.
+	Dir string
+	// Systemctl runs systemctl with arguments and returns its output; nil: the one on PATH.
+	Systemctl func(ctx context.Context, args ...string) ([]byte, error)
+}
+
+// File is one that is to be written.
+type File struct {
+	Path string `json:"path"`
+	Text string `json:"text"`
+}
+
+// Plan is what is to be written, and what to know before.
+type Plan struct {
+	Files []File `json:"files"`
+	// Notes are settings of the services that have no effect in a shared mount namespace.
+	Notes []string `json:"notes,omitempty"`
+
+	o Options
+}
+
+// UnitName is that of the unit which makes the namespace.
+func UnitName(namespace string) string { return "rootlessnode-mountns-" + namespace + ".service" }
+
+func (o Options) withDefaults() Options {
+	if o.Dir == "" {
+		o.Dir = DefaultDir
+	}
+	if o.Systemctl == nil {
+		o.Systemctl = systemctl
+	}
+	return o
+}
+
+func systemctl(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"--no-pager"}, args...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	if err != nil {
+		err = errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("systemctl %s: %w", args[0], err))
+		return nil, errdefs.WithHint(err, "drop-ins are for hosts that systemd has booted; elsewhere put rootlessnode mountns exec before the command by hand")
+	}
+	return out, nil
+}
+
+// NewPlan asks systemd for the units and works out their drop-ins. Nothing is written. All faults of all units come
+// together.
+func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
+	o = o.withDefaults()
+	p := &Plan{o: o, Files: []File{{filepath.Join(o.Dir, UnitName(o.Name)), o.unitText()}}}
+	var errs []error
+	for _, name := range units {
+		f, notes, err := o.plan(ctx, name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("drop-in for %s: %w", name, err))
+			continue
+		}
+		if !slices.ContainsFunc(p.Files, func(have File) bool { return have.Path == f.Path }) { // several names of one
+			p.Files, p.Notes = append(p.Files, f), append(p.Notes, notes...)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (o Options) plan(ctx context.Context, name string) (File, []string, error) {
+	u, err := o.load(ctx, name)
+	if err != nil {
+		return File{}, nil, err
+	}
+	notes, err := u.check()
+	if err != nil {
+		return File{}, nil, err
+	}
+	dir := filepath.Join(o.Dir, u.id+".d")
+	text, err := o.dropInText(u, dir)
+	return File{filepath.Join(dir, FileName), text}, notes, err
+}
+
+const header = "# Written by \"rootlessnode mountns drop-in\"; \"rootlessnode mountns drop-in remove\" takes it back.\n"
+
+// madeDir is in a drop-in whose directory was made for it.
+const madeDir = "# The directory was made with it.\n"
+
+func (o Options) unitText() string {
+	args := append([]string{"mountns", "create", "--name", o.Name}, o.CreateArgs...)
+	return header + `[Unit]
+Description=Mount namespace ` + o.Name + ` of the kubelet and the container runtime
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=` + quoteProgram(o.Exe) + " " + strings.Join(args, " ") + "\n"
+}
+
+func (o Options) dropInText(u *unit, dir string) (string, error) {
+	text := header
+	own, err := os.ReadFile(filepath.Join(dir, FileName))
+	if _, statErr := os.Stat(dir); os.IsNotExist(statErr) || err == nil && strings.Contains(string(own), madeDir) {
+		text += madeDir
+	}
+	lines, err := o.execStart(u)
+	if err != nil {
+		return "", err
+	}
+	text += "[Unit]\nRequires=" + UnitName(o.Name) + "\nAfter=" + UnitName(o.Name) + "\n\n[Service]\nExecStart=\n"
+	return text + strings.Join(lines, ""), nil
+}
+
+// execStart wraps every command of the unit.
+func (o Options) execStart(u *unit) ([]string, error) {
+	var lines []string
+	var errs []error
+	arguments := "mountns exec --name " + o.Name
+	if u.props["IgnoreSIGPIPE"] == "yes" {
+		arguments += " --ignore-sigpipe"
+	}
+	for _, value := range merged(u.texts, "ExecStart") {
+		commands, err := splitCommands(value)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, c := range commands {
+			lines = append(lines, "ExecStart="+c.wrap(quoteProgram(o.Exe), arguments)+"\n")
+		}
+	}
+	if len(lines) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("the unit has no ExecStart"))
+	}
+	return lines, errdefs.Class(errdefs.ErrConfig, errors.Join(errs...))
+}
+
+// Apply writes the files that are not there as they should be, and has systemd read its units again. It returns the
+// paths of what was written. The services go on as they are until they are restarted.
+func (p *Plan) Apply(ctx context.Context) ([]string, error) {
+	var written []string
+	for _, f := range p.Files {
+		if have, err := os.ReadFile(f.Path); err == nil && string(have) == f.Text {
+			continue
+		}
+		if err := writeFile(f); err != nil {
+			return written, errdefs.Class(errdefs.ErrPreflight, err)
+		}
+		written = append(written, f.Path)
+	}
+	if len(written) == 0 {
+		return nil, nil
+	}
+	_, err := p.o.Systemctl(ctx, "daemon-reload")
+	return written, err
+}
+
+// writeFile replaces a file as a whole: systemd may read it at any time.
+func writeFile(f File) error {
+	dir := filepath.Dir(f.Path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".rootlessnode-")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.WriteString(f.Text)
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), f.Path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	return nil
+}
+
+// Remove takes back what Apply wrote for the units, or for every unit of the namespace where none is named, and the
+// namespace's own unit with the last of them. It returns the paths of what it removed. Files of others are left.
+func Remove(ctx context.Context, o Options, units []string) ([]string, error) {
+	o = o.withDefaults()
+	all, err := o.dropIns()
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, name := range units {
+		id, err := o.id(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if _, there := all[id]; !there {
+			return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s has no drop-in for mount namespace %s", id, o.Name))
+		}
+		ids = append(ids, id)
+	}
+	removed, err := o.remove(all, ids)
+	if len(removed) > 0 {
+		_, reloadErr := o.Systemctl(ctx, "daemon-reload")
+		err = errors.Join(err, reloadErr)
+	}
+	return removed, err
+}
+
+// remove deletes the drop-ins of ids, all where there are none, and the namespace's unit if none is left.
+func (o Options) remove(all map[string]string, ids []string) (removed []string, err error) {
+	left := len(all)
+	for _, id := range sortedKeys(all) {
+		if len(ids) > 0 && !slices.Contains(ids, id) {
+			continue
+		}
+		path := filepath.Join(o.Dir, id+".d", FileName)
+		if err := os.Remove(path); err != nil {
+			return removed, errdefs.Class(errdefs.ErrPreflight, err)
+		}
+		removed = append(removed, path)
+		if left--; strings.Contains(all[id], madeDir) {
+			_ = os.Remove(filepath.Dir(path)) // others may have put something in since
+		}
+	}
+	path := filepath.Join(o.Dir, UnitName(o.Name))
+	if text, err := os.ReadFile(path); left > 0 || err != nil || !strings.HasPrefix(string(text), header) {
+		return removed, nil
+	}
+	if err := os.Remove(path); err != nil {
+		return removed, errdefs.Class(errdefs.ErrPreflight, err)
+	}
+	return append(removed, path), nil
+}
+
+// dropIns are the texts of our drop-ins for the namespace, by the unit's name.
+func (o Options) dropIns() (map[string]string, error) {
+	paths, err := filepath.Glob(filepath.Join(o.Dir, "*.d", FileName))
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, errdefs.Class(errdefs.ErrPreflight, err)
+		}
+		if strings.HasPrefix(string(text), header) && strings.Contains(string(text), "\nRequires="+UnitName(o.Name)+"\n") {
+			all[strings.TrimSuffix(filepath.Base(filepath.Dir(path)), ".d")] = string(text)
+		}
+	}
+	return all, nil
+}
+
+// Stale names the units whose drop-in is not what would be written today, with the reason: their own command has
+// changed, or they cannot be asked for.
+func Stale(ctx context.Context, o Options) ([]string, error) {
+	o = o.withDefaults()
+	all, err := o.dropIns()
+	if err != nil {
+		return nil, err
+	}
+	var stale []string
+	for _, id := range sortedKeys(all) {
+		f, _, err := o.plan(ctx, id)
+		switch {
+		case err != nil:
+			stale = append(stale, fmt.Sprintf("%s: %v", id, err))
+		case f.Text != all[id]:
+			stale = append(stale, id+": its command has changed since the drop-in was written")
+		}
+	}
+	return stale, nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

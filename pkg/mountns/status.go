@@ -1,0 +1,106 @@
+package mountns
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// Status is a namespace with what it promises and who lives in it.
+type Status struct {
+	Namespace
+	// Guarantees hold both by the mounts' propagation and by trying; Reasons say why others do not.
+	Guarantees Guarantees `json:"guarantees"`
+	Reasons    []string   `json:"reasons,omitempty"`
+	// Members are the processes that live in it.
+	Members []Process `json:"members"`
+	// Outside are the kubelets and runtimes of this host that do not.
+	Outside []Process `json:"outside"`
+}
+
+// Err is an error of class errdefs.ErrComponent that names every kubelet and runtime outside; nil if there is none.
+func (st *Status) Err() error {
+	var errs []error
+	for _, p := range st.Outside {
+		errs = append(errs, fmt.Errorf("%s (pid %d) is not in mount namespace %s: it lives in %s", p.Daemon, p.PID, st.Name, p.Namespace))
+	}
+	err := errdefs.Class(errdefs.ErrComponent, errors.Join(errs...))
+	return errdefs.WithHint(err, "rootlessnode mountns drop-in --name "+st.Name+" UNIT   # of what runs outside\nsystemctl restart UNIT")
+}
+
+// Status looks at a namespace: what its mounts promise, by reading and by doing, and which processes live in it. That a
+// daemon is outside is told by Err.
+//
+// Runs in: the host's mount and pid namespace, as root.
+func (s *Store) Status(name string) (*Status, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	st, err := s.status(name)
+	if err != nil {
+		return nil, fmt.Errorf("status of mount namespace %s: %w", name, err)
+	}
+	return st, nil
+}
+
+func (s *Store) status(name string) (*Status, error) {
+	ns, state, err := s.openPin(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case state == absent:
+		return nil, notFound(name)
+	case state == own:
+		return nil, errInside(name)
+	case state == stale:
+		return nil, errStale(s.Pin(name), name)
+	}
+	defer ns.Close()
+	if err := s.stacked(name); err != nil {
+		return nil, err
+	}
+	host, inside, err := mountsIn(ns)
+	if err != nil {
+		return nil, err
+	}
+	relations := s.relate(host, inside)
+	if len(relations) == 0 {
+		return nil, errors.New("no mount of it is known on the host")
+	}
+	st := &Status{}
+	if st.Guarantees, st.Reasons, err = s.judge(relations, ns); err != nil {
+		return nil, err
+	}
+	if st.Namespace, err = s.describe(name, ns, relations[0].propagation()); err != nil {
+		return nil, err
+	}
+	id, err := idOf(fdPath(ns))
+	if err != nil {
+		return nil, err
+	}
+	if st.Members, err = processesIn(id); err != nil {
+		return nil, err
+	}
+	st.Processes = len(st.Members)
+	st.Outside, err = daemonsOutside(id)
+	return st, err
+}
+
+func errStale(path, name string) error {
+	return errdefs.WithHint(fmt.Errorf("nothing is pinned at %s: the file is a leftover", path), "rootlessnode mountns create --name "+name)
+}
+
+// Find tells whether a namespace can be entered: nil, ErrNotFound, or what is wrong with its pin. Any user may call it.
+//
+// Runs in: the host's mount namespace or in the named one.
+func (s *Store) Find(name string) error {
+	ns, err := s.openFor(ExecOptions{Name: name})
+	if err == nil && ns != nil {
+		err = ns.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("find mount namespace %s: %w", name, err)
+	}
+	return nil
+}

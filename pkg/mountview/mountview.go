@@ -1,0 +1,254 @@
+// Package mountview tells what is mounted inside a rootless node, whose it is, and what of it the host sees.
+//
+// It is pure but for Host, which reads the caller's mounts. What is inside is printed there by Command and read by Parse.
+//
+// Runs in: parent (Parse, Host); Command is run in child.
+package mountview
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// Kind is what a mount belongs to.
+type Kind string
+
+// Kinds, in the order in which they are listed.
+const (
+	// KindHost: a mount of the host that came in.
+	KindHost Kind = "host"
+	// KindNode: made by the node itself, before any pod: file systems of its own, copied-up directories, binds of its data.
+	KindNode Kind = "node"
+	// KindPod: made for a pod by the kubelet or the runtime, or by the pod.
+	KindPod Kind = "pod"
+)
+
+var kinds = []Kind{KindHost, KindNode, KindPod}
+
+// Mount is one mount inside.
+type Mount struct {
+	Path   string `json:"path"`
+	FSType string `json:"fsType"`
+	Kind   Kind   `json:"kind"`
+	// Pod is NAMESPACE/NAME; the pod's uid or the container's id where no container tells the name.
+	Pod string `json:"pod,omitempty"`
+	// What it is of its owner: "volume NAME", "container NAME", "network", "shm", or for the node's own "copy-up", "data".
+	What string `json:"what,omitempty"`
+	// HostSees: the host has the same file system at the same place. Of a mount that is not the host's it should not.
+	HostSees bool `json:"hostSees"`
+}
+
+// Group is how many mounts belong to one owner.
+type Group struct {
+	Kind   Kind   `json:"kind"`
+	Pod    string `json:"pod,omitempty"`
+	What   string `json:"what,omitempty"`
+	Mounts int    `json:"mounts"`
+}
+
+// View is all that is mounted inside.
+type View struct {
+	Groups []Group `json:"groups"`
+	// Own is how many mounts inside are not the host's, HostSees how many of those the host sees.
+	Own      int     `json:"own"`
+	HostSees int     `json:"hostSees"`
+	Mounts   []Mount `json:"mounts"`
+}
+
+// Directories of containerd below its state directory, as of containerd 2.
+const (
+	tasksDir     = layout.InsideContainerdRun + "/io.containerd.runtime.v2.task/k8s.io"
+	sandboxesDir = layout.InsideContainerdRun + "/io.containerd.grpc.v1.cri/sandboxes"
+	podsDir      = layout.InsideKubelet + "/pods"
+)
+
+// Command is what prints, inside, what Parse reads: the mounts, an empty line, and for each container its id and its OCI
+// configuration, whose annotations name its pod.
+func Command() []string {
+	return []string{"/bin/sh", "-c", `cat /proc/self/mountinfo && echo && cd "$1" 2>/dev/null || exit 0
+for f in */config.json; do [ ! -e "$f" ] || { printf '%s ' "${f%/*}"; tr -d '\n' <"$f"; echo; }; done`, "sh", tasksDir}
+}
+
+// container is what the OCI configuration of one tells.
+type container struct {
+	Annotations map[string]string `json:"annotations"`
+	Linux       struct {
+		Namespaces []struct{ Type, Path string } `json:"namespaces"`
+	} `json:"linux"`
+}
+
+// Annotations that containerd's CRI writes.
+const (
+	podName, podNamespace, podUID = "io.kubernetes.cri.sandbox-name", "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-uid"
+	containerName, sandboxID      = "io.kubernetes.cri.container-name", "io.kubernetes.cri.sandbox-id"
+)
+
+func (c container) pod() string { return c.Annotations[podNamespace] + "/" + c.Annotations[podName] }
+
+// names are what the containers tell.
+type names struct {
+	pods       map[string]string // by uid, sandbox id, container id and network path
+	containers map[string]string // by container id
+}
+
+// Parse reads what Command printed, and compares with the host's mounts.
+func Parse(text []byte, host []*mountinfo.Info) (*View, error) {
+	mounts, rest, ok := bytes.Cut(text, []byte("\n\n"))
+	if !ok {
+		return nil, errors.New("read the node's mounts: the list breaks off")
+	}
+	inside, err := mountinfo.GetMountsFromReader(bytes.NewReader(mounts), nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the node's mounts: %w", err)
+	}
+	n, err := readNames(string(rest))
+	if err != nil {
+		return nil, err
+	}
+	onHost := map[place]bool{}
+	for _, m := range host {
+		onHost[placeOf(m)] = true
+	}
+	v := &View{Mounts: []Mount{}}
+	for _, m := range inside {
+		v.add(n.describe(m, onHost[placeOf(m)]))
+	}
+	v.group()
+	return v, nil
+}
+
+// Host are the mounts of the calling process.
+func Host() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
+
+// place tells whether two mount namespaces show the same at one path.
+type place struct {
+	major, minor int
+	root, point  string
+}
+
+func placeOf(m *mountinfo.Info) place { return place{m.Major, m.Minor, m.Root, m.Mountpoint} }
+
+func readNames(text string) (names, error) {
+	n := names{map[string]string{}, map[string]string{}}
+	for line := range strings.Lines(text) {
+		id, spec, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue // a container whose directory was just made, or is going
+		}
+		var c container
+		if err := json.Unmarshal([]byte(spec), &c); err != nil {
+			return n, fmt.Errorf("read the configuration of container %s: %w", id, err)
+		}
+		if c.Annotations[podName] == "" {
+			continue // not of the CRI
+		}
+		for _, key := range []string{id, c.Annotations[podUID], c.Annotations[sandboxID]} {
+			n.pods[key] = c.pod()
+		}
+		for _, ns := range c.Linux.Namespaces {
+			if ns.Type == "network" && ns.Path != "" {
+				n.pods[ns.Path] = c.pod()
+			}
+		}
+		n.containers[id] = c.Annotations[containerName]
+	}
+	return n, nil
+}
+
+// pod is the name that a uid, id or path stands for, or that itself.
+func (n names) pod(key string) string { return cmp.Or(n.pods[key], path.Base(key)) }
+
+func (n names) describe(info *mountinfo.Info, onHost bool) Mount {
+	m := Mount{Path: info.Mountpoint, FSType: info.FSType, HostSees: onHost}
+	if f, ok := below(info.Mountpoint, podsDir); ok {
+		m.Kind, m.Pod, m.What = KindPod, n.pod(f[0]), volumeOf(f[1:])
+		return m
+	}
+	if f, ok := below(info.Mountpoint, tasksDir); ok {
+		m.Kind, m.Pod, m.What = KindPod, n.pod(f[0]), "container "+cmp.Or(n.containers[f[0]], "(sandbox)")
+		return m
+	}
+	if f, ok := below(info.Mountpoint, sandboxesDir); ok {
+		m.Kind, m.Pod, m.What = KindPod, n.pod(f[0]), path.Base(info.Mountpoint)
+		return m
+	}
+	switch {
+	case info.FSType == "nsfs" && strings.HasPrefix(info.Root, "net:"):
+		m.Kind, m.Pod, m.What = KindPod, n.pod(info.Mountpoint), "network"
+	case onHost:
+		m.Kind = KindHost
+	default:
+		m.Kind, m.What = KindNode, nodeMount(info)
+	}
+	return m
+}
+
+// below splits what follows dir in a path.
+func below(name, dir string) (fields []string, ok bool) {
+	rest, ok := strings.CutPrefix(name, dir+"/")
+	return strings.Split(rest, "/"), ok
+}
+
+// volumeOf reads what follows a pod's uid: volumes/PLUGIN/NAME/… or volume-subpaths/NAME/CONTAINER/N.
+func volumeOf(f []string) string {
+	const plugin, name, subName = 1, 2, 1
+	switch {
+	case len(f) > name && f[0] == "volumes" && f[plugin] == "kubernetes.io~csi":
+		return "volume " + f[name] + " (CSI)"
+	case len(f) > name && f[0] == "volumes":
+		return "volume " + f[name]
+	case len(f) > subName && f[0] == "volume-subpaths":
+		return "volume " + f[subName] + " (subPath)"
+	}
+	return path.Join(f...)
+}
+
+// nodeMount tells the node's binds and copied-up directories from the file systems that it made.
+func nodeMount(info *mountinfo.Info) string {
+	if strings.HasPrefix(path.Base(info.Mountpoint), ".ro") {
+		return "copy-up"
+	}
+	for _, b := range layout.NewData("").Binds() {
+		if info.Mountpoint == b.Inside {
+			return "data"
+		}
+	}
+	return info.FSType
+}
+
+func (v *View) add(m Mount) {
+	v.Mounts = append(v.Mounts, m)
+	if m.Kind == KindHost {
+		return
+	}
+	v.Own++
+	if m.HostSees {
+		v.HostSees++
+	}
+}
+
+// group counts by owner, in the order of kinds and names.
+func (v *View) group() {
+	count := map[Group]int{}
+	for _, m := range v.Mounts {
+		count[Group{Kind: m.Kind, Pod: m.Pod, What: m.What}]++
+	}
+	v.Groups = []Group{}
+	for g, n := range count {
+		g.Mounts = n
+		v.Groups = append(v.Groups, g)
+	}
+	slices.SortFunc(v.Groups, func(a, b Group) int {
+		return cmp.Or(slices.Index(kinds, a.Kind)-slices.Index(kinds, b.Kind), strings.Compare(a.Pod, b.Pod), strings.Compare(a.What, b.What))
+	})
+}
