@@ -15,7 +15,7 @@ verdict() {
 	local name=$1 began=$SECONDS result=ok
 	shift
 	if grep -q . "$share/wanted" && ! grep -qx "$name" "$share/wanted"; then return; fi
-	"$@" >"$share/$name.log" 2>&1 || result="not ok"
+	"$@" >>"$share/$name.log" 2>&1 || result="not ok"
 	echo "$result $name ($((SECONDS - began)) s)" | tee -a "$share/verdicts" >/dev/ttyS1
 	[ "$result" = ok ] || { echo "--- $name"; cat "$share/$name.log"; }
 	sync
@@ -139,9 +139,9 @@ bounded() {
 	cgroup=$(find "$own" -name memory.max -path '*kubepods*' -exec grep -lx 67108864 {} + | xargs -rn1 dirname)
 	echo "limits:" && for leaf in $cgroup; do grep . "$leaf"/{cpu,memory}.max; done
 	for leaf in $cgroup; do cat "$leaf/cpu.max"; done | grep -qx '20000 100000' || return 1
-	as "$user" "$node kubectl get pod greedy -o jsonpath='{..reason}'" | tee /dev/stderr | grep -q OOMKilled || return 1
-	as "$user" "$node status" | tee /dev/stderr | grep -q Ready || return 1
-	as "$user" "$node kubectl get nodes --no-headers" | tee /dev/stderr | grep -qw Ready || return 1
+	as "$user" "$node kubectl get pod greedy -o jsonpath='{..reason}'" | tee -a /dev/stderr | grep -q OOMKilled || return 1
+	as "$user" "$node status" | tee -a /dev/stderr | grep -q Ready || return 1
+	as "$user" "$node kubectl get nodes --no-headers" | tee -a /dev/stderr | grep -qw Ready || return 1
 	as "$user" "$node down" || return 1
 	! find "$dir" -path '*rootlessnode*' -type d | sort | comm -13 /tmp/cgroups - | grep . &&
 		[ ! -e "/run/user/$(id -u "$user")/rootlessnode/default" ] && ! pgrep -u "$user" -f 'containerd|rootlessnode'
@@ -152,7 +152,7 @@ scope_of() {
 	local user=$1
 	shift
 	bounded "$user" "/sys/fs/cgroup/user.slice/user-$(id -u "$user").slice" "$@" | tee /tmp/bounded
-	[ "${PIPESTATUS[0]}" = 0 ] && grep -q '/rootlessnode-default.scope: ' /tmp/bounded
+	[ "${PIPESTATUS[0]}" = 0 ] && grep -q '/rootlessnode-default.scope' /tmp/bounded
 }
 
 # by_enter CMD: as plain, whom `host setup` prepared, on a machine without systemd.
@@ -173,11 +173,11 @@ e2e() {
 # installed: a service that is Ready when install returns, in a cgroup of its own, with a log in the journal.
 installed() {
 	login "$node install" || return 1
-	login "systemctl --user status rootlessnode@default --no-pager" | tee /dev/stderr | grep -q 'Status: "ready"' || return 1
+	login "systemctl --user status rootlessnode@default --no-pager" | tee -a /dev/stderr | grep -q 'Status: "ready"' || return 1
 	login "$node images import $tree/busybox.tar && $node kubectl create deployment sleeper --image=rootlessnode.test/busybox:1 -- sleep 3600 &&
 		$node kubectl rollout status deployment/sleeper --timeout=$patience" || return 1
 	login "journalctl --user -u rootlessnode@default --no-pager | tail -n 20"
-	login "journalctl --user -u rootlessnode@default --no-pager -o cat COMPONENT=kubelet" | tee /dev/stderr | grep -q .
+	login "journalctl --user -u rootlessnode@default --no-pager -o cat COMPONENT=kubelet" | tee -a /dev/stderr | grep -q .
 }
 
 # on_demand: systemd listens at the API server's port; the node starts when somebody connects.
