@@ -25,6 +25,9 @@ type notifier struct {
 	stopping bool
 }
 
+// notifyLimit: a manager that does not read must not keep the node from stopping.
+const notifyLimit = time.Second
+
 // takeNotifier reads what the service manager has put into the environment, and takes it out: the components inside would
 // speak to the manager too.
 func takeNotifier(log logrus.FieldLogger) *notifier {
@@ -46,6 +49,7 @@ func takeNotifier(log logrus.FieldLogger) *notifier {
 func (n *notifier) send(assignments ...string) {
 	c, err := net.Dial("unixgram", n.socket)
 	if err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(notifyLimit)) // a socket takes deadlines
 		_, err = c.Write([]byte(strings.Join(assignments, "\n")))
 		err = errors.Join(err, c.Close())
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -12,13 +13,38 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
+// heldLock is a node's lock that this process holds.
+type heldLock struct{ *os.File }
+
+// heldHere are the locks of this process, by path. The kernel drops all record locks of a process on a file as soon as it
+// closes any descriptor of that file (fcntl(2)), so nobody may open one of these again.
+var heldHere sync.Map
+
+// Close releases the lock, unless another process shares it.
+func (l heldLock) Close() error {
+	heldHere.Delete(l.Name())
+	return l.File.Close()
+}
+
 // takeLock takes the exclusive lock of a node and writes this process's pid into it. The lock belongs to the open file,
 // so a process that inherits the descriptor shares it (flock(2)); it is free when the last of them has closed it.
 //
 // A record lock (fcntl(2)) beside it belongs to this process alone, and tells others its pid for as long as it lives.
 //
 // The file is removed by the guard while it is locked; whoever gets a lock on a file that is no longer there tries again.
-func takeLock(rt layout.Runtime) (*os.File, error) {
+func takeLock(rt layout.Runtime) (heldLock, error) {
+	if _, ours := heldHere.Load(rt.Lock()); ours {
+		return heldLock{}, alreadyRunning(rt)
+	}
+	f, err := lockFile(rt)
+	if err != nil {
+		return heldLock{}, err
+	}
+	heldHere.Store(rt.Lock(), nil)
+	return heldLock{f}, nil
+}
+
+func lockFile(rt layout.Runtime) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(filepath.Dir(rt.Lock()), 0o700); err != nil {
 			return nil, fmt.Errorf("make the runtime dir: %w", err)
@@ -84,6 +110,9 @@ type LockHolder struct {
 // Holder tells who holds the lock of a node. It believes no file's content: the kernel gives up both locks with the
 // processes that hold them. Runs in: parent.
 func Holder(rt layout.Runtime) (LockHolder, error) {
+	if _, ours := heldHere.Load(rt.Lock()); ours {
+		return LockHolder{Locked: true, ParentPID: os.Getpid()}, nil
+	}
 	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return LockHolder{}, nil

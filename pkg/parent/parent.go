@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	guard, err := startGuard(o.Runtime, lock, o.Log)
+	guard, err := startGuard(o.Runtime, lock.File, o.Log)
 	if err != nil {
 		return err
 	}

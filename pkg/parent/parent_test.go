@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
@@ -264,6 +265,28 @@ func TestLockIsFreedWithItsFile(t *testing.T) {
 	lock, err = takeLock(rt)
 	assert.NilError(t, err)
 	assert.NilError(t, lock.Close())
+}
+
+// TestLockOutlastsALook: the parent may be asked about its own node in its own process, and others still learn its pid.
+func TestLockOutlastsALook(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime(t.TempDir(), "x")
+	lock, err := takeLock(rt)
+	assert.NilError(t, err)
+	defer lock.Close()
+	h, err := Holder(rt)
+	assert.NilError(t, err)
+	assert.Equal(t, h, LockHolder{Locked: true, ParentPID: os.Getpid()})
+	_, err = takeLock(rt)
+	assert.ErrorContains(t, err, fmt.Sprintf("parent pid %d", os.Getpid()))
+	// Another process would use F_GETLK, which sees no lock of its own; this one sees it.
+	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)
+	assert.NilError(t, err)
+	defer f.Close()
+	record := unix.Flock_t{Type: unix.F_WRLCK}
+	assert.NilError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &record))
+	assert.Equal(t, record.Type, int16(unix.F_WRLCK), "the record lock is lost")
+	assert.Equal(t, int(record.Pid), os.Getpid())
 }
 
 func TestWithSbin(t *testing.T) {

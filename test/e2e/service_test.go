@@ -66,16 +66,21 @@ func TestWokenByItsPort(t *testing.T) {
 	_, err = secure.Read(make([]byte, 1))
 	assert.NilError(t, err, "the first connection is answered")
 
-	assert.NilError(t, heard.SetReadDeadline(time.Now().Add(upLimit)))
-	for said := ""; !strings.Contains(said, "READY=1"); {
-		buf := make([]byte, 4096)
-		length, err := heard.Read(buf)
-		assert.NilError(t, err, "the manager hears that the node is ready, last heard %q", said)
-		said = string(buf[:length])
+	hear := func(want string) {
+		t.Helper()
+		assert.NilError(t, heard.SetReadDeadline(time.Now().Add(upLimit)))
+		for said := ""; !strings.Contains(said, want); {
+			buf := make([]byte, 4096)
+			length, err := heard.Read(buf)
+			assert.NilError(t, err, "the manager waits for %s, last heard %q", want, said)
+			said = string(buf[:length])
+		}
 	}
+	hear("READY=1")
 	assert.Equal(t, n.status().State, status.NodeReady)
 	n.kubectl("get", "nodes")
 
 	n.down()
 	assert.NilError(t, <-ended, "the parent's output:\n%s", log.String())
+	hear("STOPPING=1")
 }
