@@ -43,8 +43,8 @@ test-unit: ## run the tests that need neither root nor components
 test-e2e: ## run the end-to-end tests with real components
 	@hack/test.sh e2e
 
-test-vm: ## run the tests that want a machine with systemd and delegated controllers, in a virtual one (root)
-	@hack/vm.sh
+test-vm: ## run the tests that want a machine with systemd and delegated controllers, in a virtual one (root; VERDICTS=)
+	@hack/vm.sh $(VERDICTS)
 
 conformance: ## hold the node of `make up` against Kubernetes' own end-to-end suite (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh
