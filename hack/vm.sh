@@ -18,7 +18,7 @@ packages=systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,openssh-server,
 packages+=,nftables,iptables,iproute2,procps,kmod,util-linux,conntrack,ca-certificates
 packages+=,linux-image-cloud-amd64,initramfs-tools,busybox,zstd
 
-# root_image DIR: Debian of the release that we are on, with two accounts and a unit that runs what the host says, as root.ext4;
+# root_image DIR: Debian of the release that we are on, with an account and a unit that runs what the host says, as root.ext4;
 # its kernel and initramfs beside it.
 root_image() {
 	local codename mirror root
@@ -34,8 +34,7 @@ root_image() {
 	cp "$root"/boot/initrd.img-* "$1/initrd"
 	echo vm >"$root/etc/hostname"
 	echo '/dev/vda / ext4 defaults 0 1' >"$root/etc/fstab"
-	local user
-	for user in dev other; do chroot "$root" useradd --create-home --shell /bin/bash "$user"; done
+	chroot "$root" useradd --create-home --shell /bin/bash dev
 	# As systemd before 244 had it, so that there is something to mend.
 	install -D -m 0644 /dev/stdin "$root/etc/systemd/system/user@.service.d/a-poor-default.conf" <<-'UNIT'
 		[Service]

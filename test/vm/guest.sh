@@ -8,7 +8,7 @@ tree=/opt/rootlessnode
 node=$tree/bin/rootlessnode
 rebooted=/var/lib/guest-rebooted
 # An emulated processor is some twenty times slower than the host's.
-patience=10m
+patience=15m
 
 # verdict NAME CMD...
 verdict() {
@@ -24,22 +24,22 @@ verdict() {
 # login CMD: runs a command as dev, who logs in anew.
 login() { ssh -o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR dev@127.0.0.1 "$@"; }
 
-# by_su CMD: as other. The user manager is there, and nothing in the environment says so.
-by_su() { su - other -c "unset XDG_RUNTIME_DIR DBUS_SESSION_BUS_ADDRESS; $*"; }
+# by_su CMD: the user manager is there, and nothing in the environment says so.
+by_su() { su - dev -c "unset XDG_RUNTIME_DIR DBUS_SESSION_BUS_ADDRESS; $*"; }
 
 # by_cron CMD: the same from a cron job. It ends as CMD does.
 by_cron() {
 	local code
-	rm -f ~other/code
-	printf '%s\n' "$*" >~other/job.sh
+	rm -f ~dev/code
+	printf '%s\n' "$*" >~dev/job.sh
 	echo '* * * * * [ -e code ] || [ -e begun ] || { touch begun; { env; bash job.sh; } >cron.log 2>&1; echo $? >code.new; mv code.new code; }' |
-		crontab -u other -
-	within 900 "the job of cron" test -e ~other/code || return 100
-	crontab -u other -r
-	cat ~other/cron.log
-	code=$(cat ~other/code)
-	rm -f ~other/{code,begun}
-	! grep -q '^XDG_RUNTIME_DIR=' ~other/cron.log || return 100
+		crontab -u dev -
+	within 900 "the job of cron" test -e ~dev/code || return 100
+	crontab -u dev -r
+	cat ~dev/cron.log
+	code=$(cat ~dev/code)
+	rm -f ~dev/{code,begun}
+	! grep -q '^XDG_RUNTIME_DIR=' ~dev/cron.log || return 100
 	return "$code"
 }
 
@@ -60,7 +60,6 @@ prepare() {
 		chown dev:dev ~dev/.ssh && chmod 0700 ~dev/.ssh
 	systemctl --failed --no-pager
 	loginctl enable-linger dev
-	loginctl enable-linger other
 	login true
 }
 
@@ -76,7 +75,7 @@ pasted() {
 	awk '/^(warn|fail|hint:)/ { ours = 1; next } /^[a-z0-9]/ { ours = 0 } ours' "$share/check" >"$share/paste"
 	echo "pasting:" && cat "$share/paste"
 	bash -e "$share/paste" || return 1
-	systemctl stop user@"$(id -u dev)".service user@"$(id -u other)".service
+	systemctl stop user@"$(id -u dev)".service
 	login "$node check" | tee "$share/check-after"
 	! grep -q '^fail' "$share/check-after" && ! grep -q 'lacks' "$share/check-after" &&
 		grep -q 'cgroup of the user manager' "$share/check-after"
@@ -147,11 +146,10 @@ bounded() {
 		[ ! -e "/run/user/$(id -u "$user")/rootlessnode/default" ] && ! pgrep -u "$user" -f 'containerd|rootlessnode'
 }
 
-# scope_of USER CMD...: the same, and the cgroup is a scope of the user manager.
+# scope_of CMD...: the same as dev, and the cgroup is a scope of the user manager.
 scope_of() {
-	local user=$1
-	shift
-	bounded "$user" "/sys/fs/cgroup/user.slice/user-$(id -u "$user").slice" "$@" | tee /tmp/bounded
+	as dev "$node down" # of a verdict before, which failed
+	bounded dev "/sys/fs/cgroup/user.slice/user-$(id -u dev).slice" "$@" | tee /tmp/bounded
 	[ "${PIPESTATUS[0]}" = 0 ] && grep -q '/rootlessnode-default.scope' /tmp/bounded
 }
 
@@ -253,6 +251,137 @@ stopped() {
 uninstalled() { as dev "$node uninstall" && [ ! -e ~dev/.config/systemd/user/rootlessnode@.service ]; }
 
 top -b -d 15 -w 160 >"$share/top.log" &
+# a_rootful_node: containerd and a kubelet without an API server under systemd, as a distribution ships them, and three pods
+# over one directory, by how they mount it.
+a_rootful_node() {
+	local lib=$tree/libexec/rootlessnode mode
+	mkdir -p /etc/rootful/pods /var/lib/prop
+	cat >/etc/rootful/containerd.toml <<-TOML
+		version = 3
+		[plugins.'io.containerd.cri.v1.images']
+		  snapshotter = 'overlayfs'
+		[plugins.'io.containerd.cri.v1.images'.pinned_images]
+		  sandbox = 'registry.k8s.io/pause:3.10.2'
+	TOML
+	cat >/etc/rootful/kubelet.yaml <<-YAML
+		apiVersion: kubelet.config.k8s.io/v1beta1
+		kind: KubeletConfiguration
+		authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+		authorization: {mode: AlwaysAllow}
+		containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+		staticPodPath: /etc/rootful/pods
+		cgroupDriver: cgroupfs
+		failSwapOn: false
+	YAML
+	cat >/etc/systemd/system/containerd.service <<-UNIT
+		[Service]
+		Type=notify
+		Environment=PATH=$lib:/usr/sbin:/usr/bin:/sbin:/bin
+		ExecStart=$lib/containerd --config /etc/rootful/containerd.toml
+		Delegate=yes
+		KillMode=process
+	UNIT
+	cat >/etc/systemd/system/kubelet.service <<-UNIT
+		[Unit]
+		Requires=containerd.service
+		After=containerd.service
+
+		[Service]
+		Environment=ARGS=--config=/etc/rootful/kubelet.yaml
+		ExecStart=$lib/kubelet \$ARGS
+		KillMode=process
+	UNIT
+	for mode in None HostToContainer Bidirectional; do
+		cat >"/etc/rootful/pods/$mode.yaml" <<-YAML
+			apiVersion: v1
+			kind: Pod
+			metadata: {name: p-${mode,,}}
+			spec:
+			  hostNetwork: true
+			  terminationGracePeriodSeconds: 0
+			  containers:
+			  - name: main
+			    image: rootlessnode.test/busybox:1
+			    command: [/bin/busybox, sh, -c, "[ $mode != Bidirectional ] || busybox mount -t tmpfs by-pod /prop/by-pod || exit 1; exec sleep 3600 $mode"]
+			    securityContext: {privileged: true}
+			    volumeMounts: [{name: prop, mountPath: /prop, mountPropagation: $mode}]
+			  volumes: [{name: prop, hostPath: {path: /var/lib/prop}}]
+		YAML
+	done
+	systemctl daemon-reload
+}
+
+# sees PID PATH-END: whether the mount namespace of a process has a mount that ends so.
+sees() { [ -n "$1" ] && awk '{ print $5 }' "/proc/$1/mountinfo" | grep -q "$2\$"; }
+
+# matrix VISIBLE: who sees the host's mount and a pod's, and whether that is as it should be with the namespace hidden or visible.
+matrix() {
+	local visible=$1 who pid want ok=0 seen
+	mkdir -p /var/lib/prop/by-pod /var/lib/prop/by-host
+	systemctl start containerd kubelet || return 1
+	"$tree/libexec/rootlessnode/ctr" -n k8s.io images import "$tree/busybox.tar" || return 1
+	find "$tree/share/rootlessnode/images" -name '*pause*' -exec "$tree/libexec/rootlessnode/ctr" -n k8s.io images import {} \;
+	for who in None HostToContainer Bidirectional; do
+		within 300 "the pod $who" pgrep -f "sleep 3600 $who" && continue
+		journalctl --no-pager -n 60 -u kubelet -u containerd
+		return 1
+	done
+	within 60 "the pod's mount" sees "$(pgrep -f 'sleep 3600 Bidirectional')" /by-pod || return 1
+	mount -t tmpfs by-host /var/lib/prop/by-host || return 1
+	for who in host kubelet containerd None HostToContainer Bidirectional; do
+		case $who in
+		host) pid=1 want="by-host$([ "$visible" = no ] || echo ' by-pod')" ;;
+		kubelet | containerd) pid=$(systemctl show -P MainPID "$who") want="by-host by-pod" ;;
+		None) pid=$(pgrep -f "sleep 3600 $who") want="" ;;
+		*) pid=$(pgrep -f "sleep 3600 $who") want="by-host by-pod" ;;
+		esac
+		seen=$(for m in by-host by-pod; do ! sees "$pid" "/$m" || echo "$m"; done | xargs)
+		echo "$who sees: ${seen:-nothing}"
+		[ "$seen" = "$want" ] || { echo "  but should see: ${want:-nothing}"; ok=1; }
+	done
+	"$node" mountns status || ok=1
+	return $ok
+}
+
+# undo_matrix ends the pods and daemons, and takes the namespace away.
+undo_matrix() {
+	systemctl stop kubelet
+	pkill -f 'sleep 3600' || true
+	systemctl stop containerd
+	pkill -f "$tree/libexec/rootlessnode/containerd-shim" || true
+	umount /var/lib/prop/by-host || true
+	while umount /var/lib/prop/by-pod 2>/dev/null; do :; done
+	systemctl stop rootlessnode-mountns-kubens
+	"$node" mountns drop-in remove && "$node" mountns delete --force
+}
+
+# rootful: kubelet and runtime of a rootful node are put into a hidden mount namespace by drop-ins.
+rootful() {
+	local before stray code
+	a_rootful_node
+	"$node" mountns drop-in containerd kubelet || return 1
+	systemctl cat kubelet
+	matrix no || return 1
+	before=$(readlink "/proc/$(systemctl show -P MainPID kubelet)/ns/mnt")
+	systemctl restart kubelet
+	[ "$(readlink "/proc/$(systemctl show -P MainPID kubelet)/ns/mnt")" = "$before" ] || return 1
+	[ "$before" != "$(readlink /proc/1/ns/mnt)" ] || return 1
+	"$node" mountns status || return 1
+	systemd-run --unit=stray "$tree/libexec/rootlessnode/containerd" --config /etc/rootful/containerd.toml --address /run/stray.sock --root /var/lib/stray --state /run/stray
+	within 60 "a stray containerd" test -S /run/stray.sock || return 1
+	stray=$(systemctl show -P MainPID stray)
+	"$node" mountns status >/tmp/status 2>&1
+	code=$?
+	cat /tmp/status
+	systemctl stop stray
+	[ "$code" != 0 ] && grep -qw "$stray" /tmp/status || return 1
+	undo_matrix || return 1
+	echo "with --visible:"
+	"$node" mountns drop-in --visible containerd kubelet || return 1
+	matrix yes || return 1
+	undo_matrix
+}
+
 echo "booted in $(cut -d. -f1 /proc/uptime) s, clock $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)" >/dev/ttyS1
 if [ "$(cat /proc/1/comm)" != systemd ]; then
 	verdict without_systemd without_systemd
@@ -264,9 +393,10 @@ else
 	verdict prepare prepare
 	verdict missing_controllers missing_controllers
 	verdict pasted pasted
-	verdict scope_by_ssh scope_of dev login
-	verdict scope_by_su scope_of other by_su
-	verdict scope_by_cron scope_of other by_cron
+	verdict scope_by_ssh scope_of login
+	verdict scope_by_su scope_of by_su
+	verdict scope_by_cron scope_of by_cron
+	verdict rootful rootful
 	verdict limits e2e 'TestLimits$'
 	verdict installed installed
 	verdict mounts_cost mounts_cost
