@@ -94,6 +94,7 @@ func checks() []check {
 		{"tun", checkTun},
 		{"ports", checkPorts},
 		{"routes", checkRoutes},
+		{"mounts", checkMounts},
 		{"socket-paths", checkSocketPaths},
 		{"data-dir", checkDataDir},
 		{"disk-space", checkDiskSpace},
