@@ -69,6 +69,9 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	}
 	add("cgroup", s.Cgroup.Path)
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
+	if m := s.Mounts; m != nil {
+		add("mounts", m.Text(), strings.Join(m.Reasons, "; "))
+	}
 	b.WriteString(table(head))
 	section(&b, componentRows(s, now, st))
 	section(&b, conditionRows(s))

@@ -30,6 +30,8 @@ const (
 	// The Node object and its Ready condition.
 	unitNode  = "node-object"
 	unitPorts = "ports"
+	// What is promised of mounts, tried.
+	unitMounts = "mounts"
 	// What the node may reach of the host.
 	unitHostPorts = "host-ports"
 )

@@ -203,5 +203,10 @@ func clone(s Status) Status {
 	s.Cgroup.Controllers = slices.Clone(s.Cgroup.Controllers)
 	s.Cgroup.Unenforced = slices.Clone(s.Cgroup.Unenforced)
 	s.Timings = maps.Clone(s.Timings)
+	if s.Mounts != nil {
+		m := *s.Mounts
+		m.Reasons = slices.Clone(m.Reasons)
+		s.Mounts = &m
+	}
 	return s
 }
