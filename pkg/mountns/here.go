@@ -3,6 +3,8 @@ package mountns
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -70,4 +72,52 @@ func tryBelow(parent string) (holds bool, err error) {
 		return false, err
 	}
 	return ours[0] && ours[1] && theirs[0] && theirs[1], nil
+}
+
+// Within runs fn on a thread in the mount namespace that path (such as /proc/PID/ns/mnt) names. See TryHere for which
+// processes may call it. Runs in: either, with CAP_SYS_ADMIN over the namespace and CAP_SYS_CHROOT.
+func Within(path string, fn func() error) error {
+	ns, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return in(ns, fn)
+}
+
+// Over returns the mount that path, links followed, belongs to in the calling thread's namespace: its mount point and its
+// propagation, as the optional fields of proc_pid_mountinfo(5).
+func Over(path string) (point, propagation string, err error) {
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", "", err
+	}
+	mounts, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return "", "", fmt.Errorf("read the mounts: %w", err)
+	}
+	m := mountOver(mounts, path)
+	if m == nil {
+		return "", "", fmt.Errorf("find the mount of %s: none is there", path)
+	}
+	return m.Mountpoint, m.Optional, nil
+}
+
+// Relate tells what holds between two mounts of one place by their propagation, as Over gives it: the host's and that
+// of the namespace inside. Private tells that the host's passes nothing on. It is pure.
+func Relate(host, inside string) (g Guarantees, private bool) {
+	r := relation{host: peersOf(host), inside: peersOf(inside)}
+	return r.guarantees(), r.host.shared == 0
+}
+
+// DaemonNamespace finds the mount namespace of the first process of that name (at most 15 bytes), as a path for Within.
+// Empty: there is none. Runs in: either, in the pid namespace that is looked at.
+func DaemonNamespace(name string) (path string, err error) {
+	err = eachProcess(func(_ int, dir string) error {
+		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+		if err == nil && path == "" && strings.TrimSpace(string(comm)) == name {
+			path = filepath.Join(dir, "ns/mnt")
+		}
+		return err
+	})
+	return path, err
 }
