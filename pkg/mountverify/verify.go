@@ -62,6 +62,7 @@ const (
 	removeLimit  = time.Minute
 	podPause     = 200 * time.Millisecond
 	podGrace     = 5
+	marksMode    = 0o777
 	volumePath   = "/trial"
 	programPath  = "/rootlessnode"
 	reportPath   = "/dev/termination-log" // the kubelet's default
@@ -132,9 +133,11 @@ func makeDir(parent string) (string, error) {
 		return "", err
 	}
 	err = os.Chmod(dir, dirMode) //nolint:gosec // root of the node's user namespace has to enter
-	for _, d := range []string{stateDir, placesDir} {
-		for _, p := range Parties() {
-			err = errors.Join(err, os.MkdirAll(filepath.Join(dir, d, p), dirMode)) //nolint:gosec // as above
+	for _, p := range Parties() {
+		marks := filepath.Join(dir, stateDir, p)
+		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, placesDir, p), dirMode), os.MkdirAll(marks, dirMode)) //nolint:gosec // as above
+		if p != Host { // there this process writes, perhaps as root: nobody else may
+			err = errors.Join(err, os.Chmod(marks, marksMode)) //nolint:gosec // a rootless node's root is any user here
 		}
 	}
 	err = errors.Join(err, os.WriteFile(filepath.Join(dir, tokenFile), nil, 0o600))
@@ -198,7 +201,7 @@ func playHost(ctx context.Context, o Options, dir string) (*Result, error) {
 }
 
 func podOf(o Options, party, ns, dir string, limit time.Duration) *corev1.Pod {
-	yes, no, grace := true, false, int64(podGrace)
+	yes, no, grace, root := true, false, int64(podGrace), int64(0)
 	dirType, fileType := corev1.HostPathDirectoryOrCreate, corev1.HostPathFile
 	mode := map[string]corev1.MountPropagationMode{
 		HostToContainer: corev1.MountPropagationHostToContainer, Bidirectional: corev1.MountPropagationBidirectional,
@@ -220,7 +223,7 @@ func podOf(o Options, party, ns, dir string, limit time.Duration) *corev1.Pod {
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers: []corev1.Container{{
 				Name: "agent", Image: o.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: command,
-				SecurityContext: &corev1.SecurityContext{Privileged: &yes},
+				SecurityContext: &corev1.SecurityContext{Privileged: &yes, RunAsUser: &root, RunAsGroup: &root},
 				VolumeMounts: []corev1.VolumeMount{
 					{Name: "trial", MountPath: volumePath, MountPropagation: &mode},
 					{Name: "program", MountPath: programPath, ReadOnly: true},
