@@ -14,6 +14,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
@@ -58,6 +59,13 @@ func tryMounts(ctx context.Context) (t mountsTried, err error) {
 		return t, fmt.Errorf("try how mounts propagate: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return t, nil
+}
+
+// entriesUnit keeps the entries of the copied-up directories what they are on the host.
+func (n *nodeRole) entriesUnit() supervisor.Unit {
+	return supervisor.Unit{Name: unitEntries, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
+		return copyup.FollowHost(ctx, fileSystem(n.cfg, n.rt), ready)
+	}}
 }
 
 // mountsUnit tries the guarantees at start and again and again.

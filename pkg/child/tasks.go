@@ -53,6 +53,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		ready,
 		n.portsUnit(),
 		n.mountsUnit(),
+		n.entriesUnit(),
 	}
 	if len(n.cfg.Network.HostPorts) > 0 {
 		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})

@@ -32,6 +32,8 @@ const (
 	unitPorts = "ports"
 	// What is promised of mounts, tried.
 	unitMounts = "mounts"
+	// What the host makes in copied-up directories.
+	unitEntries = "host-entries"
 	// What the node may reach of the host.
 	unitHostPorts = "host-ports"
 )
