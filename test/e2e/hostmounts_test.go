@@ -114,6 +114,7 @@ func onHost(t *testing.T, h *fakeHost, shared bool) {
 		assert.Equal(n.t, strings.Contains(n.inside("cat", "/proc/self/mountinfo"), " "+dir+"/host "), shared)
 		h.do("umount", dir+"/host")
 	})
+	sub("what the host makes in a copied-up directory", func(n *testNode) { n.newEntry(h, shared) })
 	sub("what a Bidirectional volume mounts", func(n *testNode) {
 		n.sh("both", "mount -t tmpfs none /v/a && touch /v/a/file")
 		assert.Equal(n.t, n.sh("in", "ls /v/a"), "file\n")
@@ -140,6 +141,34 @@ func onHost(t *testing.T, h *fakeHost, shared bool) {
 	})
 }
 
+// newEntry: a directory that the host makes in /var after the start, and what it mounts there.
+func (n *testNode) newEntry(h *fakeHost, shared bool) {
+	n.t.Helper()
+	dir, err := os.MkdirTemp("/var", "rootlessnode-entry-")
+	assert.NilError(n.t, err)
+	defer func() { assert.NilError(n.t, os.RemoveAll(dir)) }()
+	assert.NilError(n.t, os.Chmod(dir, 0o755))
+	there := func() error {
+		_, stderr, code := n.try(podLimit, "exec", "--", "ls", dir)
+		if code != 0 {
+			return errors.New(stderr)
+		}
+		return nil
+	}
+	eventually(n.t, podLimit, "the directory is there inside", there)
+	h.do("mount", "-t", "tmpfs", "none", dir)
+	h.do("touch", dir+"/file")
+	assert.Equal(n.t, n.inside("ls", dir) == "file\n", shared)
+	h.do("umount", dir)
+	assert.NilError(n.t, os.Remove(dir))
+	eventually(n.t, podLimit, "the directory is gone inside", func() error {
+		if there() == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+}
+
 // lockedFlags: volumes on a mount with nosuid, nodev and noexec, which a user namespace cannot take away.
 func (n *testNode) lockedFlags(dir string) {
 	n.t.Helper()
@@ -147,7 +176,7 @@ func (n *testNode) lockedFlags(dir string) {
 	n.apply(pod("flags", "{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled}, {name: v, mountPath: /ro, subPath: flags/sub, readOnly: true}, "+
 		"{name: v, mountPath: /rw, subPath: flags/sub}", dir))
 	n.waitPod("flags")
-	n.sh("flags", "touch /rw/x; grep ' /ro ro,nosuid,nodev,noexec' /proc/mounts || { cat /proc/mounts; false; }")
+	n.sh("flags", "touch /rw/x; grep ' /ro tmpfs ro,nosuid,nodev,noexec' /proc/mounts || { cat /proc/mounts; false; }")
 	for _, file := range []string{"/ro/y", "/v/flags/y"} {
 		_, _, code := n.try(podLimit, "kubectl", "exec", "flags", "--", "/bin/touch", file)
 		assert.Assert(n.t, code != 0, "%s was written", file)
@@ -215,16 +244,17 @@ func (n *testNode) twentyPods() {
 // churn mounts and unmounts inside while the host's mountinfo is watched, as systemd does.
 func (n *testNode) churn(h *fakeHost, dir string) {
 	n.t.Helper()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", h.pid))
+	// Not by os.Open: Go's own poller would take the event, of which there is one for each open file.
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mountinfo", h.pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	assert.NilError(n.t, err)
-	defer f.Close()
+	defer func() { assert.NilError(n.t, unix.Close(fd)) }()
 	end, stop, err := os.Pipe()
 	assert.NilError(n.t, err)
 	defer end.Close()
 	var woken atomic.Int64
 	done := make(chan error, 1)
 	fds := func() []unix.PollFd {
-		return []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}, {Fd: int32(end.Fd()), Events: unix.POLLIN}}
+		return []unix.PollFd{{Fd: int32(fd), Events: unix.POLLPRI}, {Fd: int32(end.Fd()), Events: unix.POLLIN}}
 	}
 	go func() {
 		for {
