@@ -116,7 +116,7 @@ mounting on one side and looking on the other.`,
 }
 
 func (m *mountCommand) newExec() *cobra.Command {
-	var argv0 string
+	var o mountns.ExecOptions
 	cmd := &cobra.Command{
 		Use:   "exec [flags] -- COMMAND [ARG...]",
 		Short: "Enter the mount namespace and execute a program in this one's place",
@@ -132,11 +132,13 @@ not there is an error.`,
 		Args: arguments(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, explicit := m.namespace(cmd)
-			return m.execIn(name, explicit, mountns.ExecOptions{Argv: args, Argv0: argv0})
+			o.Argv = args
+			return m.execIn(name, explicit, o)
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the program's name is the program's
-	cmd.Flags().StringVar(&argv0, "argv0", "", "what the program is told that it is called, as systemd's @ does")
+	cmd.Flags().BoolVar(&o.IgnorePipe, "ignore-sigpipe", false, "start it with SIGPIPE ignored, as systemd does")
+	cmd.Flags().StringVar(&o.Argv0, "argv0", "", "what the program is told that it is called, as systemd's @ does")
 	return cmd
 }
 

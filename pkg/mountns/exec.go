@@ -6,13 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // ExecOptions say what is executed where. Argv is required.
@@ -24,6 +23,9 @@ type ExecOptions struct {
 	Argv []string
 	// Argv0 is what the program is told that it is called; empty: Argv[0].
 	Argv0 string
+	// IgnorePipe has the program begin with SIGPIPE ignored, as systemd's IgnoreSIGPIPE= does. What the caller was given
+	// for that signal is lost: Go's runtime takes it over.
+	IgnorePipe bool
 	// Env is the environment; nil: that of this process.
 	Env []string
 }
@@ -61,8 +63,8 @@ func (s *Store) Exec(o ExecOptions) error {
 	if err != nil {
 		return fmt.Errorf("execute in mount namespace %s: %w", o.Name+o.Pin, err)
 	}
-	runtime.LockOSThread()
 	if ns != nil {
+		runtime.LockOSThread()
 		if err := enter(ns); err != nil {
 			return fmt.Errorf("execute in mount namespace %s: %w", o.Name+o.Pin, err)
 		}
@@ -151,6 +153,9 @@ func execute(o ExecOptions) error {
 	if o.Argv0 != "" {
 		argv[0] = o.Argv0
 	}
+	if o.IgnorePipe {
+		signal.Ignore(unix.SIGPIPE)
+	}
 	env := o.Env
 	if env == nil {
 		env = os.Environ()
@@ -168,5 +173,5 @@ func startError(program string, err error) error {
 	if errors.As(err, &of) {
 		err = of.Err
 	}
-	return errdefs.WithHint(&StartError{code, fmt.Errorf("execute %s: %w", program, err)}, "")
+	return &StartError{code, fmt.Errorf("execute %s: %w", program, err)}
 }

@@ -70,6 +70,22 @@ func TestExecArgv0AndPin(t *testing.T) {
 	})
 }
 
+// TestExecSignals: an ignored hang-up stays ignored; SIGPIPE is as asked.
+func TestExecSignals(t *testing.T) {
+	onHost(t, sharedHost, func(t *testing.T, s *Store) {
+		_, err := s.Create(Spec{Name: DefaultName})
+		assert.NilError(t, err)
+		for pipe, want := range map[string]string{"": "0000000000000001", "1": "0000000000001001"} { // bits of HUP 1, PIPE 13
+			cmd := helperCommand(t, s, "exec", []string{"NS=" + DefaultName, "PIPE=" + pipe}, "grep", "SigIgn", "/proc/self/status")
+			cmd.Args = append([]string{"sh", "-c", `trap '' HUP; exe=$1; shift; exec "$exe" "$@"`, "sh", ownCopy(t)}, cmd.Args[1:]...)
+			cmd.Path = "/bin/sh"
+			out, err := cmd.CombinedOutput()
+			assert.NilError(t, err, "%s", out)
+			equal(t, strings.TrimSpace(string(out)), "SigIgn:\t"+want, "signals")
+		}
+	})
+}
+
 func TestExecNeverRunsElsewhere(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: "other"})

@@ -29,7 +29,7 @@ func helper(name string) {
 		_, err := s.Create(Spec{Name: DefaultName})
 		end(err)
 	case "exec":
-		o := ExecOptions{Name: os.Getenv("NS"), Pin: os.Getenv("PIN"), Argv0: os.Getenv("ARGV0"), Argv: os.Args[1:]}
+		o := ExecOptions{Name: os.Getenv("NS"), Pin: os.Getenv("PIN"), Argv0: os.Getenv("ARGV0"), IgnorePipe: os.Getenv("PIPE") != "", Argv: os.Args[1:]}
 		end(s.Exec(o))
 	case "status":
 		_, err := s.Status(DefaultName)

@@ -73,7 +73,6 @@ func onHost(t *testing.T, kind string, body func(t *testing.T, s *Store)) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
 		Credential:  &syscall.Credential{NoSetGroups: true},
-		Pdeathsig:   syscall.SIGKILL,
 	}
 	out, err := cmd.CombinedOutput()
 	assert.NilError(t, err, "%s", out)

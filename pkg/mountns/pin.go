@@ -131,11 +131,15 @@ func (s *Store) refuseInside() error {
 			err = f.Close()
 		}
 		if err == nil && state == own {
-			return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("this process lives in mount namespace %s itself", name)),
-				"run it on the host: nsenter --target 1 --mount -- rootlessnode mountns ...")
+			return errInside(name)
 		}
 	}
 	return nil
+}
+
+func errInside(name string) error {
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("this process lives in mount namespace %s itself", name)),
+		"run it on the host: nsenter --target 1 --mount -- rootlessnode mountns ...")
 }
 
 // ensureDir makes the directory of pins a private mount of its own: the kernel refuses a pin that would propagate.

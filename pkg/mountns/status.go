@@ -52,7 +52,7 @@ func (s *Store) status(name string) (*Status, error) {
 	case state == absent:
 		return nil, notFound(name)
 	case state == own:
-		return nil, s.refuseInside()
+		return nil, errInside(name)
 	case state == stale:
 		return nil, errStale(s.Pin(name), name)
 	}

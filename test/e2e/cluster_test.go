@@ -153,6 +153,12 @@ func (n *testNode) use(nodePort int) {
 		_, _, code := n.try(podLimit, "exec", "--", "sh", "-c", "exit 7")
 		assert.Equal(n.t, code, 7)
 	})
+	sub("mounts are told by owner, and hidden from the host", func(n *testNode) {
+		got := n.run(podLimit, "mounts")
+		for _, want := range []string{"default/web", "container helper", "volume kube-api-access-", "the host sees 0 of the "} {
+			assert.Check(n.t, cmp.Contains(got, want))
+		}
+	})
 	sub("status tells what is not enforced", func(n *testNode) {
 		s := n.status()
 		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)

@@ -154,13 +154,17 @@ func (o Options) dropInText(u *unit, dir string) (string, error) {
 func (o Options) execStart(u *unit) ([]string, error) {
 	var lines []string
 	var errs []error
+	arguments := "mountns exec --name " + o.Name
+	if u.props["IgnoreSIGPIPE"] == "yes" {
+		arguments += " --ignore-sigpipe"
+	}
 	for _, value := range merged(u.texts, "ExecStart") {
 		commands, err := splitCommands(value)
 		if err != nil {
 			errs = append(errs, err)
 		}
 		for _, c := range commands {
-			lines = append(lines, "ExecStart="+c.wrap(quoteProgram(o.Exe), "mountns exec --name "+o.Name)+"\n")
+			lines = append(lines, "ExecStart="+c.wrap(quoteProgram(o.Exe), arguments)+"\n")
 		}
 	}
 	if len(lines) == 0 && len(errs) == 0 {

@@ -283,11 +283,13 @@ func TestFaultsTogether(t *testing.T) {
 func TestAliasAndShortName(t *testing.T) {
 	t.Parallel()
 	f, o := units(t, map[string]string{"crio.service": "[Service]\nExecStart=/usr/bin/crio\n"})
+	f.props["IgnoreSIGPIPE"] = "yes" // systemd's default
 	f.alias = map[string]string{"cri-o.service": "crio.service"}
 	p, err := NewPlan(t.Context(), o, []string{"cri-o", "crio", "crio.service"})
 	assert.NilError(t, err)
 	assert.Check(t, is.Len(p.Files, 2))
 	assert.Check(t, is.Equal(p.Files[1].Path, filepath.Join(f.dir, "crio.service.d", FileName)))
+	assert.Check(t, is.Contains(p.Files[1].Text, "mountns exec --name kubens --ignore-sigpipe -- /usr/bin/crio\n"))
 }
 
 func TestSystemdThatDoesNotAnswer(t *testing.T) {

@@ -39,7 +39,7 @@ func (o Options) show(ctx context.Context, name string) (map[string]string, erro
 	if !strings.Contains(name, ".") {
 		name += ".service"
 	}
-	keys := append([]string{"Id", "LoadState", "LoadError", "FragmentPath", "DropInPaths", "NeedDaemonReload", "User", "RestrictNamespaces"}, refused...)
+	keys := append([]string{"Id", "LoadState", "LoadError", "FragmentPath", "DropInPaths", "NeedDaemonReload", "IgnoreSIGPIPE", "User", "RestrictNamespaces"}, refused...)
 	out, err := o.Systemctl(ctx, "show", "--property="+strings.Join(append(keys, ineffective...), ","), "--", name)
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (w *watcher) stop() seen {
 func watchMounts(quit int, begun chan struct{}) (s seen) {
 	f, err := unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
-		defer unix.Close(f)
+		defer func() { _ = unix.Close(f) }()
 		_, err = readAll(f)
 	}
 	close(begun)
