@@ -27,9 +27,24 @@ func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
 	if !g.HostToInside {
 		reasons = append(reasons, "1: the root inside receives nothing from the host's")
 	}
+	ns, err := os.Open(threadSelf + "/ns/mnt")
+	if err != nil {
+		return g, reasons, err
+	}
+	defer ns.Close()
+	volume, err := joinVolume(ns, unix.MS_SLAVE)
+	if err != nil {
+		return g, reasons, err
+	}
+	defer volume.stop()
+	both, err := joinVolume(ns, 0)
+	if err != nil {
+		return g, reasons, err
+	}
+	defer both.stop()
 	g.Inside = true
 	for _, dir := range dirs {
-		holds, err := tryBelow(dir)
+		holds, err := tryBelow(dir, volume, both)
 		if err != nil {
 			return g, reasons, err
 		}
@@ -41,27 +56,13 @@ func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
 	return g, reasons, nil
 }
 
-func tryBelow(parent string) (holds bool, err error) {
+// tryBelow mounts in the caller's namespace and as a Bidirectional volume does.
+func tryBelow(parent string, volume, both view) (holds bool, err error) {
 	dir, err := os.MkdirTemp(parent, "mountns-probe-")
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = firstError(err, os.RemoveAll(dir)) }()
-	ns, err := os.Open(threadSelf + "/ns/mnt")
-	if err != nil {
-		return false, err
-	}
-	defer ns.Close()
-	volume, err := joinVolume(ns, unix.MS_SLAVE)
-	if err != nil {
-		return false, err
-	}
-	defer volume.stop()
-	both, err := joinVolume(ns, 0)
-	if err != nil {
-		return false, err
-	}
-	defer both.stop()
 	p := probe{dir}
 	ours, err := p.on("node", hostView{}, volume, both)
 	if err != nil {

@@ -136,7 +136,7 @@ func makeDir(parent string) (string, error) {
 	for _, p := range Parties() {
 		marks := filepath.Join(dir, stateDir, p)
 		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, placesDir, p), dirMode), os.MkdirAll(marks, dirMode)) //nolint:gosec // as above
-		if p != Host { // there this process writes, perhaps as root: nobody else may
+		if p != Host {                                                                                              // there this process writes, perhaps as root: nobody else may
 			err = errors.Join(err, os.Chmod(marks, marksMode)) //nolint:gosec // a rootless node's root is any user here
 		}
 	}
