@@ -85,6 +85,9 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 			b.WriteString(block("hint for "+p.Address()+":", strings.Split(p.Hint, "\n")))
 		}
 	}
+	if m := s.Mounts; m != nil && m.Hint != "" {
+		b.WriteString(block("hint for mounts:", strings.Split(m.Hint, "\n")))
+	}
 	if len(s.Warnings) > 0 {
 		b.WriteString("\n")
 	}

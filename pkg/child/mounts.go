@@ -101,8 +101,8 @@ func (n *nodeRole) tellMounts(t mountsTried) {
 	strays := n.strays()
 	g := t.Guarantees
 	m := &status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside && len(strays) == 0, NodeToHost: g.InsideToHost}
-	m.Reasons = append(t.Reasons, strays...)
-	if !m.HostToNode {
+	m.Reasons = slices.Concat(t.Reasons, strays)
+	if !m.HostToNode && len(m.Reasons) > 0 {
 		why, remedy := "the host's root is private", hostRemedy
 		if n.cfg.Mounts.Propagation == "rprivate" {
 			why, remedy = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, and start the node anew"
@@ -112,7 +112,7 @@ func (n *nodeRole) tellMounts(t mountsTried) {
 	}
 	now := n.hub.Snapshot()
 	if now.Mounts == nil && !m.HostToNode {
-		n.log.Warnf("mounts that the host makes from now on do not reach the node: %s", m.Reasons[0])
+		n.log.Warnf("mounts that the host makes from now on do not reach the node: %s", strings.Join(m.Reasons, "; "))
 	}
 	if old := now.Mounts; old == nil || old.Text() != m.Text() || !slices.Equal(old.Reasons, m.Reasons) {
 		n.hub.Update(func(s *status.Status) { s.Mounts = m })
