@@ -86,7 +86,7 @@ e2e_programs() {
 	go build -trimpath -o "$out/bin/embed" ./examples/embed
 	go test -c -o "$out/bin/e2e.test" ./test/e2e
 	mkdir -p "$out/test"
-	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id; do
+	for applet in busybox sh cat cp echo env false ls mkdir nc nslookup ping rm sleep tar test touch true wget httpd id mount umount grep; do
 		files+=(-file "/bin/$applet=/bin/busybox")
 	done
 	go build -trimpath -ldflags "-s -w" -o "$out/test/netprobe" ./test/e2e/netprobe

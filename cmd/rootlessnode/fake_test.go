@@ -191,6 +191,7 @@ func full() status.Status {
 		{HostIP: "127.0.0.1", HostPort: 6443, Proto: "tcp", NodePort: 6443, Owner: "api", State: status.PortForwarded},
 		{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp", NodePort: 80, Owner: "default/web", State: status.PortFailed, Error: "permission denied", Hint: "sysctl -w net.ipv4.ip_unprivileged_port_start=80"},
 	}
+	s.Mounts = &status.Mounts{Shared: true, Reasons: []string{"1: the host's root is private"}, Hint: "mount --make-rshared /"}
 	s.Warnings = []string{"limits of io are not enforced"}
 	return s
 }

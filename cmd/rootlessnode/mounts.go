@@ -21,6 +21,7 @@ and the pods' the host sees. With -o json every mount is listed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showMounts(cmd.Context()) },
 	}
 	a.outputFlag(cmd)
+	cmd.AddCommand(newMountsVerify(a), newMountsAgent(a))
 	return cmd
 }
 

@@ -72,6 +72,9 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
 	add("at most", limitsText(s.Cgroup.Ceiling))
 	add("settings", prefixed("not enforced: ", strings.Join(s.Cgroup.UnenforcedSettings, " ")))
+	if m := s.Mounts; m != nil {
+		add("mounts", m.Text(), strings.Join(m.Reasons, "; "))
+	}
 	b.WriteString(table(head))
 	section(&b, componentRows(s, now, st))
 	section(&b, conditionRows(s))
@@ -84,6 +87,9 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 		if p.Hint != "" {
 			b.WriteString(block("hint for "+p.Address()+":", strings.Split(p.Hint, "\n")))
 		}
+	}
+	if m := s.Mounts; m != nil && m.Hint != "" {
+		b.WriteString(block("hint for mounts:", strings.Split(m.Hint, "\n")))
 	}
 	if len(s.Warnings) > 0 {
 		b.WriteString("\n")

@@ -52,6 +52,8 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		oneShot(unitCNI, n.writeCNI, flannel.Name),
 		ready,
 		n.portsUnit(),
+		n.mountsUnit(),
+		n.entriesUnit(),
 	}
 	if len(n.cfg.Network.HostPorts) > 0 {
 		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})

@@ -30,6 +30,10 @@ const (
 	// The Node object and its Ready condition.
 	unitNode  = "node-object"
 	unitPorts = "ports"
+	// What is promised of mounts, tried.
+	unitMounts = "mounts"
+	// What the host makes in copied-up directories.
+	unitEntries = "host-entries"
 	// What the node may reach of the host.
 	unitHostPorts = "host-ports"
 )

@@ -14,7 +14,7 @@
 // bind. It follows no link while writing, and checks the device of each directory on the way.
 //
 // What copy-up does not give, by its nature:
-//   - A new entry that the host makes at the top of a copied-up directory is not seen, except below ".roNNN".
+//   - A new entry that the host makes at the top of a copied-up directory is seen only while FollowHost runs.
 //   - A relative link of the host that lies two or more levels below a copied-up directory and climbs out of it (such
 //     as /var/lib/x/y -> ../../../usr/y) ends one level too deep, because its directory is reached through ".roNNN".
 //     Links at the top, and those in directories that this package made real, resolve as before.

@@ -6,5 +6,6 @@
 // all carry this package, and each of those costs memory and start-up time whether or not it is used. Objects are
 // decoded into the smallest form that serves the purpose, so that a cluster's managedFields never occupy memory here.
 //
-// Runs in: either. It never retries for longer than the caller's context lives, and it never deletes anything.
+// Runs in: either. It never retries for longer than the caller's context lives, and it deletes only what it was told to by
+// name.
 package kubeapi

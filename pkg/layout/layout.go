@@ -44,6 +44,7 @@ const (
 	RoleGuard        = "guard"
 	RoleRemove       = "remove"
 	RoleRemoveInside = "remove-inside"
+	RoleMounts       = "mounts"
 )
 
 // Runtime names the host files of one run, below XDG_RUNTIME_DIR. All are gone after the node has stopped.

@@ -64,6 +64,8 @@ func role() func(*logrus.Logger) error {
 		return runRemove
 	case layout.RoleRemoveInside:
 		return func(*logrus.Logger) error { return child.RemoveInside() }
+	case layout.RoleMounts:
+		return func(*logrus.Logger) error { return child.RunMounts() }
 	}
 	return nil
 }

@@ -40,6 +40,7 @@ func TestRole(t *testing.T) {
 		{map[string]string{layout.EnvPipeFD: "3,4", layout.EnvRemove: "/x"}, true},
 		{map[string]string{layout.EnvActivationHelper: "true"}, true},
 		{map[string]string{layout.EnvRole: layout.RoleRemoveInside}, true},
+		{map[string]string{layout.EnvRole: layout.RoleMounts}, true},
 	} {
 		for k, v := range c.env {
 			t.Setenv(k, v)

@@ -98,6 +98,7 @@ func checks() []check {
 		{"tun", checkTun},
 		{"ports", checkPorts},
 		{"routes", checkRoutes},
+		{"mounts", checkMounts},
 		{"socket-paths", checkSocketPaths},
 		{"data-dir", checkDataDir},
 		{"disk-space", checkDiskSpace},

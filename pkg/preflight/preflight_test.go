@@ -427,6 +427,17 @@ func TestChecks(t *testing.T) {
 		{"a virtual machine", "routes", func(f *fakeHost) { f.route("eth1", "0002000A", "00FFFFFF") },
 			"warn: network.cidr 10.0.2.0/24 overlaps the host's route to 10.0.2.0/24 (eth1): addresses in both cannot be reached from the node\n" +
 				"  # if you need those addresses: --set network.cidr=10.241.2.0/24\n"},
+		{"host root shared", "mounts", func(*fakeHost) {}, "pass: " + allMounts + "\n"},
+		{"E5 host root private", "mounts", func(f *fakeHost) {
+			f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / /home rw - ext4 /dev/x rw\n")
+		}, "warn: the host's root is private: " + innerMounts + "\n  # before the node is started:\n  sudo mount --make-rshared /\n"},
+		{"a private disk", "mounts", func(f *fakeHost) {
+			f.write("proc/self/mountinfo", "21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n22 21 0:5 / /my\\040disk rw master:2 - ext4 /dev/x rw\n"+
+				"23 21 0:6 / /proc rw - proc proc rw\n")
+		}, "warn: what the host mounts later below /my disk does not reach the node: those mounts are private\n" +
+			"  # before the node is started:\n  sudo mount --make-rshared '/my disk'\n"},
+		{"propagation not wanted", "mounts", func(f *fakeHost) { f.set("mounts.propagation", "rprivate") },
+			"pass: mounts.propagation is rprivate: " + innerMounts + "\n"},
 		{"our proposal is taken too", "routes", func(f *fakeHost) {
 			f.route("a", "00002A0A", "0000FFFF")
 			f.route("b", "00008E0A", "0000FFFF")

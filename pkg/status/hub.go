@@ -204,5 +204,10 @@ func clone(s Status) Status {
 	s.Cgroup.Unenforced = slices.Clone(s.Cgroup.Unenforced)
 	s.Cgroup.UnenforcedSettings = slices.Clone(s.Cgroup.UnenforcedSettings)
 	s.Timings = maps.Clone(s.Timings)
+	if s.Mounts != nil {
+		m := *s.Mounts
+		m.Reasons = slices.Clone(m.Reasons)
+		s.Mounts = &m
+	}
 	return s
 }

@@ -176,6 +176,26 @@ type Cgroup struct {
 	UnenforcedSettings []string      `json:"unenforcedSettings,omitempty"`
 }
 
+// Mounts is what the node promises of mounts, each tried or read and not assumed.
+type Mounts struct {
+	// HostToNode (1): what the host mounts reaches the runtime, the kubelet and HostToContainer volumes.
+	HostToNode bool `json:"hostToNode"`
+	// Shared (2): what the runtime, the kubelet and Bidirectional volumes mount is seen by each other and by
+	// HostToContainer volumes.
+	Shared bool `json:"shared"`
+	// NodeToHost (3): the host sees those mounts too. In a rootless node it never does.
+	NodeToHost bool `json:"nodeToHost"`
+	// Reasons say, for each of (1) and (2) that does not hold, why; they begin with its number. Hint is the way out.
+	Reasons []string `json:"reasons,omitempty"`
+	Hint    string   `json:"hint,omitempty"`
+}
+
+// Text is the three answers in one line: "1 yes, 2 yes, 3 no".
+func (m *Mounts) Text() string {
+	word := map[bool]string{true: "yes", false: "no"}
+	return "1 " + word[m.HostToNode] + ", 2 " + word[m.Shared] + ", 3 " + word[m.NodeToHost]
+}
+
 // Status is the picture now. Times are the node's own clock.
 type Status struct {
 	// ResourceVersion differs between any two pictures of one run that differ.
@@ -203,7 +223,9 @@ type Status struct {
 	DataDir    string `json:"dataDir,omitempty"`
 	RuntimeDir string `json:"runtimeDir,omitempty"`
 	Cgroup     Cgroup `json:"cgroup,omitzero"`
-	Ports      []Port `json:"ports,omitempty"`
+	// Mounts is nil until the guarantees were tried for the first time.
+	Mounts *Mounts `json:"mounts,omitempty"`
+	Ports  []Port  `json:"ports,omitempty"`
 	// PortCounts counts Ports.
 	PortCounts PortCounts `json:"portCounts,omitzero"`
 	Warnings   []string   `json:"warnings,omitempty"`

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,13 +79,20 @@ type testNode struct {
 	t    *testing.T
 	name string
 	args []string // flags of up
+	wrap []string // stands before every command line, for a node of another account
 }
 
 // newNode gives a test a node of its own, whose data and processes are gone when the test ends.
 func newNode(t *testing.T, name string, upArgs ...string) *testNode {
 	t.Helper()
 	require(t)
-	n := &testNode{t: t, name: name, args: upArgs}
+	return newNodeOf(t, name, nil, upArgs...)
+}
+
+// newNodeOf is newNode for another account, by whose means wrap is.
+func newNodeOf(t *testing.T, name string, wrap []string, upArgs ...string) *testNode {
+	t.Helper()
+	n := &testNode{t: t, name: name, args: upArgs, wrap: wrap}
 	n.args = append(n.args, "--set", fmt.Sprintf("api.port=%d", freePort(t)))
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -101,7 +109,8 @@ func newNode(t *testing.T, name string, upArgs ...string) *testNode {
 }
 
 func (n *testNode) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, binary("rootlessnode"), append([]string{"--name", n.name}, args...)...)
+	argv := slices.Concat(n.wrap, []string{binary("rootlessnode"), "--name", n.name}, args)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
@@ -155,9 +164,12 @@ func (n *testNode) status() status.Status {
 // apply gives a manifest to the cluster.
 func (n *testNode) apply(manifest string) {
 	n.t.Helper()
-	file := filepath.Join(n.t.TempDir(), "manifest.yaml")
-	assert.NilError(n.t, os.WriteFile(file, []byte(manifest), 0o600))
-	n.kubectl("apply", "-f", file)
+	ctx, cancel := context.WithTimeout(context.Background(), podLimit)
+	defer cancel()
+	cmd := n.command(ctx, "kubectl", "apply", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifest)
+	out, err := cmd.CombinedOutput()
+	assert.NilError(n.t, err, "%s", out)
 }
 
 // eventually asks until check returns nil; the last error is told.

@@ -4,6 +4,7 @@
 //	netprobe get URL      prints the answer; fails unless its status is 200
 //	netprobe lookup NAME  prints the addresses
 //	netprobe serve PORT   answers "hello from HOSTNAME" by HTTP, and over UDP whatever it gets
+//	netprobe fuse DIR     mounts a file system with one file, hello, and serves it
 package main
 
 import (
@@ -20,10 +21,10 @@ const limit = 5 * time.Second
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | serve PORT")
+		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | serve PORT | fuse DIR")
 		os.Exit(2)
 	}
-	run := map[string]func(string) error{"get": get, "lookup": lookup, "serve": serve}[os.Args[1]]
+	run := map[string]func(string) error{"get": get, "lookup": lookup, "serve": serve, "fuse": fuse}[os.Args[1]]
 	if run == nil {
 		fmt.Fprintln(os.Stderr, "netprobe: unknown verb", os.Args[1])
 		os.Exit(2)

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+)
+
+// verifyFlags are those of mounts verify.
+type verifyFlags struct {
+	kubeconfig, node, image, program, dir string
+	hostVisible                           bool
+	limit                                 time.Duration
+}
+
+func newMountsVerify(a *app) *cobra.Command {
+	var f verifyFlags
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Find out with pods which guarantees for mounts hold",
+		Long: `Find out with pods which guarantees for mounts hold, on this node or, with
+--kubeconfig, on any other, rootless or rootful:
+
+  1  what the host mounts reaches the kubelet and HostToContainer volumes
+  2  what the kubelet and Bidirectional volumes mount is seen by each other and
+     by HostToContainer volumes
+  3  the host sees those mounts too
+
+Four privileged pods mount over one directory and look for one another's mounts.
+Where only root could mount on the host, 1 is read from the propagation of the
+mounts instead. What was made is removed.
+
+The exit code is 0 when 1 and 2 hold, and 3 too with --host-visible, and 4 when
+one does not. The pods run this very program from the node's disk.`,
+		Example: `  rootlessnode mounts verify
+  rootlessnode mounts verify --kubeconfig admin.conf --image registry.example/any --host-visible`,
+		Args:        arguments(0, 0),
+		Annotations: map[string]string{allowRoot: ""}, // on a rootful node
+		RunE:        func(cmd *cobra.Command, _ []string) error { return a.verifyMounts(cmd.Context(), f) },
+	}
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "the cluster of another node, by its kubeconfig `FILE`")
+	cmd.Flags().StringVar(&f.node, "node", "", "the Node object (default: the only one)")
+	cmd.Flags().StringVar(&f.image, "image", "", "any image that the node has or can pull; nothing of it is run (default: the node's pause image)")
+	cmd.Flags().StringVar(&f.program, "program", "", "where this program lies on the node (default: where it lies here)")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "make the directory that is mounted over in `DIR`, here and on the node (default: that for temporary files)")
+	cmd.Flags().BoolVar(&f.hostVisible, "host-visible", false, "demand 3 as well")
+	cmd.Flags().DurationVar(&f.limit, "timeout", 2*time.Minute, "how long the pods may take")
+	a.outputFlag(cmd)
+	return cmd
+}
+
+func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // what was made is removed
+	defer stop()
+	o, err := a.verifyOptions(&f)
+	if err != nil {
+		return err
+	}
+	client, err := kubeapi.New(f.kubeconfig, kubeapi.Options{})
+	if err != nil {
+		return errdefs.Class(errdefs.ErrConfig, err)
+	}
+	defer client.Close()
+	o.API = client
+	if a.output == "" {
+		o.Started = func(node, ns string) { _, _ = fmt.Fprintf(a.err, "trying on node %s, in namespace %s\n", node, ns) }
+	}
+	v, err := mountverify.Run(ctx, o)
+	if v == nil {
+		return fmt.Errorf("verify mounts: %w", err)
+	}
+	if a.output == "json" {
+		a.printJSON(a.out, v)
+	} else {
+		a.printf("%s", renderVerdict(v))
+	}
+	return errors.Join(err, unkept(v, f.hostVisible))
+}
+
+// verifyOptions fills in what was not given: the running node's own.
+func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
+	o := mountverify.Options{
+		Node: f.node, Image: f.image, Program: f.program, Dir: f.dir, Limit: f.limit, CanMount: a.uid == 0 && !a.inUserNS(),
+		Args: []string{"mounts", "agent"},
+	}
+	if o.Program == "" {
+		exe, err := os.Executable()
+		if err == nil {
+			exe, err = filepath.EvalSymlinks(exe)
+		}
+		if err != nil {
+			return o, fmt.Errorf("find this program: %w", err)
+		}
+		o.Program = exe
+	}
+	if f.kubeconfig != "" {
+		if f.image == "" {
+			return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("--kubeconfig needs --image")),
+				"--image IMAGE, any that the node has: kubectl get nodes -o jsonpath='{.items[*].status.images[*].names[0]}'")
+		}
+		return o, nil
+	}
+	if a.uid == 0 {
+		return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("root has no node of its own")), "--kubeconfig FILE")
+	}
+	n, err := a.attached()
+	if err != nil {
+		return o, err
+	}
+	f.kubeconfig = n.Kubeconfig()
+	if _, err := os.Stat(f.kubeconfig); err != nil {
+		return o, a.noKubeconfig(err)
+	}
+	if o.Node == "" {
+		o.Node = n.Config().NodeName
+	}
+	if o.Image == "" {
+		o.Image, err = pauseImage(n.Config().ComponentsDir)
+	}
+	return o, err
+}
+
+// pauseImage is the image that every node of ours has.
+func pauseImage(componentsDir string) (string, error) {
+	m, err := preflight.ReadManifest(componentsDir)
+	if err != nil {
+		return "", err
+	}
+	for _, i := range m.Images {
+		if strings.Contains(i.Name, "pause") {
+			return i.Name, nil
+		}
+	}
+	return "", errdefs.WithHint(errors.New("the node's components have no pause image"), "--image IMAGE")
+}
+
+// unkept is the error for guarantees that were asked for and do not hold.
+func unkept(v *mountverify.Verdict, hostVisible bool) error {
+	var missing []string
+	g := v.Guarantees
+	for _, want := range []struct {
+		number string
+		broken bool
+	}{{"1", !g.HostToInside}, {"2", !g.Inside}, {"3", hostVisible && !g.InsideToHost}} {
+		if want.broken {
+			missing = append(missing, want.number)
+		}
+	}
+	var errs []error
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("guarantee %s does not hold", strings.Join(missing, " and ")))
+	}
+	for _, l := range v.Leaks {
+		errs = append(errs, errors.New(l))
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrComponent, errors.Join(errs...)), v.Hint)
+}
+
+func renderVerdict(v *mountverify.Verdict) string {
+	head := []string{"MOUNT OF"}
+	for _, p := range mountverify.Parties() {
+		head = append(head, "SEEN BY "+strings.ToUpper(p))
+	}
+	rows := [][]string{head}
+	for _, r := range v.Rows {
+		row := []string{r.Mount}
+		for _, p := range mountverify.Parties() {
+			row = append(row, string(r.SeeIt[p]))
+		}
+		rows = append(rows, row)
+	}
+	lines := []string{table(rows) + "\n" + v.Text()}
+	lines = append(lines, v.Reasons...)
+	for _, n := range v.Notes {
+		lines = append(lines, "note: "+n)
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func newMountsAgent(a *app) *cobra.Command {
+	var o mountverify.AgentOptions
+	var report string
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "agent", Hidden: true, Short: "One pod of mounts verify", Args: arguments(0, 0), Annotations: map[string]string{allowRoot: ""},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			r, err := mountverify.RunAgent(ctx, o)
+			return errors.Join(err, mountverify.Report(report, r, err))
+		},
+	}
+	cmd.Flags().StringVar(&o.Party, "party", "", "")
+	cmd.Flags().StringVar(&o.Volume, "volume", "", "")
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "")
+	cmd.Flags().BoolVar(&o.CallerMounts, "caller-mounts", false, "")
+	cmd.Flags().DurationVar(&limit, "limit", 0, "")
+	cmd.Flags().StringVar(&report, "report", "", "")
+	return cmd
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/mountns"
+	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
+)
+
+func TestRenderVerdict(t *testing.T) {
+	t.Parallel()
+	v := &mountverify.Verdict{
+		Guarantees: mountns.Guarantees{Inside: true}, Reasons: []string{"1: the host's mount of / is private"}, Notes: []string{"a note"},
+	}
+	for _, mount := range mountverify.Parties() {
+		row := mountverify.Row{Mount: mount, SeeIt: map[string]mountverify.Cell{}}
+		for _, by := range mountverify.Parties() {
+			row.SeeIt[by] = mountverify.Unseen
+		}
+		row.SeeIt[mount] = mountverify.Own
+		v.Rows = append(v.Rows, row)
+	}
+	golden.Assert(t, renderVerdict(v), "mounts-verify.txt")
+}
+
+func TestUnkept(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		g       mountns.Guarantees
+		visible bool
+		leaks   []string
+		want    string
+	}{
+		{mountns.Guarantees{HostToInside: true, Inside: true}, false, nil, ""},
+		{mountns.Guarantees{HostToInside: true, Inside: true, InsideToHost: true}, true, nil, ""},
+		{mountns.Guarantees{HostToInside: true, Inside: true}, true, nil, "guarantee 3 does not hold"},
+		{mountns.Guarantees{}, true, nil, "guarantee 1 and 2 and 3 does not hold"},
+		{mountns.Guarantees{HostToInside: true, Inside: true}, false, []string{"a leak"}, "a leak"},
+	} {
+		err := unkept(&mountverify.Verdict{Guarantees: tc.g, Leaks: tc.leaks}, tc.visible)
+		if tc.want == "" {
+			assert.NilError(t, err)
+			continue
+		}
+		assert.Error(t, err, tc.want)
+		assert.Equal(t, errdefs.ExitCode(err), errdefs.ExitComponent)
+	}
+}
+
+func TestVerifyWantsAnImage(t *testing.T) {
+	t.Parallel()
+	a := &app{uid: 1, inUserNS: func() bool { return false }}
+	_, err := a.verifyOptions(&verifyFlags{kubeconfig: "x"})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.Assert(t, strings.Contains(errdefs.ReportOf(err).Hints[0], "--image"))
+	a.uid = 0
+	_, err = a.verifyOptions(&verifyFlags{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+}

@@ -1,0 +1,109 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// trialPause is between two questions whether something is gone or can be made by now.
+const trialPause = 200 * time.Millisecond
+
+// NodeNames lists the Node objects.
+func (c *Client) NodeNames(ctx context.Context) ([]string, error) {
+	var list metav1.PartialObjectMetadataList
+	if err := c.do(ctx, request{method: http.MethodGet, path: nodesPath}, &list); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	var names []string
+	for _, n := range list.Items {
+		names = append(names, n.Name)
+	}
+	return names, nil
+}
+
+// CreateNamespace makes a namespace whose name begins with prefix, and whose pods may be privileged. It returns its name.
+func (c *Client) CreateNamespace(ctx context.Context, prefix string) (string, error) {
+	ns := corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{
+		GenerateName: prefix, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
+	}}
+	err := c.create(ctx, namespacesPath, &ns)
+	if err != nil {
+		return "", fmt.Errorf("create a namespace: %w", err)
+	}
+	return ns.Name, nil
+}
+
+// RemoveNamespace deletes a namespace with all that is in it and waits until it is gone, or ctx ends.
+func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
+	path := namespacesPath + "/" + url.PathEscape(name)
+	method := http.MethodDelete
+	for {
+		err := c.do(ctx, request{method: method, path: path}, nil)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			method = http.MethodGet
+		}
+		if !pause(ctx) {
+			return timedOut(ctx, "wait until namespace "+name+" is gone", err)
+		}
+	}
+}
+
+// CreatePod makes a pod. In a namespace that was just made it waits until the control plane has given that its service
+// account.
+func (c *Client) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+	path := namespacesPath + "/" + url.PathEscape(pod.Namespace) + "/pods"
+	for {
+		err := c.create(ctx, path, pod)
+		if err == nil {
+			return nil
+		}
+		if code(err) != http.StatusForbidden || !strings.Contains(err.Error(), "service account") || !pause(ctx) {
+			return fmt.Errorf("create pod %s: %w", pod.Name, err)
+		}
+	}
+}
+
+// ReadPod returns a Pod object.
+func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	var pod corev1.Pod
+	path := namespacesPath + "/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
+	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &pod); err != nil {
+		return nil, fmt.Errorf("read pod %s: %w", name, err)
+	}
+	return &pod, nil
+}
+
+const namespacesPath = "/api/v1/namespaces"
+
+// create posts an object, and decodes what has become of it.
+func (c *Client) create(ctx context.Context, path string, object any) error {
+	body, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	return c.do(ctx, request{
+		method: http.MethodPost, path: path, contentType: mimeJSON, body: body,
+		query: url.Values{"fieldManager": {FieldManager}},
+	}, object)
+}
+
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(trialPause):
+		return true
+	}
+}

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
+)
+
+// volumePod is a privileged pod that waits, with the host's directory as a volume at /v.
+const volumePod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  containers:
+  - name: c
+    image: rootlessnode.test/busybox:1
+    command: [/bin/sh, -c, "trap exit TERM; while true; do sleep 1; done"]
+    securityContext: {privileged: true}
+    volumeMounts: [%s]
+  volumes:
+  - {name: v, hostPath: {path: %q, type: Directory}}
+  - {name: scratch, emptyDir: {}}
+---
+`
+
+// fuse: this account may open /dev/fuse, and so may the pods that run as it.
+var fuse = testutil.Requirement{Name: "fuse", Check: func() error {
+	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err == nil {
+		err = f.Close()
+	}
+	return err
+}}
+
+func pod(name, mounts, dir string) string { return fmt.Sprintf(volumePod, name, mounts, dir) }
+
+// sh runs a script in a pod.
+func (n *testNode) sh(pod, script string) string {
+	n.t.Helper()
+	return n.kubectl("exec", pod, "--", "/bin/sh", "-ec", script)
+}
+
+// inside runs a program in the node.
+func (n *testNode) inside(args ...string) string {
+	n.t.Helper()
+	return n.run(podLimit, append([]string{"exec", "--"}, args...)...)
+}
+
+// volumePods starts the pods of the tests of mounts: "both" propagates both ways, "in" only in, "none" not at all.
+func (n *testNode) volumePods(dir string) {
+	n.t.Helper()
+	n.apply(pod("both", "{name: v, mountPath: /v, mountPropagation: Bidirectional}", dir) +
+		pod("in", "{name: v, mountPath: /v, mountPropagation: HostToContainer}", dir) +
+		pod("none", "{name: v, mountPath: /v}", dir))
+	for _, p := range []string{"both", "in", "none"} {
+		n.waitPod(p)
+	}
+}
+
+// hostDir is a directory that the host and the node have at the same path.
+func hostDir(t *testing.T, subs ...string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rootlessnode-mounts-")
+	assert.NilError(t, err)
+	t.Cleanup(func() { assert.NilError(t, os.RemoveAll(dir)) })
+	assert.NilError(t, os.Chmod(dir, 0o777))
+	for _, s := range subs {
+		assert.NilError(t, os.MkdirAll(filepath.Join(dir, s), 0o777))
+		assert.NilError(t, os.Chmod(filepath.Join(dir, s), 0o777))
+	}
+	return dir
+}
+
+func hostMounts(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	assert.NilError(t, err)
+	return string(b)
+}
+
+// TestMounts is what pods do with mounts, on a host on which nobody can mount.
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "e2e-mounts")
+	n.up()
+	n.importImage()
+	dir := hostDir(t, "a", "later", "fuse", "ro/below")
+	n.volumePods(dir)
+	sub := func(name string, f func(n *testNode)) {
+		t.Run(name, func(t *testing.T) { f(n.in(t)) })
+	}
+	sub("status tells what holds", func(n *testNode) {
+		m := n.status().Mounts
+		assert.Assert(n.t, m != nil)
+		assert.Assert(n.t, m.Shared && !m.NodeToHost, "%+v", m)
+		assert.Equal(n.t, len(m.Reasons) > 0, !m.HostToNode, "%+v", m)
+		assert.Assert(n.t, cmp.Contains(n.run(podLimit, "status"), m.Text()))
+	})
+	sub("a Bidirectional volume's mount reaches pods and the node, not the host", func(n *testNode) {
+		n.sh("both", "mount -t tmpfs none /v/a && echo mounted >/v/a/file")
+		assert.Equal(n.t, n.sh("in", "cat /v/a/file"), "mounted\n")
+		assert.Equal(n.t, n.sh("none", "ls /v/a"), "")
+		assert.Assert(n.t, cmp.Contains(n.inside("cat", "/proc/self/mountinfo"), " "+dir+"/a "))
+		assert.Assert(n.t, !strings.Contains(hostMounts(n.t), dir))
+		n.sh("both", "umount /v/a")
+		assert.Equal(n.t, n.sh("in", "ls /v/a"), "")
+	})
+	sub("a directory that gets a mount later", func(n *testNode) {
+		n.inside("mount", "-t", "tmpfs", "none", dir+"/later")
+		n.inside("touch", dir+"/later/file")
+		assert.Equal(n.t, n.sh("in", "ls /v/later")+n.sh("both", "ls /v/later")+n.sh("none", "ls /v/later"), "file\nfile\n")
+		n.inside("umount", dir+"/later")
+	})
+	sub("subPath", func(n *testNode) { n.subPath(dir) })
+	sub("read-only, and recursively", func(n *testNode) { n.readOnly(dir) })
+	sub("FUSE in a pod", func(n *testNode) {
+		testutil.Require(n.t, fuse)
+		n.fuse(dir)
+	})
+	sub("mounts verify", func(n *testNode) {
+		one := n.status().Mounts.HostToNode
+		v, code := n.verify()
+		assert.Equal(n.t, v.Guarantees.HostToInside, one)
+		assert.Assert(n.t, v.Derived)
+		assert.Assert(n.t, v.Guarantees.Inside && !v.Guarantees.InsideToHost, "%+v", v)
+		assert.Equal(n.t, code == 0, one, "%+v", v)
+		assert.Equal(n.t, n.kubectl("get", "namespaces", "-o", "name", "-l", "pod-security.kubernetes.io/enforce=privileged"), "")
+	})
+}
+
+// verify runs mounts verify and returns what it found.
+func (n *testNode) verify(args ...string) (mountverify.Verdict, int) {
+	n.t.Helper()
+	out, stderr, code := n.try(podLimit, append([]string{"mounts", "verify", "-o", "json"}, args...)...)
+	var v mountverify.Verdict
+	assert.NilError(n.t, json.Unmarshal([]byte(out), &v), "exit %d: %s%s", code, out, stderr)
+	assert.Equal(n.t, len(v.Leaks), 0, "%v", v.Leaks)
+	return v, code
+}
+
+func (n *testNode) subPath(dir string) {
+	n.t.Helper()
+	assert.NilError(n.t, os.WriteFile(filepath.Join(dir, "a", "one"), []byte("1\n"), 0o600))
+	n.apply(pod("sub", "{name: v, mountPath: /v/dir, subPath: a}, {name: v, mountPath: /v/file, subPath: a/one, readOnly: true}, "+
+		"{name: scratch, mountPath: /s, subPath: made/here}", dir))
+	n.waitPod("sub")
+	assert.Equal(n.t, n.sh("sub", "cat /v/dir/one /v/file; touch /s/x; ls /s"), "1\n1\nx\n")
+	_, _, code := n.try(podLimit, "kubectl", "exec", "sub", "--", "/bin/sh", "-c", "echo 2 >/v/file")
+	assert.Assert(n.t, code != 0, "a read-only subPath was written")
+}
+
+// readOnly: a mount below a read-only volume can be written, unless the volume is read-only recursively.
+func (n *testNode) readOnly(dir string) {
+	n.t.Helper()
+	n.inside("mount", "-t", "tmpfs", "none", dir+"/ro/below")
+	defer n.inside("umount", dir+"/ro/below")
+	n.apply(pod("ro", "{name: v, mountPath: /v, readOnly: true}", dir) +
+		pod("rro", "{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: Enabled}", dir))
+	n.waitPod("ro")
+	n.waitPod("rro")
+	defer n.kubectl("delete", "pod", "ro", "rro", "--wait")
+	for _, p := range []string{"ro", "rro"} {
+		_, _, code := n.try(podLimit, "kubectl", "exec", p, "--", "/bin/touch", "/v/x")
+		assert.Assert(n.t, code != 0, "the read-only volume of %s was written", p)
+	}
+	n.sh("ro", "touch /v/ro/below/x")
+	_, _, code := n.try(podLimit, "kubectl", "exec", "rro", "--", "/bin/touch", "/v/ro/below/x")
+	assert.Assert(n.t, code != 0, "a mount below the recursively read-only volume was written")
+}
+
+// fuse: a file system that a pod serves is seen by another pod.
+func (n *testNode) fuse(dir string) {
+	n.t.Helper()
+	n.sh("both", "/bin/netprobe fuse /v/fuse >/dev/null 2>&1 &")
+	eventually(n.t, podLimit, "the FUSE mount is there", func() error {
+		out, stderr, code := n.try(podLimit, "kubectl", "exec", "in", "--", "/bin/cat", "/v/fuse/hello")
+		if code != 0 || out != "hello from FUSE\n" {
+			return fmt.Errorf("exit %d: %s%s", code, out, stderr)
+		}
+		return nil
+	})
+	assert.Assert(n.t, cmp.Contains(n.inside("cat", "/proc/self/mountinfo"), dir+"/fuse "))
+	n.sh("both", "umount /v/fuse")
+}
