@@ -59,7 +59,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // the guard holds the same lock until it has cleaned up
+	defer func() { _ = lock.Close() }() // the guard holds the same lock until it has cleaned up
 	if err := r.prepare(); err != nil {
 		return err
 	}

@@ -273,7 +273,7 @@ func TestLockOutlastsALook(t *testing.T) {
 	rt := layout.NewRuntime(t.TempDir(), "x")
 	lock, err := takeLock(rt)
 	assert.NilError(t, err)
-	defer lock.Close()
+	t.Cleanup(func() { assert.Check(t, lock.Close()) })
 	h, err := Holder(rt)
 	assert.NilError(t, err)
 	assert.Equal(t, h, LockHolder{Locked: true, ParentPID: os.Getpid()})
