@@ -302,7 +302,7 @@ a_rootful_node() {
 			  containers:
 			  - name: main
 			    image: rootlessnode.test/busybox:1
-			    command: [/bin/busybox, sh, -c, "[ $mode != Bidirectional ] || busybox mount -t tmpfs by-pod /prop/by-pod || exit 1; exec sleep 3600 $mode"]
+			    command: [/bin/busybox, sh, -c, "[ $mode != Bidirectional ] || busybox mount -t tmpfs by-pod /prop/by-pod || exit 1; exec sleep $(nap "$mode")"]
 			    securityContext: {privileged: true}
 			    volumeMounts: [{name: prop, mountPath: /prop, mountPropagation: $mode}]
 			  volumes: [{name: prop, hostPath: {path: /var/lib/prop}}]
@@ -310,6 +310,12 @@ a_rootful_node() {
 	done
 	systemctl daemon-reload
 }
+
+# nap MODE: how long the pod of a mode sleeps, by which its process is known; pod_of MODE is its pid.
+nap() {
+	case $1 in None) echo 36001 ;; HostToContainer) echo 36002 ;; *) echo 36003 ;; esac
+}
+pod_of() { pgrep -xf "sleep $(nap "$1")"; }
 
 # sees PID PATH-END: whether the mount namespace of a process has a mount that ends so.
 sees() { [ -n "$1" ] && awk '{ print $5 }' "/proc/$1/mountinfo" | grep -q "$2\$"; }
@@ -322,18 +328,18 @@ matrix() {
 	"$tree/libexec/rootlessnode/ctr" -n k8s.io images import "$tree/busybox.tar" || return 1
 	find "$tree/share/rootlessnode/images" -name '*pause*' -exec "$tree/libexec/rootlessnode/ctr" -n k8s.io images import {} \;
 	for who in None HostToContainer Bidirectional; do
-		within 300 "the pod $who" pgrep -f "sleep 3600 $who" && continue
+		within 300 "the pod $who" pod_of "$who" && continue
 		journalctl --no-pager -n 60 -u kubelet -u containerd
 		return 1
 	done
-	within 60 "the pod's mount" sees "$(pgrep -f 'sleep 3600 Bidirectional')" /by-pod || return 1
+	within 60 "the pod's mount" sees "$(pod_of Bidirectional)" /by-pod || return 1
 	mount -t tmpfs by-host /var/lib/prop/by-host || return 1
 	for who in host kubelet containerd None HostToContainer Bidirectional; do
 		case $who in
 		host) pid=1 want="by-host$([ "$visible" = no ] || echo ' by-pod')" ;;
 		kubelet | containerd) pid=$(systemctl show -P MainPID "$who") want="by-host by-pod" ;;
-		None) pid=$(pgrep -f "sleep 3600 $who") want="" ;;
-		*) pid=$(pgrep -f "sleep 3600 $who") want="by-host by-pod" ;;
+		None) pid=$(pod_of "$who") want="" ;;
+		*) pid=$(pod_of "$who") want="by-host by-pod" ;;
 		esac
 		seen=$(for m in by-host by-pod; do ! sees "$pid" "/$m" || echo "$m"; done | xargs)
 		echo "$who sees: ${seen:-nothing}"
@@ -346,7 +352,7 @@ matrix() {
 # undo_matrix ends the pods and daemons, and takes the namespace away.
 undo_matrix() {
 	systemctl stop kubelet
-	pkill -f 'sleep 3600' || true
+	pkill -f 'sleep 3600.' || true
 	systemctl stop containerd
 	pkill -f "$tree/libexec/rootlessnode/containerd-shim" || true
 	umount /var/lib/prop/by-host || true
