@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,7 +22,10 @@ import (
 )
 
 // limits: the controllers cpu, memory and pids are delegated.
-var limits = testutil.Requirement{Name: "limits", Check: func() error {
+var limits = testutil.Requirement{Name: "limits", Check: func() error { return lacks("cpu", "memory", "pids") }}
+
+// lacks is an error if one of the controllers is not delegated.
+func lacks(controllers ...string) error {
 	var o cgroupv2.Options
 	h, err := cgroupv2.DetectHost(o)
 	if err != nil {
@@ -31,13 +35,13 @@ var limits = testutil.Requirement{Name: "limits", Check: func() error {
 	if err != nil {
 		return err
 	}
-	for _, c := range d.Missing {
-		if c != "cpuset" {
+	for _, c := range controllers {
+		if slices.Contains(d.Missing, c) {
 			return fmt.Errorf("the cgroup controllers %v are not delegated", d.Missing)
 		}
 	}
 	return nil
-}}
+}
 
 // Caps of the node under test, and what a pod may have. A machine that has less is the lower cap.
 const (
@@ -211,17 +215,8 @@ spec:
 
 // cpuset: that controller is delegated too, and there is a CPU to give away.
 var cpuset = testutil.Requirement{Name: "cpuset", Check: func() error {
-	var o cgroupv2.Options
-	h, err := cgroupv2.DetectHost(o)
-	if err != nil {
+	if err := lacks("cpuset"); err != nil {
 		return err
-	}
-	d, err := cgroupv2.Detect(h, o)
-	if err != nil {
-		return err
-	}
-	if len(d.Missing) > 0 {
-		return fmt.Errorf("the cgroup controllers %v are not delegated", d.Missing)
 	}
 	if b, err := os.ReadFile("/sys/devices/system/cpu/online"); err != nil || strings.TrimSpace(string(b)) == "0" {
 		return errors.New("the machine has one CPU")
