@@ -43,7 +43,8 @@ func TestLifecycle(t *testing.T) {
 	assert.Equal(t, cgroupOf(t, bystander.Process.Pid), filepath.Join(d.Root, "evac"))
 
 	child, helper := cat(t), cat(t)
-	grandchild := start(t, "", "sh", "-c", "cat & echo $!; wait")
+	// A shell gives /dev/null to what it starts in the background, unless told otherwise: cat, and so the shell, would end.
+	grandchild := start(t, "", "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
 	r, err := s.Settle(os.Getpid(), child.Process.Pid)
 	assert.NilError(t, err)
 	assert.Equal(t, len(pidsIn(t, s.Path())), 0)
@@ -88,7 +89,6 @@ func TestSettleSortsDescendants(t *testing.T) {
 		return
 	}
 	_, s := claimHere(t, sb, "a")
-	// A shell gives /dev/null to what it starts in the background, unless told otherwise: cat would end at once.
 	child := start(t, "", "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
 	line := child.line(t)
 	_, err := s.Settle(os.Getpid(), child.Process.Pid)
