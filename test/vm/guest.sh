@@ -157,7 +157,7 @@ scope_of() {
 by_enter() { "$node" host enter --user plain --command -- bash -c "$*"; }
 
 without_systemd() {
-	"$node" host setup --user plain --create-user --print || return 1
+	"$node" host setup --user plain --create-user --dry-run || return 1
 	"$node" host setup --user plain --create-user && bounded plain /sys/fs/cgroup/rootlessnode by_enter &&
 		"$node" host undo --user plain
 }
