@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/pkg/status"
@@ -31,21 +31,19 @@ const notifyLimit = time.Second
 // takeNotifier reads what the service manager has put into the environment, and takes it out: the components inside would
 // speak to the manager too.
 func takeNotifier(log logrus.FieldLogger) *notifier {
-	socket, usec, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
-	for _, k := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
-		_ = os.Unsetenv(k) // it fails for names that cannot be
+	socket := os.Getenv("NOTIFY_SOCKET")
+	_ = os.Unsetenv("NOTIFY_SOCKET") // it fails for names that cannot be
+	watchdog, err := daemon.SdWatchdogEnabled(true)
+	if err != nil {
+		log.WithError(err).Warn("the service manager's watchdog is not answered")
 	}
 	if socket == "" {
 		return nil
 	}
-	n := &notifier{socket: socket, log: log}
-	if us, err := strconv.ParseInt(usec, 10, 64); err == nil && us > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
-		n.watchdog = time.Duration(us) * time.Microsecond
-	}
-	return n
+	return &notifier{socket: socket, watchdog: watchdog, log: log}
 }
 
-// send writes one datagram of assignments.
+// send writes one datagram of assignments. The library's daemon.SdNotify would wait for a manager that does not read.
 func (n *notifier) send(assignments ...string) {
 	c, err := net.Dial("unixgram", n.socket)
 	if err == nil {
