@@ -48,13 +48,13 @@ func (c *NodeConfig) validateResources(fs *faults) {
 		fs.add("resources.cpuManager", "", "static: resources.systemReserved.cpu must be more than 0: pods without CPUs of their own run there too")
 	}
 	inRange(fs, "resources.memoryHighPercent", r.MemoryHighPercent, 0, 100)
-	if on, set := c.Kubelet.FeatureGates[gateMemoryQoS]; set && !on && r.MemoryHighPercent > 0 {
-		fs.add("resources.memoryHighPercent", "", "needs kubelet.featureGates.%s, which is switched off", gateMemoryQoS)
+	if on, set := c.Kubelet.FeatureGates[GateMemoryQoS]; set && !on && r.MemoryHighPercent > 0 {
+		fs.add("resources.memoryHighPercent", "", "needs kubelet.featureGates.%s, which is switched off", GateMemoryQoS)
 	}
 }
 
-// gateMemoryQoS is the kubelet's switch for memory.high.
-const gateMemoryQoS = "MemoryQoS"
+// GateMemoryQoS is the kubelet's switch for memory.high (KEP-2570), on by default since 1.37.
+const GateMemoryQoS = "MemoryQoS"
 
 func (c *NodeConfig) validatePids(fs *faults) {
 	r := c.Resources

@@ -16,7 +16,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // verifyFlags are those of mounts verify.
@@ -128,23 +127,9 @@ func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 		o.Node = n.Config().NodeName
 	}
 	if o.Image == "" {
-		o.Image, err = pauseImage(n.Config().ComponentsDir)
+		o.Image = n.Config().Containerd.PauseImage // every sandbox needs it
 	}
-	return o, err
-}
-
-// pauseImage is the image that every node of ours has.
-func pauseImage(componentsDir string) (string, error) {
-	m, err := preflight.ReadManifest(componentsDir)
-	if err != nil {
-		return "", err
-	}
-	for _, i := range m.Images {
-		if strings.Contains(i.Name, "pause") {
-			return i.Name, nil
-		}
-	}
-	return "", errdefs.WithHint(errors.New("the node's components have no pause image"), "--image IMAGE")
+	return o, nil
 }
 
 // unkept is the error for guarantees that were asked for and do not hold.

@@ -101,15 +101,15 @@ func (n *nodeRole) tellMounts(t mountsTried) {
 	strays := n.strays()
 	g := t.Guarantees
 	m := &status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside && len(strays) == 0, NodeToHost: g.InsideToHost}
-	m.Reasons = slices.Concat(t.Reasons, strays)
-	if !m.HostToNode && len(m.Reasons) > 0 {
-		why, remedy := "the host's root is private", hostRemedy
+	if !m.HostToNode {
+		why := "the host's root is private"
+		m.Hint = hostRemedy
 		if n.cfg.Mounts.Propagation == "rprivate" {
-			why, remedy = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, and start the node anew"
+			why, m.Hint = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, and start the node anew"
 		}
-		m.Reasons[0] += ": " + why // RunMounts names it first
-		m.Hint = remedy
+		m.Reasons = append(m.Reasons, "1: the root inside receives nothing from the host's: "+why)
 	}
+	m.Reasons = slices.Concat(m.Reasons, t.Reasons, strays)
 	now := n.hub.Snapshot()
 	if now.Mounts == nil && !m.HostToNode {
 		n.log.Warnf("mounts that the host makes from now on do not reach the node: %s", strings.Join(m.Reasons, "; "))

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
+	"gotest.tools/v3/poll"
 )
 
 // followLimit is far above what a loaded machine needs.
@@ -19,20 +20,12 @@ const followLimit = 30 * time.Second
 
 func soon(t *testing.T, what string, check func() error) {
 	t.Helper()
-	deadline := time.After(followLimit)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
+	poll.WaitOn(t, func(poll.LogT) poll.Result {
+		if err := check(); err != nil {
+			return poll.Continue("%s: %v", what, err)
 		}
-		select {
-		case <-deadline:
-			t.Fatalf("%s: not within %v: %v", what, followLimit, err)
-		case <-tick.C:
-		}
-	}
+		return poll.Success()
+	}, poll.WithDelay(5*time.Millisecond), poll.WithTimeout(followLimit))
 }
 
 func there(name string) func() error {

@@ -1,6 +1,7 @@
 package mountns
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // Guarantees are what a mount namespace for Kubernetes can promise, each by itself.
@@ -75,21 +78,6 @@ func (r relation) as(want Propagation) bool {
 	return got == want || want == Slave && got == Private && r.host.shared == 0
 }
 
-// mountOver returns the mount that a path belongs to: the last one on the longest mount point.
-func mountOver(mounts []*mountinfo.Info, path string) *mountinfo.Info {
-	var best *mountinfo.Info
-	for _, m := range mounts {
-		if within(path, m.Mountpoint) && (best == nil || len(m.Mountpoint) >= len(best.Mountpoint)) {
-			best = m
-		}
-	}
-	return best
-}
-
-func within(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
-}
-
 // relate compares the mounts of s.paths on both sides, each mount once; the root's is the first.
 func (s *Store) relate(host, inside []*mountinfo.Info) []relation {
 	var all []relation
@@ -100,7 +88,7 @@ func (s *Store) relate(host, inside []*mountinfo.Info) []relation {
 				break
 			}
 		}
-		h, i := mountOver(host, path), mountOver(inside, path)
+		h, i := hostinfo.MountOver(host, path), hostinfo.MountOver(inside, path)
 		if h == nil || i == nil {
 			continue
 		}
@@ -110,6 +98,19 @@ func (s *Store) relate(host, inside []*mountinfo.Info) []relation {
 		}
 	}
 	return all
+}
+
+// relations compares the mounts of the namespace that ns holds with the host's. There is at least the root's.
+func (s *Store) relations(ns *os.File) ([]relation, error) {
+	host, inside, err := mountsIn(ns)
+	if err != nil {
+		return nil, err
+	}
+	all := s.relate(host, inside)
+	if len(all) == 0 {
+		return nil, errors.New("no mount of it is known on the host")
+	}
+	return all, nil
 }
 
 // mountsIn reads the mounts of the namespace that ns holds, and the host's.
@@ -167,11 +168,11 @@ func (p probe) point(name string) (string, error) {
 	return path, os.Mkdir(path, 0o700)
 }
 
-// mounted tells whether the calling thread sees a mount on path: one that is not of the directory's own file system.
-func (p probe) mounted(path string) (bool, error) {
+// Mounted tells whether the calling thread sees a mount on path: one that is not of the file system that its directory is on.
+func Mounted(path string) (bool, error) {
 	var above, here unix.Stat_t
-	if err := unix.Stat(p.dir, &above); err != nil {
-		return false, fmt.Errorf("stat %s: %w", p.dir, err)
+	if err := unix.Stat(filepath.Dir(path), &above); err != nil {
+		return false, fmt.Errorf("stat %s: %w", filepath.Dir(path), err)
 	}
 	if err := unix.Stat(path, &here); err != nil {
 		return false, fmt.Errorf("stat %s: %w", path, err)
@@ -196,7 +197,7 @@ func (p probe) on(name string, from view, lookers ...view) (seen []bool, err err
 	}()
 	for _, look := range lookers {
 		var yes bool
-		err := look.do(func() (err error) { yes, err = p.mounted(path); return err })
+		err := look.do(func() (err error) { yes, err = Mounted(path); return err })
 		if err != nil {
 			return nil, err
 		}
@@ -234,6 +235,25 @@ func joinVolume(ns *os.File, flag uintptr) (*thread, error) {
 	return t, nil
 }
 
+// volumes see what containers see of a namespace's mounts: slave through a HostToContainer volume, peer through a
+// Bidirectional one.
+type volumes struct{ slave, peer *thread }
+
+func joinVolumes(ns *os.File) (v volumes, err error) {
+	if v.slave, err = joinVolume(ns, unix.MS_SLAVE); err != nil {
+		return v, err
+	}
+	if v.peer, err = joinVolume(ns, 0); err != nil {
+		v.slave.stop()
+	}
+	return v, err
+}
+
+func (v volumes) stop() {
+	v.slave.stop()
+	v.peer.stop()
+}
+
 // try finds out the guarantees by doing: it mounts an empty tmpfs on one side and looks on the others, in a fresh
 // directory beside the pins. Nothing of it is left.
 func (s *Store) try(ns *os.File) (g Guarantees, err error) {
@@ -248,29 +268,24 @@ func (s *Store) try(ns *os.File) (g Guarantees, err error) {
 		return g, err
 	}
 	defer inside.stop()
-	volume, err := joinVolume(ns, unix.MS_SLAVE)
+	v, err := joinVolumes(ns)
 	if err != nil {
 		return g, err
 	}
-	defer volume.stop()
-	both, err := joinVolume(ns, 0)
-	if err != nil {
-		return g, err
-	}
-	defer both.stop()
-	return p.ask(inside, volume, both)
+	defer v.stop()
+	return p.ask(inside, v)
 }
 
-func (p probe) ask(inside, volume, both view) (g Guarantees, err error) {
-	fromHost, err := p.on("host", hostView{}, inside, volume)
+func (p probe) ask(inside view, v volumes) (g Guarantees, err error) {
+	fromHost, err := p.on("host", hostView{}, inside, v.slave)
 	if err != nil {
 		return g, err
 	}
-	fromInside, err := p.on("inside", inside, volume, both, hostView{})
+	fromInside, err := p.on("inside", inside, v.slave, v.peer, hostView{})
 	if err != nil {
 		return g, err
 	}
-	fromVolume, err := p.on("volume", both, inside, volume)
+	fromVolume, err := p.on("volume", v.peer, inside, v.slave)
 	if err != nil {
 		return g, err
 	}

@@ -7,14 +7,16 @@ import (
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // TryHere finds out what the calling process's own mount namespace promises, as the node role of a rootless node wants it.
 // (2) is tried by doing, below each of dirs: a tmpfs is mounted in the namespace and looked for from where a
 // HostToContainer and a Bidirectional volume look, and one is mounted as a Bidirectional volume does. (1) is read from the
 // propagation of the root: only root of the host can mount there. (3) cannot be in a user namespace of its own
-// (mount_namespaces(7)) and is false. Each promise that does not hold has a reason. Nothing of a try is left.
+// (mount_namespaces(7)) and is false. reasons say why (2) does not hold; why (1) does not, the host's mounts tell, or whoever cut
+// it off. Nothing of a try is left.
 //
 // Call it from a process whose children have no parent death signal: its threads come and go. Runs in: child.
 func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
@@ -22,29 +24,21 @@ func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
 	if err != nil {
 		return g, nil, fmt.Errorf("read the mounts: %w", err)
 	}
-	root := mountOver(mounts, "/")
+	root := hostinfo.MountOver(mounts, "/")
 	g.HostToInside = root != nil && peersOf(root.Optional).master != 0
-	if !g.HostToInside {
-		reasons = append(reasons, "1: the root inside receives nothing from the host's")
-	}
 	ns, err := os.Open(threadSelf + "/ns/mnt")
 	if err != nil {
 		return g, reasons, err
 	}
 	defer ns.Close()
-	volume, err := joinVolume(ns, unix.MS_SLAVE)
+	v, err := joinVolumes(ns)
 	if err != nil {
 		return g, reasons, err
 	}
-	defer volume.stop()
-	both, err := joinVolume(ns, 0)
-	if err != nil {
-		return g, reasons, err
-	}
-	defer both.stop()
+	defer v.stop()
 	g.Inside = true
 	for _, dir := range dirs {
-		holds, err := tryBelow(dir, volume, both)
+		holds, err := tryBelow(dir, v)
 		if err != nil {
 			return g, reasons, err
 		}
@@ -57,18 +51,18 @@ func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
 }
 
 // tryBelow mounts in the caller's namespace and as a Bidirectional volume does.
-func tryBelow(parent string, volume, both view) (holds bool, err error) {
+func tryBelow(parent string, v volumes) (holds bool, err error) {
 	dir, err := os.MkdirTemp(parent, "mountns-probe-")
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = firstError(err, os.RemoveAll(dir)) }()
 	p := probe{dir}
-	ours, err := p.on("node", hostView{}, volume, both)
+	ours, err := p.on("node", hostView{}, v.slave, v.peer)
 	if err != nil {
 		return false, err
 	}
-	theirs, err := p.on("volume", both, hostView{}, volume)
+	theirs, err := p.on("volume", v.peer, hostView{}, v.slave)
 	if err != nil {
 		return false, err
 	}
@@ -96,7 +90,7 @@ func Over(path string) (point, propagation string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("read the mounts: %w", err)
 	}
-	m := mountOver(mounts, path)
+	m := hostinfo.MountOver(mounts, path)
 	if m == nil {
 		return "", "", fmt.Errorf("find the mount of %s: none is there", path)
 	}

@@ -139,13 +139,9 @@ func (s *Store) checkPinned(c *Created, spec Spec, ns *os.File) error {
 	if err := s.stacked(spec.Name); err != nil {
 		return err
 	}
-	host, inside, err := mountsIn(ns)
+	relations, err := s.relations(ns)
 	if err != nil {
 		return err
-	}
-	relations := s.relate(host, inside)
-	if len(relations) == 0 {
-		return errors.New("no mount of it is known on the host")
 	}
 	if c.Namespace, err = s.describe(spec.Name, ns, relations[0].propagation()); err != nil {
 		return err
@@ -227,13 +223,9 @@ func (s *Store) look(name string) (Namespace, error) {
 		return n, err
 	}
 	defer ns.Close()
-	host, inside, err := mountsIn(ns)
+	relations, err := s.relations(ns)
 	if err != nil {
 		return n, err
-	}
-	relations := s.relate(host, inside)
-	if len(relations) == 0 {
-		return n, errors.New("no mount of it is known on the host")
 	}
 	if n, err = s.describe(name, ns, relations[0].propagation()); err != nil {
 		return n, err

@@ -13,6 +13,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -284,9 +285,7 @@ func TestFromInside(t *testing.T) {
 
 // TestUnprivileged: an ordinary user is told what is lacking.
 func TestUnprivileged(t *testing.T) {
-	if os.Getuid() == 0 && os.Getenv(envHost) == "" {
-		t.Skip("this asks as an ordinary user")
-	}
+	testutil.Require(t, testutil.OrdinaryUser)
 	s := New(Options{Dir: filepath.Join(t.TempDir(), "mountns")})
 	_, err := s.Create(Spec{Name: DefaultName})
 	equal(t, errdefs.ExitCode(err), errdefs.ExitPreflight, fmt.Sprint(err))

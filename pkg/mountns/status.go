@@ -60,13 +60,9 @@ func (s *Store) status(name string) (*Status, error) {
 	if err := s.stacked(name); err != nil {
 		return nil, err
 	}
-	host, inside, err := mountsIn(ns)
+	relations, err := s.relations(ns)
 	if err != nil {
 		return nil, err
-	}
-	relations := s.relate(host, inside)
-	if len(relations) == 0 {
-		return nil, errors.New("no mount of it is known on the host")
 	}
 	st := &Status{}
 	if st.Guarantees, st.Reasons, err = s.judge(relations, ns); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -170,7 +171,7 @@ func hostIsShared() error {
 	if err != nil {
 		return fmt.Errorf("read the host's mounts: %w", err)
 	}
-	if root := mountOver(mounts, "/"); root != nil && peersOf(root.Optional).shared != 0 {
+	if root := hostinfo.MountOver(mounts, "/"); root != nil && peersOf(root.Optional).shared != 0 {
 		return nil
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("the host's root is private: no mount goes either way")),

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 )
 
@@ -144,9 +144,7 @@ func (a *agent) prepareNode(r *Result) error {
 	if err != nil {
 		return fmt.Errorf("look from where the kubelet is: %w", err)
 	}
-	if r.UserNS, err = inUserNS(); err != nil {
-		return err
-	}
+	r.UserNS = userns.Inside()
 	_, err = os.Stat(a.path(tokenFile))
 	r.Local = err == nil
 	switch {
@@ -160,16 +158,6 @@ func (a *agent) prepareNode(r *Result) error {
 		r.Host = &Result{Party: Host}
 	}
 	return nil
-}
-
-// inUserNS tells whether uid 0 is not the machine's (user_namespaces(7)).
-func inUserNS() (bool, error) {
-	b, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		return false, err
-	}
-	const all = "0 0 4294967295"
-	return strings.Join(strings.Fields(string(b)), " ") != all, nil
 }
 
 func (a *agent) play(ctx context.Context, r *Result) (err error) {
@@ -308,23 +296,17 @@ func (a *agent) unmount() error {
 	return errors.Join(errs...)
 }
 
-// look sees a mount where a place is not of the file system that it lies on.
+// look says whose mounts are seen.
 func (v view) look() (map[string]bool, error) {
 	if v.absent {
 		return nil, nil
 	}
 	sees := map[string]bool{}
-	return sees, v.do(func() error {
-		var above unix.Stat_t
-		if err := unix.Stat(filepath.Join(v.base, placesDir), &above); err != nil {
-			return fmt.Errorf("look at %s: %w", v.base, err)
-		}
+	return sees, v.do(func() (err error) {
 		for _, p := range Parties() {
-			var st unix.Stat_t
-			if err := unix.Stat(v.place(p), &st); err != nil {
+			if sees[p], err = mountns.Mounted(v.place(p)); err != nil {
 				return fmt.Errorf("look at the mount of %s: %w", p, err)
 			}
-			sees[p] = st.Dev != above.Dev
 		}
 		return nil
 	})

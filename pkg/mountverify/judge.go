@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 // Cell answers whether one party sees the mount of another.
@@ -44,9 +45,8 @@ type Verdict struct {
 
 // Text is the three answers in one line: "1 yes, 2 yes, 3 no".
 func (v *Verdict) Text() string {
-	word := map[bool]string{true: "yes", false: "no"}
 	g := v.Guarantees
-	return fmt.Sprintf("1 %s, 2 %s, 3 %s", word[g.HostToInside], word[g.Inside], word[g.InsideToHost])
+	return (&status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside, NodeToHost: g.InsideToHost}).Text()
 }
 
 // hostMount is the host's mount of the trial's directory, as the judge needs it.

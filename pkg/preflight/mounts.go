@@ -17,7 +17,7 @@ type mount struct {
 	point, fsType, options string
 }
 
-// mountOf finds it in mountinfo by the longest mount point above path; the last of several on one point counts.
+// mountOf finds it in mountinfo.
 func (h *host) mountOf(path string) (mount, bool) {
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
@@ -28,17 +28,11 @@ func (h *host) mountOf(path string) (mount, bool) {
 	if err != nil {
 		return mount{}, false
 	}
-	var best mount
-	for _, i := range infos {
-		if isBelow(path, i.Mountpoint) && len(i.Mountpoint) >= len(best.point) {
-			best = mount{i.Mountpoint, i.FSType, i.Options}
-		}
+	m := hostinfo.MountOver(infos, path)
+	if m == nil {
+		return mount{}, false
 	}
-	return best, best.point != ""
-}
-
-func isBelow(path, dir string) bool {
-	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+	return mount{m.Mountpoint, m.FSType, m.Options}, true
 }
 
 // existing is path, or the nearest directory above it that exists.

@@ -8,9 +8,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 )
 
-// gateMemoryQoS is the switch for memory.high (KEP-2570), on by default since 1.37.
-const gateMemoryQoS = "MemoryQoS"
-
 const (
 	milliPerCPU = 1000
 	percent     = 100
@@ -57,7 +54,7 @@ func (c *configuration) resources(e component.Env) {
 	}
 	if r.MemoryHighPercent > 0 && enforced(e, "memory") {
 		c.MemoryThrottlingFactor = float64(r.MemoryHighPercent) / percent
-		c.FeatureGates[gateMemoryQoS] = true
+		c.FeatureGates[config.GateMemoryQoS] = true
 	}
 }
 

@@ -31,7 +31,7 @@ func TestRenderCapped(t *testing.T) {
 	c := decode(t, e)
 	assert.Equal(t, c.CPUManagerPolicy, "static")
 	assert.Equal(t, *c.MemoryThrottlingFactor, 0.9)
-	assert.Assert(t, c.FeatureGates[gateMemoryQoS])
+	assert.Assert(t, c.FeatureGates[config.GateMemoryQoS])
 	assert.Equal(t, *c.PodPidsLimit, int64(4096-1024))
 	assert.DeepEqual(t, c.EnforceNodeAllocatable, []string{"pods"})
 }
