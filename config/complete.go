@@ -21,7 +21,8 @@ type HostFacts struct {
 }
 
 // Complete fills in what Default leaves open: NodeName, DataDir, Cluster.DNSAddress and Ports.BindAddresses. What is set
-// stays.
+// stays. A node that joins has no control plane of its own; one that serves others has its API server on one port inside
+// and outside.
 func (c *NodeConfig) Complete(h HostFacts) {
 	if c.NodeName == "" {
 		c.NodeName = strings.ToLower(strings.TrimSuffix(h.Hostname, "."))
@@ -33,6 +34,13 @@ func (c *NodeConfig) Complete(h HostFacts) {
 		if p, err := netip.ParsePrefix(c.Cluster.ServiceCIDR); err == nil {
 			c.Cluster.DNSAddress = nthAddress(p, dnsHostNumber).String()
 		}
+	}
+	if c.Joins() {
+		c.ControlPlane.Embedded = false
+	}
+	if c.Serves() {
+		// Pods of other nodes reach the API server at the host's address with the port that it has inside.
+		c.Inside.APIServerPort = c.API.Port
 	}
 	if c.Ports.BindAddresses == nil {
 		c.Ports.BindAddresses = []string{"127.0.0.1"}

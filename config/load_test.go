@@ -139,6 +139,13 @@ func full(t *testing.T) *NodeConfig {
 	}
 	c.Name = "other"
 	c.Complete(HostFacts{Hostname: "Host1.", XDGDataHome: "/home/u/.local/share"})
+	// A node joins in one way only; that these are read and written is the matter here.
+	for path, v := range map[string]string{
+		"nodeIP": "192.0.2.9", "join.server": "https://a.example:6443", "join.caCertHashes": "sha256:" + strings.Repeat("0a", 32),
+		"join.bootstrapKubeconfig": "/b", "join.kubeconfig": "/k",
+	} {
+		assert.NilError(t, c.Set(path, v))
+	}
 	for _, l := range c.leaves() {
 		switch l.path {
 		case "network.allowHostLoopback", "network.ipv6", "network.slirpSandbox", "network.slirpSeccomp", "containerd.nri",
@@ -155,6 +162,7 @@ func full(t *testing.T) *NodeConfig {
 func TestComplete(t *testing.T) {
 	t.Parallel()
 	c := full(t)
+	c.Join = Join{}
 	assert.NilError(t, c.Validate())
 	assert.Equal(t, c.NodeName, "host1")
 	assert.Equal(t, c.DataDir, "/home/u/.local/share/rootlessnode/nodes/other")

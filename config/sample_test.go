@@ -39,6 +39,7 @@ func TestSampleMentionsEveryField(t *testing.T) {
 		}
 	}
 	assert.DeepEqual(t, got, want)
+	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", "" // one way to join, of three
 	assert.NilError(t, examples.Validate())
 }
 

@@ -32,6 +32,11 @@ type NodeConfig struct {
 	// NodeLabels are set on the Node object when the kubelet registers it.
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 
+	// NodeIP is the address of the host by which other nodes and the control plane reach this one. It matters to a node of
+	// a cluster with others alone: see MultiNode. Default: the address from which the host reaches Join.Server, else
+	// API.BindAddress, else the address of the default route; it is followed when it changes.
+	NodeIP string `json:"nodeIP,omitempty"`
+
 	// DataDir keeps what must survive a stop. Default: $XDG_DATA_HOME/rootlessnode/nodes/NAME.
 	DataDir string `json:"dataDir,omitempty"`
 	// ComponentsDir holds the components and their manifest. Default: found, in the order of docs/configuration.md.
@@ -41,6 +46,7 @@ type NodeConfig struct {
 
 	Network      Network      `json:"network"`
 	Cluster      Cluster      `json:"cluster"`
+	Join         Join         `json:"join,omitzero"`
 	API          API          `json:"api"`
 	Ports        Ports        `json:"ports"`
 	Mounts       Mounts       `json:"mounts"`
@@ -104,6 +110,19 @@ type Network struct {
 	HostAddress string `json:"hostAddress"`
 	// NameServers for pods. Default: the driver's own forwarder, which asks the host each time.
 	NameServers []string `json:"nameServers,omitempty"`
+}
+
+// Join says which cluster the node is a worker of; all empty, it brings its own control plane. The bootstrap token is not
+// here: it is needed once, and is a secret.
+type Join struct {
+	// Server is the API server's URL, https://HOST:PORT. With a bootstrap token the cluster is found there as kubeadm does.
+	Server string `json:"server,omitempty"`
+	// CACertHashes pin the cluster's authority: "sha256:" and the hex digest of its public key (SubjectPublicKeyInfo).
+	CACertHashes []string `json:"caCertHashes,omitempty"`
+	// BootstrapKubeconfig is a kubeconfig of the host whose user may ask for a node certificate.
+	BootstrapKubeconfig string `json:"bootstrapKubeconfig,omitempty"`
+	// Kubeconfig is a kubeconfig of the host whose user is the node itself (system:node:NAME).
+	Kubeconfig string `json:"kubeconfig,omitempty"`
 }
 
 // Cluster holds the addresses that all nodes of the cluster agree on.

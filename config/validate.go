@@ -28,6 +28,7 @@ func (c *NodeConfig) Validate() error {
 	c.validateNetwork(&fs)
 	c.validateCluster(&fs)
 	c.validateOverlaps(&fs)
+	c.validateJoin(&fs)
 	c.validatePorts(&fs)
 	c.validateMounts(&fs)
 	c.validateResources(&fs)

@@ -131,6 +131,21 @@ func (d Data) ManualPorts() string { return filepath.Join(d.Dir, "manual-ports.j
 // ImportedImages records which image archives the container store holds already.
 func (d Data) ImportedImages() string { return filepath.Join(d.Dir, "images.json") }
 
+// JoinRecord is what a worker knows of the cluster that it joined, mode 0600. It is there once the cluster was found.
+func (d Data) JoinRecord() string { return filepath.Join(d.Dir, "kubernetes", "join.json") }
+
+// ClusterCA is the certificate of the cluster's authority, made here or learned when joining.
+func (d Data) ClusterCA() string { return filepath.Join(d.PKI(), "ca.crt") }
+
+// BootstrapKubeconfig may ask for the node's certificate, mode 0600. It is gone once the node has one.
+func (d Data) BootstrapKubeconfig() string {
+	return filepath.Join(d.Dir, "kubernetes", "bootstrap.kubeconfig")
+}
+
+// KubeletPKI holds the certificates that a worker's kubelet got from the cluster and renews: links NAME-current.pem to files
+// with certificate and key. The links hold paths inside, so on the host only their targets' names mean something.
+func (d Data) KubeletPKI() string { return filepath.Join(d.Dir, "kubelet", "pki") }
+
 // PKI holds keys and certificates. It is bound over InsidePKI.
 func (d Data) PKI() string { return filepath.Join(d.Dir, "kubernetes", "pki") }
 
@@ -166,6 +181,9 @@ const (
 	InsideContainerdSock = "/run/containerd/containerd.sock"
 	InsideShimSockets    = "/run/containerd/s"
 	InsideKubelet        = "/var/lib/kubelet"
+	InsideKubeletPKI     = "/var/lib/kubelet/pki"
+	InsideBootstrap      = "/etc/kubernetes/bootstrap.kubeconfig"
+	InsideJoinRecord     = "/etc/kubernetes/join.json"
 	InsideCNIState       = "/var/lib/cni"
 	InsideCNIConf        = "/etc/cni/net.d"
 	InsidePodLogs        = "/var/log/pods"

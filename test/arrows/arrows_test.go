@@ -31,7 +31,7 @@ var floors = []struct {
 	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc"}, "programs are on top"},
 	{5, []string{"pkg/node"}, "the embedder's door stands on both roles"},
 	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
-	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup", "pkg/mountverify"}, "checks and components use mechanisms, roles use them"},
+	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup", "pkg/mountverify", "pkg/clusterjoin"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport",
 		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview"},
 		"mechanisms are strangers to one another"},

@@ -1,0 +1,69 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+func TestParseServer(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"https://192.0.2.1:6443": "https://192.0.2.1:6443", "https://a.example": "https://a.example:6443",
+		"https://[2001:db8::1]": "https://[2001:db8::1]:6443", "https://a.example:1/": "https://a.example:1",
+		"http://a": "", "https://": "", "a.example:6443": "", "https://u:p@a": "", "https://a/b": "", "https://a?b": "", "https://a#b": "",
+	} {
+		got, err := ParseServer(in)
+		assert.Equal(t, got, want, in)
+		assert.Equal(t, err == nil, want != "", in)
+	}
+}
+
+// joining is a complete config after these changes.
+func joining(t *testing.T, set map[string]string) *NodeConfig {
+	t.Helper()
+	c := Default()
+	for path, v := range set {
+		assert.NilError(t, c.Set(path, v))
+	}
+	c.Complete(HostFacts{Hostname: "h", XDGDataHome: "/d"})
+	return c
+}
+
+func TestWorkerAndServer(t *testing.T) {
+	t.Parallel()
+	c := joining(t, nil)
+	assert.Assert(t, !c.Joins() && !c.Serves() && !c.MultiNode())
+	c = joining(t, map[string]string{"join.server": "https://a.example:6443"})
+	assert.NilError(t, c.Validate())
+	assert.Assert(t, c.Joins() && c.MultiNode() && !c.Serves() && !c.ControlPlane.Embedded)
+	c = joining(t, map[string]string{"api.bindAddress": "192.0.2.1", "api.port": "7443"})
+	assert.NilError(t, c.Validate())
+	assert.Assert(t, c.Serves() && c.MultiNode() && !c.Joins())
+	assert.Equal(t, c.Inside.APIServerPort, 7443)
+}
+
+func TestValidateJoin(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		set  map[string]string
+		want []string
+	}{
+		{map[string]string{"join.server": "ftp://a", "join.caCertHashes": "sha256:12"}, []string{"join.server: ", "join.caCertHashes[0]: "}},
+		{map[string]string{"join.server": "https://a", "join.kubeconfig": "/k"}, []string{"join.kubeconfig: there is join.server already"}},
+		{map[string]string{"join.kubeconfig": "k"}, []string{"join.kubeconfig: "}},
+		{map[string]string{"join.kubeconfig": "/k", "join.caCertHashes": "sha256:" + strings.Repeat("a", 64)}, []string{"join.caCertHashes: pins"}},
+		{map[string]string{"controlPlane.embedded": "false"}, []string{"controlPlane.embedded: "}},
+		{map[string]string{"join.server": "https://a", "flannel.backend": "host-gw", "ports.driver": "none", "network.driver": "none"},
+			[]string{"flannel.backend: host-gw", "ports.driver: none", "network.driver: none"}},
+		{map[string]string{"nodeIP": "10.0.2.100"}, []string{"nodeIP: 10.0.2.100 lies in network.cidr"}},
+		{map[string]string{"nodeIP": "127.0.0.1"}, []string{"nodeIP: "}},
+		{map[string]string{"nodeIP": "::1"}, []string{"nodeIP: "}},
+	} {
+		err := joining(t, tc.set).Validate()
+		for _, want := range tc.want {
+			assert.ErrorContains(t, err, want)
+		}
+	}
+}
