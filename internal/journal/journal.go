@@ -17,7 +17,7 @@ import (
 const identifier = "rootlessnode"
 
 // Attach has log write to the journal if standard error is a stream of the journal (JOURNAL_STREAM, systemd.exec(5)) and the
-// journal can be reached: a field such as "component" becomes the journal's field COMPONENT. Else it changes nothing.
+// journal can be reached: the component that a line is about becomes the field COMPONENT. Else it changes nothing.
 func Attach(log *logrus.Logger) {
 	if streams, err := systemd.StderrIsJournalStream(); err != nil || !streams || !systemd.Enabled() {
 		return
@@ -57,9 +57,16 @@ var priorities = map[logrus.Level]systemd.Priority{
 	logrus.TraceLevel: systemd.PriDebug,
 }
 
+// unitKey is the supervisor's field, and its name in the journal: UNIT is systemd's own there, and the units that users look
+// for are components.
+const unitKey, unitField = "unit", "COMPONENT"
+
 // fieldName makes a name that the journal takes: capitals, digits and underscores, no underscore first
 // (systemd.journal-fields(7)). It is empty if nothing is left.
 func fieldName(key string) string {
+	if key == unitKey {
+		return unitField
+	}
 	return strings.TrimLeft(strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z':

@@ -22,8 +22,8 @@ func TestFields(t *testing.T) {
 		message, priority, vars = m, p, v
 		return nil
 	}})
-	l.WithError(errors.New("no")).WithField("component", "kubelet").WithField("_9exit-code", 1).Warn("ended")
-	assert.Equal(t, message, `ended _9exit-code="1" component="kubelet" error="no"`)
+	l.WithError(errors.New("no")).WithField("unit", "kubelet").WithField("_9exit-code", 1).Warn("ended")
+	assert.Equal(t, message, `ended _9exit-code="1" error="no" unit="kubelet"`)
 	assert.Equal(t, priority, systemd.PriWarning)
 	assert.DeepEqual(t, vars, map[string]string{
 		"SYSLOG_IDENTIFIER": "rootlessnode", "COMPONENT": "kubelet", "EXIT_CODE": "1", "ERROR": "no",
