@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +45,9 @@ type Options struct {
 	// Log receives faults that are retried, at debug level, and at info level that a list had to be fetched anew because
 	// the API server keeps no older changes (410 Gone). Nothing is logged if it is nil.
 	Log logrus.FieldLogger
+	// Date receives the server's clock, to the second, with each answer that tells it; called by whoever asks. An answer
+	// of an insecure server proves nothing. May be nil.
+	Date func(time.Time)
 }
 
 // Client talks to one API server with one identity. It is safe for concurrent use and holds no goroutine of its own.
@@ -52,6 +56,7 @@ type Client struct {
 	base  *url.URL
 	agent string
 	log   logrus.FieldLogger
+	date  func(time.Time)
 
 	// Waits between attempts: readiness is asked for quickly since a starting API server answers within a second or
 	// two; a watch that was refused is taken up more slowly.
@@ -92,7 +97,7 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 		return nil, fmt.Errorf("prepare transport to %s: %w", base.Host, err)
 	}
 	c := &Client{
-		http: hc, base: base, agent: o.UserAgent, log: o.Log, now: time.Now,
+		http: hc, base: base, agent: o.UserAgent, log: o.Log, date: o.Date, now: time.Now,
 		readyPace:  pace{first: 10 * time.Millisecond, limit: 100 * time.Millisecond},
 		followPace: pace{first: 50 * time.Millisecond, limit: time.Second},
 		applyPace:  pace{first: 20 * time.Millisecond, limit: 250 * time.Millisecond},
@@ -144,6 +149,11 @@ func (c *Client) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 			err = ue.Err // its text repeats method and address
 		}
 		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(r.method), r.path, err)
+	}
+	if c.date != nil {
+		if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+			c.date(at)
+		}
 	}
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
@@ -214,6 +224,13 @@ func code(err error) int {
 		return int(se.ErrStatus.Code)
 	}
 	return 0
+}
+
+// Untrusted tells that the server's certificate is not one that the client may believe: another authority, another
+// name, or not valid now. Asking again does not help. The certificate is found in err as crypto/x509 has it.
+func Untrusted(err error) bool {
+	var ve *tls.CertificateVerificationError
+	return errors.As(err, &ve)
 }
 
 // timedOut reports a wait that ended with ctx. A deadline is classed errdefs.ErrTimeout; last may be nil.

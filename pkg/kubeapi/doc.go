@@ -1,5 +1,6 @@
 // Package kubeapi makes the few calls that a node needs of a Kubernetes API server: is it ready, what does this Node
-// look like, which Services are there, apply our own manifests, record an Event.
+// look like, which Services are there, apply our own manifests, record an Event; and of a cluster that a node joins: what
+// does it say of itself, give this node a certificate.
 //
 // It stands on client-go's kubeconfig loading and transport (TLS, certificate rotation, credential plugins, HTTP/2
 // health checks) and on plain REST above them. It uses no clientset, no scheme and no informer: the processes of a node

@@ -151,7 +151,7 @@ func (f *fakeAPI) drop(compact bool) {
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case r.Method == http.MethodGet && slices.Contains([]string{servicesPath, nodesPath, podsPath, slicesPath}, r.URL.Path):
+	case r.Method == http.MethodGet && slices.Contains([]string{servicesPath, nodesPath, podsPath, slicesPath, csrsPath}, r.URL.Path):
 		if r.URL.Query().Get("watch") != "" {
 			f.serveWatch(w, r)
 		} else {

@@ -123,8 +123,8 @@ func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[strin
 
 func nodePath(name string) string { return nodesPath + "/" + url.PathEscape(name) }
 
-// node is the Node object name, or nil if it does not exist.
-func (c *Client) node(ctx context.Context, name string) (*corev1.Node, error) {
+// Node is the Node object name, or nil if it does not exist.
+func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	var node corev1.Node
 	err := c.do(ctx, request{method: http.MethodGet, path: nodePath(name)}, &node)
 	if apierrors.IsNotFound(err) {
@@ -139,13 +139,12 @@ func (c *Client) node(ctx context.Context, name string) (*corev1.Node, error) {
 // RemoveNode deletes the Node object name if it exists and unfit says so of it. Its pods stay: the control plane removes
 // those of a Node that is gone after some time only, and the kubelet registers it again.
 func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1.Node) bool) (removed bool, err error) {
-	node, err := c.node(ctx, name)
+	node, err := c.Node(ctx, name)
 	if err != nil || node == nil || !unfit(node) {
 		return false, err
 	}
-	err = c.do(ctx, request{method: http.MethodDelete, path: nodePath(name)}, nil)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("remove node %s: %w", name, err)
+	if err := c.DeleteNode(ctx, name); err != nil {
+		return false, err
 	}
 	return true, nil
 }
@@ -157,7 +156,7 @@ func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1
 // kubelet that finds its Node Ready skips the quick first reports and waits for its next regular one (kubelet 1.37,
 // fastNodeStatusUpdate).
 func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message string) error {
-	node, err := c.node(ctx, name)
+	node, err := c.Node(ctx, name)
 	if err != nil || node == nil {
 		return err
 	}

@@ -1,0 +1,279 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const csrsPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+// Signers of a kubelet's certificates, which every conformant cluster has:
+// https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers
+const (
+	SignerKubeletClient  = certificatesv1.KubeAPIServerClientKubeletSignerName
+	SignerKubeletServing = certificatesv1.KubeletServingSignerName
+)
+
+// CSR is a CertificateSigningRequest: who asks whom for what, and what has become of it.
+type CSR struct {
+	Name, UID string
+	// Signer is the signer's name. Username and Groups are who asks, as the API server authenticated it.
+	Signer, Username string
+	Groups           []string
+	// PEM is the request itself, and Usages what the certificate is to be good for ("client auth", for one).
+	PEM    []byte
+	Usages []string
+	// Lifetime is the one wished for, 0 if the signer may choose.
+	Lifetime time.Duration
+	// Approved or Denied once somebody decided, Failed if the signer could not. Why is the reason and message of the last
+	// two in one line.
+	Approved, Denied, Failed bool
+	Why                      string
+	// Certificate is PEM, nil until it was issued.
+	Certificate []byte
+}
+
+// Pending tells whether nobody has decided yet.
+func (r CSR) Pending() bool { return !r.Approved && !r.Denied && !r.Failed }
+
+// CertificateRequest is for RequestCertificate.
+type CertificateRequest struct {
+	// NamePrefix begins the object's name; the API server makes it unique.
+	NamePrefix string
+	// Signer is asked, by its name.
+	Signer string
+	// PEM is a "CERTIFICATE REQUEST".
+	PEM []byte
+	// Usages as Kubernetes names them. Each signer allows some alone.
+	Usages []string
+	// Lifetime is a wish; 0 leaves it to the signer. The API takes no less than ten minutes.
+	Lifetime time.Duration
+}
+
+// RequestCertificate asks for a certificate and waits until it was issued, then returns its PEM. A request that was
+// denied, or that the signer failed to serve, is an error with the reason, and so is a server that refuses or is not the
+// one it ought to be; one that cannot be reached is asked again until ctx ends. progress is told in one line what is
+// waited for, each thing once; it may be nil.
+func (c *Client) RequestCertificate(ctx context.Context, r CertificateRequest, progress func(string)) ([]byte, error) {
+	name, err := c.createCSR(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("request a certificate from %s: %w", r.Signer, err)
+	}
+	cert, err := c.awaitCertificate(ctx, name, r.Signer, progress)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request %s: %w", name, err)
+	}
+	return cert, nil
+}
+
+func (c *Client) createCSR(ctx context.Context, r CertificateRequest) (string, error) {
+	obj := certificatesv1.CertificateSigningRequest{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: r.NamePrefix},
+		Spec:       certificatesv1.CertificateSigningRequestSpec{Request: r.PEM, SignerName: r.Signer},
+	}
+	for _, u := range r.Usages {
+		obj.Spec.Usages = append(obj.Spec.Usages, certificatesv1.KeyUsage(u))
+	}
+	if r.Lifetime > 0 {
+		s := int32(r.Lifetime / time.Second)
+		obj.Spec.ExpirationSeconds = &s
+	}
+	w := waiter{pace: c.applyPace}
+	for {
+		err := c.create(ctx, csrsPath, &obj)
+		if err == nil {
+			return obj.Name, nil
+		}
+		if !passing(err) || Untrusted(err) {
+			return "", err
+		}
+		if !w.wait(ctx, err) {
+			return "", timedOut(ctx, "wait for API server "+c.Server(), err)
+		}
+	}
+}
+
+func (c *Client) awaitCertificate(ctx context.Context, name, signer string, progress func(string)) ([]byte, error) {
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		cert []byte
+		end  error // what makes waiting on useless
+		last error
+		told = map[string]bool{}
+	)
+	tell := func(text string) {
+		last = errors.New(text)
+		if progress != nil && !told[text] {
+			told[text] = true
+			progress(text)
+		}
+	}
+	err := c.followCSRs(stop, "metadata.name="+name, func(r CSR, gone bool) {
+		switch {
+		case cert != nil || end != nil:
+			return
+		case gone:
+			end = errors.New("was deleted before there was a certificate")
+		case r.Denied:
+			end = fmt.Errorf("denied: %s", r.Why)
+		case r.Failed:
+			end = fmt.Errorf("%s failed to sign: %s", signer, r.Why)
+		case len(r.Certificate) > 0:
+			cert = r.Certificate
+		case r.Approved:
+			tell("approved, waiting for " + signer + " to sign")
+		default:
+			tell("waiting for approval: kubectl certificate approve " + name)
+		}
+		if cert != nil || end != nil {
+			cancel()
+		}
+	}, func(err error) {
+		if refused := code(err); refused == http.StatusUnauthorized || refused == http.StatusForbidden || Untrusted(err) {
+			end = err
+			cancel()
+			return
+		}
+		last = err
+	})
+	switch {
+	case cert != nil:
+		return cert, nil
+	case end != nil:
+		return nil, end
+	case ctx.Err() == nil:
+		return nil, err
+	}
+	return nil, timedOut(ctx, "wait for the certificate", last)
+}
+
+// WatchCertificateRequests calls fn with every CertificateSigningRequest there is and with each that is made or changes,
+// until ctx ends; it returns ctx's error. One may come more than once. fn is called from one goroutine, owns what it is
+// given, and holds up the watch while it runs.
+func (c *Client) WatchCertificateRequests(ctx context.Context, fn func(CSR)) error {
+	return c.followCSRs(ctx, "", func(r CSR, gone bool) {
+		if !gone {
+			fn(r)
+		}
+	}, nil)
+}
+
+// followCSRs: gone is told of one that was deleted, and of a selected one that is not there.
+func (c *Client) followCSRs(ctx context.Context, selector string, fn func(r CSR, gone bool), fault func(error)) error {
+	f := follower[wireCSR]{
+		c: c, path: csrsPath, selector: selector, fault: fault,
+		version: func(w *wireCSR) string { return w.Metadata.ResourceVersion },
+		replace: func(all []wireCSR) {
+			if len(all) == 0 && selector != "" {
+				fn(CSR{}, true)
+			}
+			for i := range all {
+				fn(all[i].csr(), false)
+			}
+		},
+		changed: func(w *wireCSR) { fn(w.csr(), false) },
+		deleted: func(w *wireCSR) { fn(w.csr(), true) },
+	}
+	return f.run(ctx)
+}
+
+// DecideCSR approves or denies the request that was looked at, for everyone to see with reason (one word) and message.
+// One that is gone, that somebody has decided by now, or whose name belongs to another by now, is left alone.
+func (c *Client) DecideCSR(ctx context.Context, csr CSR, approve bool, reason, message string) error {
+	path := csrsPath + "/" + url.PathEscape(csr.Name)
+	// The whole object, because an update replaces labels and annotations too.
+	var obj certificatesv1.CertificateSigningRequest
+	err := c.do(ctx, request{method: http.MethodGet, path: path}, &obj)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("decide on certificate request %s: %w", csr.Name, err)
+	}
+	if string(obj.UID) != csr.UID {
+		return nil
+	}
+	for _, cond := range obj.Status.Conditions {
+		if cond.Type == certificatesv1.CertificateApproved || cond.Type == certificatesv1.CertificateDenied {
+			return nil
+		}
+	}
+	cond := certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: reason, Message: message,
+		LastUpdateTime: metav1.NewTime(c.now()),
+	}
+	if approve {
+		cond.Type = certificatesv1.CertificateApproved
+	}
+	obj.Status.Conditions = append(obj.Status.Conditions, cond)
+	obj.APIVersion, obj.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
+	body, err := json.Marshal(&obj)
+	if err == nil {
+		// A PUT, as an approver needs the verb update and no other of the subresource.
+		err = c.do(ctx, request{method: http.MethodPut, path: path + "/approval", contentType: mimeJSON, body: body}, nil)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("decide on certificate request %s: %w", csr.Name, err)
+	}
+	return nil
+}
+
+// wireCSR is what is decoded of a CertificateSigningRequest.
+type wireCSR struct {
+	Metadata struct {
+		Name            string `json:"name"`
+		UID             string `json:"uid"`
+		ResourceVersion string `json:"resourceVersion"`
+	} `json:"metadata"`
+	Spec struct {
+		Request           []byte   `json:"request"`
+		SignerName        string   `json:"signerName"`
+		Username          string   `json:"username"`
+		Groups            []string `json:"groups"`
+		Usages            []string `json:"usages"`
+		ExpirationSeconds int32    `json:"expirationSeconds"`
+	} `json:"spec"`
+	Status struct {
+		Certificate []byte          `json:"certificate"`
+		Conditions  []wireCondition `json:"conditions"`
+	} `json:"status"`
+}
+
+type wireCondition struct {
+	Type    string `json:"type"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+func (w *wireCSR) csr() CSR {
+	r := CSR{
+		Name: w.Metadata.Name, UID: w.Metadata.UID, Signer: w.Spec.SignerName, Username: w.Spec.Username,
+		Groups: w.Spec.Groups, PEM: w.Spec.Request, Usages: w.Spec.Usages,
+		Lifetime: time.Duration(w.Spec.ExpirationSeconds) * time.Second, Certificate: w.Status.Certificate,
+	}
+	for _, cond := range w.Status.Conditions {
+		switch cond.Type {
+		case string(certificatesv1.CertificateApproved):
+			r.Approved = true
+			continue
+		case string(certificatesv1.CertificateDenied):
+			r.Denied = true
+		case string(certificatesv1.CertificateFailed):
+			r.Failed = true
+		}
+		r.Why = cond.Reason + ": " + cond.Message
+	}
+	return r
+}
