@@ -44,6 +44,9 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	}
 	if c.Ports.BindAddresses == nil {
 		c.Ports.BindAddresses = []string{"127.0.0.1"}
+		if c.MultiNode() {
+			c.Ports.BindAddresses = append(c.Ports.BindAddresses, BindNodeIP)
+		}
 		if c.Network.IPv6 && c.Ports.Driver != DriverSlirp && c.Ports.Driver != DriverGvisor {
 			c.Ports.BindAddresses = append(c.Ports.BindAddresses, "::1")
 		}

@@ -35,6 +35,7 @@ func Default() *NodeConfig {
 			NodeStatusUpdateFrequency: Duration(10 * time.Second),
 		},
 		KubeProxy:  KubeProxy{Mode: "auto"},
+		CNI:        CNIFlannel,
 		Containerd: Containerd{Snapshotter: "auto", PauseImage: "registry.k8s.io/pause:3.10.2"},
 		Flannel:    Flannel{Backend: flannelVXLAN, VXLANPort: 8472},
 		ControlPlane: ControlPlane{

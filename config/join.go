@@ -8,6 +8,15 @@ import (
 	"strings"
 )
 
+// Values of CNI.
+const (
+	CNIFlannel = "flannel"
+	CNINone    = "none"
+)
+
+// BindNodeIP in Ports.BindAddresses stands for the node's address (NodeIP), whatever that is at the time.
+const BindNodeIP = "node-ip"
+
 // Joins tells whether the node is a worker of another control plane.
 func (c *NodeConfig) Joins() bool {
 	return c.Join.Server != "" || c.Join.BootstrapKubeconfig != "" || c.Join.Kubeconfig != ""

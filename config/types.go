@@ -44,16 +44,18 @@ type NodeConfig struct {
 	// LogLevel is debug, info, warning or error.
 	LogLevel string `json:"logLevel"`
 
-	Network      Network      `json:"network"`
-	Cluster      Cluster      `json:"cluster"`
-	Join         Join         `json:"join,omitzero"`
-	API          API          `json:"api"`
-	Ports        Ports        `json:"ports"`
-	Mounts       Mounts       `json:"mounts"`
-	Subids       Subids       `json:"subids"`
-	Resources    Resources    `json:"resources"`
-	Kubelet      Kubelet      `json:"kubelet"`
-	KubeProxy    KubeProxy    `json:"kubeProxy"`
+	Network   Network   `json:"network"`
+	Cluster   Cluster   `json:"cluster"`
+	Join      Join      `json:"join,omitzero"`
+	API       API       `json:"api"`
+	Ports     Ports     `json:"ports"`
+	Mounts    Mounts    `json:"mounts"`
+	Subids    Subids    `json:"subids"`
+	Resources Resources `json:"resources"`
+	Kubelet   Kubelet   `json:"kubelet"`
+	KubeProxy KubeProxy `json:"kubeProxy"`
+	// CNI says whose the pod network is: flannel, or none, which leaves it to the cluster.
+	CNI          string       `json:"cni"`
 	Containerd   Containerd   `json:"containerd"`
 	Flannel      Flannel      `json:"flannel"`
 	ControlPlane ControlPlane `json:"controlPlane"`

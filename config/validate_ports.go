@@ -63,7 +63,7 @@ func (c *NodeConfig) validateForwards(fs *faults) {
 		ips          []netip.Addr
 	}
 	var taken []listener
-	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil {
+	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded {
 		taken = append(taken, listener{"api.port", "tcp", c.API.Port, 1, []netip.Addr{api}})
 	}
 	for i, s := range c.Ports.Static {

@@ -78,7 +78,7 @@ func TestWaitFile(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-func TestAPIPort(t *testing.T) {
+func TestOwnPorts(t *testing.T) {
 	t.Parallel()
 	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Owner: portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()}
 	with := func(state portfwd.State) portfwd.PortStatus {
@@ -87,17 +87,17 @@ func TestAPIPort(t *testing.T) {
 		return p
 	}
 	other := portfwd.PortStatus{Owner: "default/web/http", State: portfwd.StateFailed}
-	open, err := apiPort([]portfwd.PortStatus{other, with(portfwd.StatePending)})
+	open, err := ownPorts([]portfwd.PortStatus{other, with(portfwd.StatePending)})
 	assert.NilError(t, err)
 	assert.Assert(t, !open)
-	open, err = apiPort([]portfwd.PortStatus{with(portfwd.StateOpen), other})
+	open, err = ownPorts([]portfwd.PortStatus{with(portfwd.StateOpen), other})
 	assert.NilError(t, err)
 	assert.Assert(t, open)
 	failed := with(portfwd.StateFailed)
 	failed.Error, failed.Hint = "address already in use", "choose another"
-	_, err = apiPort([]portfwd.PortStatus{failed})
+	_, err = ownPorts([]portfwd.PortStatus{failed})
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
-	assert.ErrorContains(t, err, "127.0.0.1:6443 (api.port): address already in use")
+	assert.ErrorContains(t, err, "127.0.0.1:6443/tcp (api.port): address already in use")
 	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"choose another"})
 }
 

@@ -49,8 +49,13 @@ type nodeRole struct {
 	api     *kubeapi.Client
 	apiOnce sync.Once
 	apiErr  error
-	ports   portDesk
-	events  sync.WaitGroup // Events on their way to the API server
+	// What kube-proxy may read: a worker's port forwarding reads as it.
+	proxy     *kubeapi.Client
+	proxyOnce sync.Once
+	proxyErr  error
+	ports     portDesk
+	address   addressDesk
+	events    sync.WaitGroup // Events on their way to the API server
 }
 
 // RunNode is the node role: it prepares the namespaces, renders and supervises the components, and serves status and
@@ -193,17 +198,24 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		n.env.NodeIPv6 = n.ipv6.String()
 		n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6 = n.env.NodeIPv6 })
 	}
+	if err := n.learnAddress(); err != nil {
+		return err
+	}
 	var g errgroup.Group
 	g.Go(func() (err error) { n.env.Snapshotter, err = n.snapshotter(layout.InsideContainerdRoot); return })
 	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
-	g.Go(n.certificates)
+	if n.cfg.Joins() {
+		n.env.APIServerURL = n.cfg.Join.Server
+	} else {
+		g.Go(n.certificates)
+	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	if err := n.ociShim(); err != nil {
 		return err
 	}
-	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) })
+	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) }) // in a cluster that it joined, that one's
 	// The CNI configuration of the last run would make the Node Ready before flannel routes anything.
 	if err := os.Remove(layout.InsideCNIConfFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the last run's CNI configuration: %w", err)

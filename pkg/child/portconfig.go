@@ -128,7 +128,11 @@ func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
 		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, HostAddresses: d.host,
 		BindAddresses: []netip.Addr{}, ChildIPv6: n.ipv6,
 	}
+	node, multi := n.address.now()
 	for _, entry := range p.BindAddresses {
+		if entry == config.BindNodeIP && multi {
+			entry = node.String()
+		}
 		addrs, err := portfwd.ResolveBind([]string{entry}, d.host)
 		if err != nil && !slices.Contains(d.lost, entry) {
 			d.lost = append(d.lost, entry)
@@ -140,13 +144,18 @@ func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
 	if c.PickFirst, c.PickLast, err = config.ParsePickRange(p.PickRange); err != nil {
 		return c, fmt.Errorf("ports.pickRange: %w", err)
 	}
-	ip, err := netip.ParseAddr(n.cfg.API.BindAddress)
-	if err != nil {
-		return c, fmt.Errorf("api.bindAddress: %w", err)
+	if n.cfg.ControlPlane.Embedded {
+		ip, err := netip.ParseAddr(n.cfg.API.BindAddress)
+		if err != nil {
+			return c, fmt.Errorf("api.bindAddress: %w", err)
+		}
+		c.Static = append(c.Static, portfwd.Static{
+			Name: apiForward, Protocol: "tcp", HostIP: ip, HostPort: n.cfg.API.Port, ChildPort: n.cfg.Inside.APIServerPort,
+		})
 	}
-	c.Static = append(c.Static, portfwd.Static{
-		Name: apiForward, Protocol: "tcp", HostIP: ip, HostPort: n.cfg.API.Port, ChildPort: n.cfg.Inside.APIServerPort,
-	})
+	if multi {
+		c.Static = append(c.Static, n.nodeForwards(node)...)
+	}
 	for _, s := range p.Static {
 		f, err := config.ParseForward(s)
 		if err != nil {

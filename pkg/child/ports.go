@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
@@ -12,8 +14,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// apiForward names the API server's own forward, in the status too.
-const apiForward = "api"
+// Names of the forwards without which the node is of no use, in the status too: the API server's own, and in a cluster with
+// other nodes the kubelet's and the pod network's.
+const (
+	apiForward     = "api"
+	kubeletForward = "kubelet"
+	podNetForward  = "pod-network"
+)
 
 // portsUnit forwards the API server's port, the static ports and those of Services to the host. It needs no other unit:
 // the Services come when the API server is there.
@@ -47,7 +54,7 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 			if opened {
 				return
 			}
-			switch open, err := apiPort(ports); {
+			switch open, err := ownPorts(ports); {
 			case err != nil:
 				cancel(err)
 			case open:
@@ -70,20 +77,31 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 	return err
 }
 
-// apiPort tells how the API server's forward fares.
-func apiPort(ports []portfwd.PortStatus) (open bool, err error) {
-	api := portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()
+// ownPorts tells how the node's own forwards fare: open once all are.
+func ownPorts(ports []portfwd.PortStatus) (open bool, err error) {
+	own := map[string]string{}
+	for name, role := range map[string]string{
+		apiForward:     "the API server's port %s (api.port)",
+		kubeletForward: "the kubelet's port %s (inside.kubeletPort, at the node's address)",
+		podNetForward:  "the pod network's port %s (flannel, at the node's address)",
+	} {
+		own[portfwd.Owner{Kind: portfwd.KindStatic, Name: name}.String()] = role
+	}
+	var errs []error
+	open, found := true, false
 	for _, p := range ports {
-		if p.Owner != api {
+		role := own[p.Owner]
+		if role == "" {
 			continue
 		}
 		if p.State == portfwd.StateFailed {
-			err = errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("forward the API server's port %s:%d (api.port): %s", p.HostIP, p.HostPort, p.Error))
-			return false, errdefs.WithHint(err, p.Hint)
+			port := fmt.Sprintf("%s/%s", net.JoinHostPort(p.HostIP, strconv.Itoa(p.HostPort)), p.Proto)
+			err := errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("forward "+role+": %s", port, p.Error))
+			errs = append(errs, errdefs.WithHint(err, p.Hint))
 		}
-		open = p.State == portfwd.StateOpen
+		open, found = open && p.State == portfwd.StateOpen, true
 	}
-	return open, nil
+	return open && found, errors.Join(errs...)
 }
 
 func portPictures(ports []portfwd.PortStatus) []status.Port {

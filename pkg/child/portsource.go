@@ -20,7 +20,7 @@ func (n *nodeRole) portSources() portfwd.Options {
 			o.Endpoints = endpoints{n}
 		}
 	}
-	if p.LoadBalancers {
+	if p.LoadBalancers && n.cfg.ControlPlane.Embedded { // the cluster's own business elsewhere
 		o.Publisher = ingress{n}
 	}
 	if p.PodHostPorts || p.HostNetworkPods {
@@ -31,17 +31,26 @@ func (n *nodeRole) portSources() portfwd.Options {
 
 // serving is the client, once the API server answers.
 func (n *nodeRole) serving(ctx context.Context) (*kubeapi.Client, error) {
-	if err := n.group.WaitFor(ctx, apiserver.Name, supervisor.Ready); err != nil {
+	if err := n.group.WaitFor(ctx, n.unitOf(apiserver.Name), supervisor.Ready); err != nil {
 		return nil, err
 	}
 	return n.client()
+}
+
+// reading is the client for Services and their endpoints, which kube-proxy may read and a worker's node may not.
+func (n *nodeRole) reading(ctx context.Context) (*kubeapi.Client, error) {
+	c, err := n.serving(ctx)
+	if err != nil || !n.cfg.Joins() {
+		return c, err
+	}
+	return n.proxyClient()
 }
 
 // services feeds the forwarder with Services.
 type services struct{ n *nodeRole }
 
 func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
-	c, err := s.n.serving(ctx)
+	c, err := s.n.reading(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,7 +86,7 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 type endpoints struct{ n *nodeRole }
 
 func (s endpoints) Run(ctx context.Context, sink portfwd.EndpointSink) error {
-	c, err := s.n.serving(ctx)
+	c, err := s.n.reading(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
@@ -41,19 +42,32 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	images := oneShot(unitImages, n.importImages, containerd.Name)
 	images.Essential, images.GiveUpAfter = false, 0
 	ready := supervisor.Unit{
-		Name: unitNode, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
+		Name: unitNode, Needs: needs(n.unitOf(apiserver.Name)), Task: n.followNode, Backoff: n.backoff(),
 	}
 	units := []supervisor.Unit{
-		oneShot(unitRoles, n.waitRoles, apiserver.Name),
-		oneShot(unitStaleNode, n.markStale, apiserver.Name),
-		oneShot(unitAddons, n.applyAddons, apiserver.Name),
+		oneShot(unitStaleNode, n.markStale, n.unitOf(apiserver.Name)),
 		images,
 		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
-		oneShot(unitCNI, n.writeCNI, flannel.Name),
 		ready,
 		n.portsUnit(),
 		n.mountsUnit(),
 		n.entriesUnit(),
+	}
+	if n.cfg.Joins() {
+		join := oneShot(unitJoin, n.join)
+		join.GiveUpAfter = 1 // it tries again by itself what may be tried again
+		units = append(units, join)
+	} else {
+		units = append(units, oneShot(unitRoles, n.waitRoles, apiserver.Name), oneShot(unitAddons, n.applyAddons, apiserver.Name))
+	}
+	if n.cfg.CNI == config.CNIFlannel {
+		units = append(units, oneShot(unitCNI, n.writeCNI, flannel.Name))
+	}
+	if n.cfg.Serves() {
+		units = append(units, supervisor.Unit{Name: unitApprover, Needs: needs(unitRoles), Task: n.approveNodes, Backoff: n.backoff()})
+	}
+	if n.cfg.MultiNode() {
+		units = append(units, supervisor.Unit{Name: unitAddress, Needs: needs(unitRegistered), Task: n.followAddress, Backoff: n.backoff()})
 	}
 	if len(n.cfg.Network.HostPorts) > 0 {
 		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})
@@ -71,6 +85,13 @@ func (n *nodeRole) applyAddons(ctx context.Context) error {
 	manifests, err := resources.Manifests(n.env)
 	if err != nil {
 		return err
+	}
+	if n.cfg.Serves() {
+		more, err := n.joinManifests()
+		if err != nil {
+			return err
+		}
+		manifests = append(manifests, more...)
 	}
 	return c.Apply(ctx, manifests)
 }
@@ -107,14 +128,27 @@ func (n *nodeRole) markStale(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if n.cfg.Joins() {
+		return n.ensureNode(ctx, c)
+	}
 	// Its pod ranges cannot be changed, and nothing would get an address out of those of another config.
 	removed, err := c.RemoveNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return !rangesFit(node.Spec.PodCIDRs, n.cfg.PodCIDRs()) })
 	if removed {
 		n.log.Infof("the Node object had pod ranges outside %v, and is made anew", n.cfg.PodCIDRs())
 	}
-	if err != nil || removed {
+	if err != nil {
 		return err
 	}
+	if n.cfg.MultiNode() {
+		return n.ensureNode(ctx, c)
+	}
+	if removed {
+		return nil
+	}
+	return n.markStarting(ctx, c)
+}
+
+func (n *nodeRole) markStarting(ctx context.Context, c *kubeapi.Client) error {
 	return c.MarkNodeNotReady(ctx, n.cfg.NodeName, "NodeStarting", "the node is being started")
 }
 
@@ -130,7 +164,7 @@ func (n *nodeRole) waitRegistered(ctx context.Context) error {
 		return err
 	}
 	n.tellUnenforced()
-	return n.label(ctx, c, node)
+	return errors.Join(n.remember(node), n.label(ctx, c, node))
 }
 
 // label keeps our labels true. The kubelet sets its --node-labels only when it registers the Node for the first time.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
@@ -36,6 +37,11 @@ const (
 	unitEntries = "host-entries"
 	// What the node may reach of the host.
 	unitHostPorts = "host-ports"
+	// A worker's credentials, and its Node object; what it tells the cluster of its address.
+	unitJoin    = "join"
+	unitAddress = "node-address"
+	// Who may join the cluster of ours.
+	unitApprover = "node-approver"
 )
 
 // readyPoll is the pause between two attempts at a component that is not usable yet, for those that can only be asked.
@@ -58,15 +64,22 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 		runtimeNeeds = needs(containerd.FuseOverlayfs)
 	}
 	programs := []program{
-		{etcd.Render, etcd.Ready, nil, nil},
-		// It waits for etcd by itself, and has a second of work to do before it asks.
-		{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, n.adaptAPIServer},
-		{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
-		{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
 		{containerd.Render, containerd.Ready, runtimeNeeds, n.adaptContainerd},
 		{kubelet.Render, kubelet.Ready, needs(containerd.Name, unitStaleNode), nil},
-		{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil},
-		{flannel.Render, flannel.Ready, needs(unitAddons), nil},
+	}
+	if n.cfg.Joins() {
+		programs = append(programs, program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), nil})
+	} else {
+		programs = append(programs,
+			program{etcd.Render, etcd.Ready, nil, nil},
+			// It waits for etcd by itself, and has a second of work to do before it asks.
+			program{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, n.adaptAPIServer},
+			program{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
+			program{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
+			program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil})
+	}
+	if n.cfg.CNI == config.CNIFlannel {
+		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), n.adaptFlannel})
 	}
 	var (
 		units []supervisor.Unit
@@ -78,6 +91,15 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	}
 	units = append(units, n.tasks()...)
 	return units, errors.Join(errs...)
+}
+
+// unitOf is the unit after which something may begin that needs the API server, and in a cluster of our own more: there it
+// is own, for a worker the one that joins.
+func (n *nodeRole) unitOf(own string) string {
+	if n.cfg.Joins() {
+		return unitJoin
+	}
+	return own
 }
 
 func needs(names ...string) []supervisor.Need {

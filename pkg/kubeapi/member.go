@@ -52,3 +52,12 @@ func (c *Client) SetNodeAddresses(ctx context.Context, name string, addresses []
 	}
 	return nil
 }
+
+// Nodes lists all Node objects once.
+func (c *Client) Nodes(ctx context.Context) ([]corev1.Node, error) {
+	var list corev1.NodeList
+	if err := c.do(ctx, request{method: http.MethodGet, path: nodesPath}, &list); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	return list.Items, nil
+}

@@ -85,6 +85,10 @@ func (r Runtime) HostSocket() string { return filepath.Join(r.Dir, "host.sock") 
 // HostAddresses are the addresses of the host, as HostAddress records. The parent replaces it when they change.
 func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addresses.json") }
 
+// NodeAddress is the address by which other nodes reach this one, a JSON string. The parent replaces it when it changes. It is
+// there only in a cluster with other nodes.
+func (r Runtime) NodeAddress() string { return filepath.Join(r.Dir, "node-address.json") }
+
 // CgroupFile holds the path of the node's cgroup subtree on the host.
 func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 

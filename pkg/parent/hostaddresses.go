@@ -1,6 +1,7 @@
 package parent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,29 +14,52 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // addressBook keeps the file with the host's addresses up to date. The node role cannot see them from its own network
 // namespace, and needs them to know which addresses a Service may have.
 type addressBook struct {
-	path   string
+	pages  []*page
 	events io.Closer
 	done   sync.WaitGroup
 }
 
-// keepAddresses writes the addresses to path, and again whenever they change, until the book is closed.
-func keepAddresses(path string, fault func(error)) (*addressBook, error) {
+// page is one file of an address book: what read returns.
+type page struct {
+	path string
+	read func() (any, error)
+	last any
+}
+
+// update writes the page if it has changed.
+func (p *page) update() error {
+	now, err := p.read()
+	if err != nil || reflect.DeepEqual(now, p.last) {
+		return err
+	}
+	p.last = now
+	return layout.WriteJSON(p.path, now)
+}
+
+func (b *addressBook) update() error {
+	var errs []error
+	for _, p := range b.pages {
+		errs = append(errs, p.update())
+	}
+	return errors.Join(errs...)
+}
+
+// keepAddresses writes the pages, and again whenever addresses or routes change, until the book is closed.
+func keepAddresses(fault func(error), pages ...*page) (*addressBook, error) {
 	events, err := addressEvents()
 	if err != nil {
 		return nil, err
 	}
-	book := &addressBook{path: path, events: events}
-	last, err := hostAddresses()
-	if err == nil {
-		err = layout.WriteJSON(path, last)
-	}
-	if err != nil {
+	book := &addressBook{pages: pages, events: events}
+	if err := book.update(); err != nil {
 		return nil, errors.Join(err, events.Close())
 	}
 	book.done.Go(func() {
@@ -45,12 +69,7 @@ func keepAddresses(path string, fault func(error)) (*addressBook, error) {
 			if _, err := events.Read(buf); errors.Is(err, os.ErrClosed) {
 				return
 			}
-			now, err := hostAddresses()
-			if err == nil && !reflect.DeepEqual(now, last) {
-				last = now
-				err = layout.WriteJSON(path, now)
-			}
-			if err != nil {
+			if err := book.update(); err != nil {
 				fault(err)
 			}
 		}
@@ -63,18 +82,33 @@ func (b *addressBook) close() {
 	b.done.Wait()
 }
 
-// addressEvents is readable whenever an address of the host comes or goes (rtnetlink(7)). Nothing but the kernel sends
+// addressEvents is readable whenever an address or an IPv4 route of the host comes or goes (rtnetlink(7)). Nothing but the kernel sends
 // there.
 func addressEvents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("watch the host's addresses: %w", err)
 	}
-	groups := uint32(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR)
+	groups := uint32(unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV4_ROUTE)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch the host's addresses: %w", err), unix.Close(fd))
 	}
 	return os.NewFile(uintptr(fd), "netlink"), nil
+}
+
+// addressPages are what the node role has to know of the host's addresses.
+func (r *run) addressPages(ctx context.Context) []*page {
+	pages := []*page{{path: r.Runtime.HostAddresses(), read: func() (any, error) { return hostAddresses() }}}
+	if r.Config.MultiNode() {
+		pages = append(pages, &page{path: r.Runtime.NodeAddress(), read: func() (any, error) {
+			ip, err := preflight.NodeAddress(ctx, r.Config)
+			if err != nil {
+				return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "rootlessnode up --node-ip ADDRESS    # one of: ip -brief address")
+			}
+			return ip, nil
+		}})
+	}
+	return pages
 }
 
 // hostAddresses lists the addresses of the interfaces that are up, in the kernel's order.

@@ -132,7 +132,7 @@ func (r *run) node(ctx context.Context) error {
 	hook := &networkHook{ParentDriver: network, after: r.settle, uplink: r.Runtime.Uplink()}
 	watch := newWatch(r.Options, hook)
 	defer watch.close()
-	book, err := keepAddresses(r.Runtime.HostAddresses(), func(err error) { r.Log.WithError(err).Warn("the host's addresses are not followed") })
+	book, err := keepAddresses(func(err error) { r.Log.WithError(err).Warn("the host's addresses are not followed") }, r.addressPages(ctx)...)
 	if err != nil {
 		return err
 	}

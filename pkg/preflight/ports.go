@@ -39,7 +39,7 @@ func (p wantedPort) address() string { return net.JoinHostPort(p.ip.String(), st
 
 // wantedPorts lists what the config wants: the API server's port and the static forwards. Node ports are not known yet;
 // one that is taken is an event of the running node.
-func wantedPorts(c *config.NodeConfig) []wantedPort {
+func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 	var out []wantedPort
 	add := func(role, field, proto string, ip netip.Addr, port int, another string) {
 		out = append(out, wantedPort{role, field, proto, ip, port, another})
@@ -49,6 +49,12 @@ func wantedPorts(c *config.NodeConfig) []wantedPort {
 	}
 	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded {
 		add("API server", "api.port", "tcp", ip, c.API.Port, fmt.Sprintf("--set api.port=%d", c.API.Port+1))
+	}
+	if node.IsValid() {
+		add("kubelet", "inside.kubeletPort", "tcp", node, c.Inside.KubeletPort, fmt.Sprintf("--set inside.kubeletPort=%d", c.Inside.KubeletPort+1))
+		if c.CNI == config.CNIFlannel && c.Flannel.Backend == "vxlan" {
+			add("pod network", "flannel.vxlanPort", "udp", node, c.Flannel.VXLANPort, "--node-ip with another address of this host: all nodes have one port")
+		}
 	}
 	for i, s := range c.Ports.Static {
 		f, err := config.ParseForward(s)
@@ -65,12 +71,19 @@ func wantedPorts(c *config.NodeConfig) []wantedPort {
 	return out
 }
 
-func checkPorts(_ context.Context, h *host) []Finding {
+func checkPorts(ctx context.Context, h *host) []Finding {
 	if h.in.Running {
 		return []Finding{pass("not checked: the node runs and holds its ports")}
 	}
-	wanted := wantedPorts(h.cfg)
 	var found []Finding
+	var node netip.Addr
+	if h.cfg.MultiNode() {
+		var err error
+		if node, err = NodeAddress(ctx, h.cfg); err != nil {
+			found = append(found, fail("other nodes need an address to reach this one: %v", err).hint("rootlessnode up --node-ip ADDRESS    # one of:", "ip -brief address"))
+		}
+	}
+	wanted := wantedPorts(h.cfg, node)
 	var names []string
 	holders := sync.OnceValue(func() map[uint64]string { return socketHolders(h.path("/proc")) })
 	for _, p := range wanted {

@@ -159,6 +159,8 @@ type Network struct {
 	AddressIPv6 string   `json:"addressIPv6,omitempty"`
 	MTU         int      `json:"mtu,omitempty"`
 	DNS         []string `json:"dns,omitempty"`
+	// NodeAddress is the host's address by which other nodes reach this one; empty where there are none.
+	NodeAddress string `json:"nodeAddress,omitempty"`
 	// PortDriver forwards ports of the host; PortDriverReason is why it was chosen.
 	PortDriver       string `json:"portDriver,omitempty"`
 	PortDriverReason string `json:"portDriverReason,omitempty"`

@@ -47,7 +47,7 @@ type condition struct {
 func Render(e component.Env) (component.Rendered, error) {
 	authn, err := component.YAML(authenticationConfiguration{
 		TypeMeta:  component.TypeMeta{APIVersion: "apiserver.config.k8s.io/v1", Kind: "AuthenticationConfiguration"},
-		Anonymous: anonymous{Enabled: true, Conditions: []condition{{livePath}, {readyPath}, {"/healthz"}}},
+		Anonymous: anonymous{Enabled: true, Conditions: openPaths(e)},
 	})
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -65,11 +65,31 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
+// clusterInfoPath is where a node that joins learns of the cluster, before it has any credential (kubeadm's discovery).
+const clusterInfoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+
+// openPaths are those that anybody may ask for. The last is for nodes that join, where there may be any.
+func openPaths(e component.Env) []condition {
+	open := []condition{{livePath}, {readyPath}, {"/healthz"}}
+	if e.Config.Serves() {
+		open = append(open, condition{clusterInfoPath})
+	}
+	return open
+}
+
+// advertised is the address of the Service kubernetes' endpoint. That of the tap is another node's own on every other node.
+func advertised(e component.Env) string {
+	if e.Config.Serves() {
+		return e.PublicIP
+	}
+	return e.NodeIP
+}
+
 func serving(e component.Env) []string {
 	return []string{
 		component.Flag("bind-address", anyAddress),
 		component.IntFlag("secure-port", e.Config.Inside.APIServerPort),
-		component.Flag("advertise-address", e.NodeIP),
+		component.Flag("advertise-address", advertised(e)),
 		component.Flag("tls-cert-file", pki.CertFile(pki.APIServer)),
 		component.Flag("tls-private-key-file", pki.KeyFile(pki.APIServer)),
 		component.Flag("service-cluster-ip-range", strings.Join(e.Config.ServiceCIDRs(), ",")),
@@ -171,6 +191,9 @@ func probe(e component.Env, path string) component.Probe {
 
 // HostURL is the API server's URL for users of the host.
 func HostURL(e component.Env) string {
+	if e.Config.Joins() {
+		return e.APIServerURL
+	}
 	address := e.Config.API.BindAddress
 	if ip := net.ParseIP(address); ip == nil || ip.IsUnspecified() {
 		address = component.Loopback

@@ -12,7 +12,6 @@ import (
 	"os"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -46,7 +45,7 @@ const backendVXLAN = "vxlan"
 // for its Node to have a pod CIDR by itself.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile("flannel.kubeconfig")
-	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.Flannel, e.APIServerURL, apiserver.ClusterName(e))
+	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.Flannel, TokenFile())
 	conf, confErr := json.MarshalIndent(netConfFor(e), "", "  ")
 	if err := errors.Join(kubeconfigErr, confErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -92,6 +91,9 @@ func netConfFor(e component.Env) netConf {
 	}
 	return c
 }
+
+// TokenFile has flannel's token in a cluster that the node joined.
+func TokenFile() string { return component.RunFile("flannel.token") }
 
 // Ready asks flanneld whether its lease is in use, and checks that it has written the subnet file.
 func Ready(e component.Env) func(context.Context) error {

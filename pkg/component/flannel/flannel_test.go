@@ -16,6 +16,11 @@ func TestRender(t *testing.T) {
 	fixture.Golden(t, Render)
 }
 
+func TestRenderInACluster(t *testing.T) {
+	t.Parallel()
+	fixture.GoldenCluster(t, Render)
+}
+
 const lease = `FLANNEL_NETWORK=10.42.0.0/16
 FLANNEL_SUBNET=10.42.3.1/24
 FLANNEL_MTU=1450

@@ -24,8 +24,10 @@ type configuration struct {
 	Port               int            `json:"port"`
 	HealthzBindAddress string         `json:"healthzBindAddress"`
 	HealthzPort        int            `json:"healthzPort"`
-	TLSCertFile        string         `json:"tlsCertFile"`
-	TLSPrivateKeyFile  string         `json:"tlsPrivateKeyFile"`
+	TLSCertFile        string         `json:"tlsCertFile,omitempty"`
+	TLSPrivateKeyFile  string         `json:"tlsPrivateKeyFile,omitempty"`
+	ServerTLSBootstrap bool           `json:"serverTLSBootstrap,omitempty"`
+	RotateCertificates bool           `json:"rotateCertificates,omitempty"`
 	Authentication     authentication `json:"authentication"`
 	Authorization      authorization  `json:"authorization"`
 	KubeAPIQPS         int            `json:"kubeAPIQPS"`
@@ -121,7 +123,12 @@ func (c *configuration) serving(e component.Env) {
 	in, cluster := e.Config.Inside, e.Config.Cluster
 	c.Address, c.Port = e.NodeIP, in.KubeletPort
 	c.HealthzBindAddress, c.HealthzPort = component.Loopback, in.KubeletHealthzPort
-	c.TLSCertFile, c.TLSPrivateKeyFile = pki.CertFile(pki.KubeletServer), pki.KeyFile(pki.KubeletServer)
+	if e.Config.Joins() {
+		// Both certificates come from the cluster, by requests of the kubelet that somebody there approves.
+		c.ServerTLSBootstrap, c.RotateCertificates = true, true
+	} else {
+		c.TLSCertFile, c.TLSPrivateKeyFile = pki.CertFile(pki.KubeletServer), pki.KeyFile(pki.KubeletServer)
+	}
 	c.Authentication = authentication{Webhook: enabled{true}, X509: clientCA{pki.CertFile(pki.ClusterCA)}}
 	c.Authorization = authorization{Mode: "Webhook"}
 	c.KubeAPIQPS, c.KubeAPIBurst = e.Config.ControlPlane.ClientQPS, e.Config.ControlPlane.ClientBurst

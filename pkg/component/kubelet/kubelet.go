@@ -38,7 +38,7 @@ func nodeIPs(e component.Env) string {
 // Render returns the kubelet's files and arguments: its configuration, its kubeconfig and the resolv.conf of pods.
 func Render(e component.Env) (component.Rendered, error) {
 	settings, configErr := renderConfig(e)
-	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.KubeletClient, e.APIServerURL, apiserver.ClusterName(e))
+	kubeconfig, kubeconfigErr := Kubeconfig(e)
 	resolv, resolvErr := resolvConf(e.NameServers, e.Config.Network.Driver == config.DriverNone)
 	if err := errors.Join(configErr, kubeconfigErr, resolvErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -48,10 +48,16 @@ func Render(e component.Env) (component.Rendered, error) {
 		component.Flag("config", configFile),
 		component.Flag("kubeconfig", kubeconfigFile),
 		component.Flag("root-dir", layout.InsideKubelet),
-		component.Flag("cert-dir", layout.InsideKubelet+"/pki"),
+		component.Flag("cert-dir", layout.InsideKubeletPKI),
 		component.Flag("hostname-override", e.Config.NodeName),
-		component.Flag("node-ip", nodeIPs(e)),
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+	}
+	if e.Config.MultiNode() {
+		// The node role is the provider: it writes the addresses by which others reach the node, none of which the kubelet finds
+		// inside, and makes the Node object, without the taint that the kubelet would add and no node may remove itself.
+		args = append(args, component.Flag("cloud-provider", "external"))
+	} else {
+		args = append(args, component.Flag("node-ip", nodeIPs(e)))
 	}
 	if labels := Labels(e); len(labels) > 0 {
 		args = append(args, component.Flag("node-labels", joinLabels(labels)))
@@ -72,6 +78,21 @@ func Render(e component.Env) (component.Rendered, error) {
 		Path: e.BinDir(Name),
 		Args: args,
 	}, nil
+}
+
+// ClientCert is the kubelet's own link to its certificate and key in a cluster that it joined, in one file (client-go,
+// util/certificate).
+const ClientCert = layout.InsideKubeletPKI + "/kubelet-client-current.pem"
+
+// Kubeconfig is the node's own: of the embedded control plane, or of the cluster that it joined.
+func Kubeconfig(e component.Env) ([]byte, error) {
+	if !e.Config.Joins() {
+		return pki.FileKubeconfig(pki.KubeletClient, e.APIServerURL, apiserver.ClusterName(e))
+	}
+	return component.RenderKubeconfig(component.Kubeconfig{
+		Server: e.APIServerURL, Cluster: apiserver.ClusterName(e), User: pki.KubeletClient,
+		CAFile: pki.CertFile(pki.ClusterCA), CertFile: ClientCert, KeyFile: ClientCert,
+	})
 }
 
 // Ready asks for healthz, which the kubelet serves on loopback without TLS.

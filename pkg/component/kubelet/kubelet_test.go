@@ -17,6 +17,11 @@ func TestRender(t *testing.T) {
 	fixture.Golden(t, Render)
 }
 
+func TestRenderInACluster(t *testing.T) {
+	t.Parallel()
+	fixture.GoldenCluster(t, Render)
+}
+
 func decode(t *testing.T, e component.Env) kubeletv1beta1.KubeletConfiguration {
 	t.Helper()
 	r, err := Render(e)

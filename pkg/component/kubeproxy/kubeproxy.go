@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 )
 
@@ -23,8 +22,8 @@ const (
 	ModeIPTables = "iptables"
 )
 
-// The part of KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) that is set here. nodePortAddresses is absent:
-// the default serves the node's own address, where the port driver connects to.
+// The part of KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) that is set here. nodePortAddresses is absent
+// where the Node's address is the one inside: by default node ports answer there, and there the port driver connects to.
 type configuration struct {
 	component.TypeMeta `json:",inline"`
 	ClientConnection   clientConnection `json:"clientConnection"`
@@ -35,6 +34,7 @@ type configuration struct {
 	ClusterCIDR        string           `json:"clusterCIDR"`
 	DetectLocalMode    string           `json:"detectLocalMode"`
 	OOMScoreAdj        int              `json:"oomScoreAdj"`
+	NodePortAddresses  []string         `json:"nodePortAddresses,omitempty"`
 	Conntrack          conntrack        `json:"conntrack"`
 }
 
@@ -63,7 +63,7 @@ func Render(e component.Env) (component.Rendered, error) {
 		return component.Rendered{}, fmt.Errorf("render %s: mode %q is neither %s nor %s", Name, e.KubeProxyMode, ModeNFTables, ModeIPTables)
 	}
 	kubeconfigFile, configFile := component.RunFile("kube-proxy.kubeconfig"), component.RunFile("kube-proxy.yaml")
-	kubeconfig, kubeconfigErr := pki.FileKubeconfig(pki.KubeProxy, e.APIServerURL, apiserver.ClusterName(e))
+	kubeconfig, kubeconfigErr := Kubeconfig(e)
 	config, configErr := component.YAML(configFor(e, kubeconfigFile))
 	if err := errors.Join(kubeconfigErr, configErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -84,7 +84,12 @@ func Render(e component.Env) (component.Rendered, error) {
 
 func configFor(e component.Env, kubeconfig string) configuration {
 	in, cp := e.Config.Inside, e.Config.ControlPlane
+	var inside []string
+	if e.Config.MultiNode() {
+		inside = []string{e.NodeIP + "/32"}
+	}
 	return configuration{
+		NodePortAddresses:  inside,
 		TypeMeta:           component.TypeMeta{APIVersion: "kubeproxy.config.k8s.io/v1alpha1", Kind: "KubeProxyConfiguration"},
 		ClientConnection:   clientConnection{Kubeconfig: kubeconfig, QPS: cp.ClientQPS, Burst: cp.ClientBurst},
 		HostnameOverride:   e.Config.NodeName,
@@ -98,6 +103,14 @@ func configFor(e component.Env, kubeconfig string) configuration {
 			TCPEstablishedTimeout: leave, TCPCloseWaitTimeout: leave, UDPTimeout: leave, UDPStreamTimeout: leave,
 		},
 	}
+}
+
+// TokenFile has kube-proxy's token in a cluster that the node joined.
+func TokenFile() string { return component.RunFile("kube-proxy.token") }
+
+// Kubeconfig is kube-proxy's, who may read Services and their endpoints.
+func Kubeconfig(e component.Env) ([]byte, error) {
+	return pki.ClientKubeconfig(e, pki.KubeProxy, TokenFile())
 }
 
 // Ready asks for healthz.

@@ -16,6 +16,11 @@ func TestRender(t *testing.T) {
 	fixture.Golden(t, Render)
 }
 
+func TestRenderInACluster(t *testing.T) {
+	t.Parallel()
+	fixture.GoldenCluster(t, Render)
+}
+
 func TestConfigIsUnderstood(t *testing.T) {
 	t.Parallel()
 	for _, e := range []component.Env{fixture.Env(), fixture.Poor()} {

@@ -103,6 +103,18 @@ func Kubeconfig(dir, name, server, cluster string) ([]byte, error) {
 	return component.RenderKubeconfig(k)
 }
 
+// ClientKubeconfig is that of a component with rights of its own: by certificate with the embedded control plane, by the token
+// in tokenFile in a cluster that the node joined.
+func ClientKubeconfig(e component.Env, name, tokenFile string) ([]byte, error) {
+	cluster := "rootlessnode-" + e.Config.Name
+	if !e.Config.Joins() {
+		return FileKubeconfig(name, e.APIServerURL, cluster)
+	}
+	return component.RenderKubeconfig(component.Kubeconfig{
+		Server: e.APIServerURL, Cluster: cluster, User: name, CAFile: CertFile(ClusterCA), TokenFile: tokenFile,
+	})
+}
+
 // FileKubeconfig renders a kubeconfig for use inside. It names the certificate called name by its path, so that a
 // renewed certificate needs no new kubeconfig.
 func FileKubeconfig(name, server, cluster string) ([]byte, error) {

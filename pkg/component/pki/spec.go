@@ -99,7 +99,7 @@ func loopbackAddresses() []netip.Addr {
 // nodeAddresses are the addresses that the Node has.
 func nodeAddresses(e component.Env) ([]netip.Addr, error) {
 	var out []netip.Addr
-	for _, s := range []string{e.NodeIP, e.NodeIPv6} {
+	for _, s := range []string{e.NodeIP, e.NodeIPv6, e.PublicIP} {
 		if s == "" && len(out) > 0 {
 			continue
 		}

@@ -93,3 +93,11 @@ func publicConfigMap(name string, data map[string]any) ([]byte, error) {
 		"metadata": map[string]any{"name": name, "namespace": publicNamespace},
 	}}.Encode()
 }
+
+// Names in join.yaml that the node role uses.
+const (
+	// JoinNamespace has the Secrets with the tokens of kube-proxy and flannel.
+	JoinNamespace   = "kube-system"
+	SecretKubeProxy = "rootlessnode-kube-proxy"
+	SecretFlannel   = "rootlessnode-flannel"
+)
