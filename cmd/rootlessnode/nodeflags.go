@@ -81,11 +81,19 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 		}
 		faults = append(faults, cfg.Set(path, value))
 	}
+	for _, path := range []*string{&f.bootstrapKubeconfig, &f.kubeconfig} {
+		if *path != "" {
+			var err error
+			*path, err = filepath.Abs(*path)
+			faults = append(faults, errdefs.Class(errdefs.ErrConfig, err))
+		}
+	}
 	for _, o := range []struct {
 		value string
 		field *string
 	}{
-		{f.componentsDir, &cfg.ComponentsDir}, {f.dataDir, &cfg.DataDir}, {f.logLevel, &cfg.LogLevel}, {f.join, &cfg.Join.Server}, {f.nodeIP, &cfg.NodeIP},
+		{f.componentsDir, &cfg.ComponentsDir}, {f.dataDir, &cfg.DataDir}, {f.logLevel, &cfg.LogLevel}, {f.nodeIP, &cfg.NodeIP}, {f.join, &cfg.Join.Server},
+		{f.bootstrapKubeconfig, &cfg.Join.BootstrapKubeconfig}, {f.kubeconfig, &cfg.Join.Kubeconfig},
 	} {
 		if o.value != "" {
 			*o.field = o.value
@@ -93,16 +101,6 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 	}
 	if len(f.caCertHashes) > 0 {
 		cfg.Join.CACertHashes = f.caCertHashes
-	}
-	for _, o := range []struct {
-		value string
-		field *string
-	}{{f.bootstrapKubeconfig, &cfg.Join.BootstrapKubeconfig}, {f.kubeconfig, &cfg.Join.Kubeconfig}} {
-		if o.value != "" {
-			path, err := filepath.Abs(o.value)
-			faults = append(faults, errdefs.Class(errdefs.ErrConfig, err))
-			*o.field = path
-		}
 	}
 	return cfg, errors.Join(faults...)
 }
