@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/cluster-bootstrap/token/util"
@@ -115,12 +116,15 @@ func BootstrapTokenID(idOrToken string) (string, bool) {
 	return id, util.IsValidBootstrapTokenID(id) && (!written || secret != "")
 }
 
-// DeleteBootstrapToken removes the bootstrap token of that ID. apierrors.IsNotFound applies to the error for one that is not
-// there.
-func (c *Client) DeleteBootstrapToken(ctx context.Context, id string) error {
+// DeleteBootstrapToken removes the bootstrap token of that ID, if there is one.
+func (c *Client) DeleteBootstrapToken(ctx context.Context, id string) (deleted bool, err error) {
 	path := tokenSecretsPath + "/" + url.PathEscape(util.BootstrapTokenSecretName(id))
-	if err := c.do(ctx, request{method: http.MethodDelete, path: path}, nil); err != nil {
-		return fmt.Errorf("delete bootstrap token %s: %w", id, err)
+	err = c.do(ctx, request{method: http.MethodDelete, path: path}, nil)
+	if apierrors.IsNotFound(err) {
+		return false, nil
 	}
-	return nil
+	if err != nil {
+		return false, fmt.Errorf("delete bootstrap token %s: %w", id, err)
+	}
+	return true, nil
 }

@@ -11,7 +11,6 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cluster-bootstrap/token/util"
 )
 
@@ -97,7 +96,12 @@ func TestDeleteBootstrapToken(t *testing.T) {
 		answer(w, 404, status(404, "NotFound", "no such secret"))
 	}
 	c := f.client(t)
-	assert.NilError(t, c.DeleteBootstrapToken(t.Context(), "abc123"))
-	err := c.DeleteBootstrapToken(t.Context(), "abc124")
-	assert.Assert(t, apierrors.IsNotFound(err), "%v", err)
+	for id, want := range map[string]bool{"abc123": true, "abc124": false} {
+		deleted, err := c.DeleteBootstrapToken(t.Context(), id)
+		assert.NilError(t, err)
+		assert.Equal(t, deleted, want)
+	}
+	f.other = func(w http.ResponseWriter, _ *http.Request) { answer(w, 403, status(403, "Forbidden", "not you")) }
+	_, err := c.DeleteBootstrapToken(t.Context(), "abc123")
+	assert.ErrorContains(t, err, "delete bootstrap token abc123: ")
 }

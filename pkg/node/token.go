@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
@@ -89,8 +87,8 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 		return err
 	}
 	defer api.Close()
-	err = api.DeleteBootstrapToken(ctx, id)
-	if apierrors.IsNotFound(err) {
+	deleted, err := api.DeleteBootstrapToken(ctx, id)
+	if err == nil && !deleted {
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("delete bootstrap token %s: there is none", id)), list)
 	}
 	return err

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
 )
@@ -61,12 +59,12 @@ func JoinRBAC(foreign bool) ([]byte, error) {
 // its authority. server is the URL by which nodes reach it, https://HOST:PORT; ca the authority's certificates in PEM. The
 // controller manager's bootstrapsigner adds a signature for each token. Like kubeadm's, its cluster has the empty name.
 func ClusterInfo(server string, ca []byte) ([]byte, error) {
-	kubeconfig, err := yaml.Marshal(map[string]any{
+	kubeconfig, err := manifest.Objects{{
 		"apiVersion": "v1", "kind": "Config", "contexts": nil, "users": nil, "current-context": "", "preferences": map[string]any{},
 		"clusters": []any{map[string]any{"name": "", "cluster": map[string]any{
 			"server": server, "certificate-authority-data": base64.StdEncoding.EncodeToString(ca),
 		}}},
-	})
+	}}.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("render %s: %w", clusterInfoName, err)
 	}
