@@ -40,7 +40,10 @@ func (j *joiner) unfinished(ctx context.Context, rec *Record, ca []byte) (*Recor
 		return j.mayBeAway(rec, err)
 	}
 	if no == nil {
-		return rec, j.fits(version, rec.Server)
+		if err := j.fits(version, rec.Server); err != nil {
+			return nil, err
+		}
+		return rec, nil
 	}
 	// It may be done with: the node's end came between its certificate and the removal of this.
 	if _, leaf, err := clientCertificate(j.Data); err == nil && j.invalid(leaf) == "" {

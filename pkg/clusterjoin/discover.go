@@ -30,7 +30,7 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w way) (*Record, erro
 	}
 	found, err := kubeapi.ParseClusterInfo([]byte(info[tokenapi.KubeConfigKey]))
 	if err != nil {
-		return nil, fault("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterInfo, w.server, err)
+		return nil, errdefs.WithHint(fault("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterInfo, w.server, err), otherWay)
 	}
 	if err := j.pinned(found.CA, w.server); err != nil {
 		return nil, err
@@ -55,9 +55,10 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w way) (*Record, erro
 	if err != nil {
 		return nil, err
 	}
-	fresh := &Record{Server: w.server, NodeName: j.Config.NodeName, Cluster: cluster}
-	return fresh, j.keep(fresh, w)
+	return j.keep(cluster, w)
 }
+
+const otherWay = "rootlessnode up --bootstrap-kubeconfig FILE    # joins a cluster without that"
 
 // clusterInfo reads the public ConfigMap that says which cluster this is.
 func (j *joiner) clusterInfo(ctx context.Context, cl kubeapi.Cluster) (map[string]string, error) {
@@ -72,7 +73,6 @@ func (j *joiner) clusterInfo(ctx context.Context, cl kubeapi.Cluster) (map[strin
 		}
 		return err
 	})
-	const otherWay = "rootlessnode up --bootstrap-kubeconfig FILE    # joins a cluster without that"
 	switch {
 	case err != nil:
 		return nil, err
@@ -104,7 +104,7 @@ func (j *joiner) verify(info map[string]string, w way) error {
 func (j *joiner) pinned(ca []byte, server string) error {
 	found, err := Hashes(ca)
 	if err != nil {
-		return fault("read the authority of %s: %w", server, err)
+		return errdefs.WithHint(fault("read the authority of %s: %w", server, err), otherWay)
 	}
 	var wanted []string
 	for _, pin := range j.Config.Join.CACertHashes {
@@ -186,7 +186,8 @@ func (j *joiner) examine(ctx context.Context, cl kubeapi.Cluster, who string) (*
 	}
 	cluster, err := ParseCluster(data)
 	if err != nil {
-		return nil, fault("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterConfig, cl.Server, err)
+		return nil, errdefs.WithHintf(fault("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterConfig, cl.Server, err),
+			"kubectl -n %s get configmap %s -o yaml    # with the cluster's administrator kubeconfig", Namespace, ClusterConfig)
 	}
 	return cluster, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 )
@@ -50,7 +51,7 @@ func (j *joiner) hintToken(err error, server string) error {
 // otherDataHint says how to be a node with other data.
 func (j *joiner) otherDataHint() string {
 	name := ""
-	if j.Config.Name != "" && j.Config.Name != "default" {
+	if j.Config.Name != "" && j.Config.Name != config.DefaultName {
 		name = " --name " + j.Config.Name
 	}
 	return "rootlessnode" + name + " down --delete-data    # removes " + j.Data.Dir + "\n" +

@@ -29,7 +29,8 @@ type entry struct {
 }
 
 // keep writes what the join has found, the record last: without it nothing was joined.
-func (j *joiner) keep(rec *Record, w way) error {
+func (j *joiner) keep(cluster *Cluster, w way) (*Record, error) {
+	rec := &Record{Server: w.server, NodeName: j.Config.NodeName, Cluster: cluster}
 	all := []entry{{path: j.Data.ClusterCA(), mode: publicMode, text: w.creds.CA}}
 	gone := ""
 	if w.own {
@@ -42,24 +43,24 @@ func (j *joiner) keep(rec *Record, w way) error {
 	} else {
 		text, err := w.creds.Kubeconfig(bootstrapUser)
 		if err != nil {
-			return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("render the bootstrap kubeconfig: %w", err))
+			return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("render the bootstrap kubeconfig: %w", err))
 		}
 		all = append(all, entry{path: j.Data.BootstrapKubeconfig(), mode: secretMode, text: text})
 	}
 	text, err := json.Marshal(rec)
 	if err != nil {
-		return errdefs.Class(errdefs.ErrPreflight, err)
+		return nil, errdefs.Class(errdefs.ErrPreflight, err)
 	}
 	all = append(all, entry{path: j.Data.JoinRecord(), mode: secretMode, text: append(text, '\n')})
 	if err := j.writeAll(all); err != nil {
-		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("note the joined cluster: %w", err))
+		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("note the joined cluster: %w", err))
 	}
 	if gone != "" {
 		if err := os.Remove(gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return errdefs.Class(errdefs.ErrPreflight, err)
+			return nil, errdefs.Class(errdefs.ErrPreflight, err)
 		}
 	}
-	return nil
+	return rec, nil
 }
 
 // writeAll makes every entry beside its place before it puts any there. What was not there before goes again if the

@@ -113,8 +113,7 @@ func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w way) (*Record,
 	if err != nil {
 		return nil, err
 	}
-	fresh := &Record{Server: w.server, NodeName: j.Config.NodeName, Cluster: cluster}
-	return fresh, j.keep(fresh, w)
+	return j.keep(cluster, w)
 }
 
 // Names of the kubelet's client certificate in layout.Data.KubeletPKI, as the kubelet itself makes them.

@@ -19,11 +19,12 @@ func (j *joiner) fits(serverVersion, server string) error {
 	}
 	node, err := version.ParseGeneric(j.KubeletVersion)
 	if err != nil {
-		return fault("read the kubelet's version %q: %w", j.KubeletVersion, err)
+		return errdefs.WithHint(fault("read the kubelet's version %q: %w", j.KubeletVersion, err), "componentsDir: DIR    # with a released kubelet")
 	}
 	api, err := version.ParseGeneric(serverVersion)
 	if err != nil {
-		return fault("read the version %q of the API server at %s: %w", serverVersion, server, err)
+		return errdefs.WithHintf(fault("read the version %q of the API server at %s: %w", serverVersion, server, err),
+			"curl -k %s/version    # is that an API server?", server)
 	}
 	var what string
 	switch behind := int(api.Minor()) - int(node.Minor()); {
