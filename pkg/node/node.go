@@ -31,7 +31,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
@@ -107,27 +106,6 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	return n, nil
-}
-
-// rejoin makes the node of a data dir that belongs to a cluster a worker of it again, under the name that it has there, when
-// cfg says nothing else.
-func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
-	probe := *cfg
-	probe.Complete(facts)
-	var r clusterjoin.Record
-	switch err := layout.ReadJSON(layout.NewData(probe.DataDir).JoinRecord(), &r); {
-	case errors.Is(err, os.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("read what is known of the cluster: %w", err)
-	}
-	if !cfg.Joins() {
-		cfg.Join.Server = r.Server
-	}
-	if cfg.NodeName == "" {
-		cfg.NodeName = r.NodeName
-	}
-	return nil
 }
 
 // Attach returns a handle on the node of that name, running or not, with the config it runs with, else the default one.

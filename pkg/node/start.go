@@ -30,7 +30,7 @@ type helper struct {
 // Start checks the host, then starts the node, and returns as soon as its parent process runs. Use WaitReady to learn
 // when it is usable. ctx bounds the start alone, not the life of the node.
 //
-// Errors: of class ErrPreflight with every finding; ErrAlreadyRunning.
+// Errors: of class ErrPreflight with every finding, or why the cluster cannot be joined; ErrAlreadyRunning.
 func (n *Node) Start(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -42,6 +42,9 @@ func (n *Node) Start(ctx context.Context) error {
 		}
 	}
 	if err := n.preflight(ctx); err != nil {
+		return err
+	}
+	if err := n.joinCluster(ctx); err != nil {
 		return err
 	}
 	h, err := n.startHelper(layout.RoleParent)
@@ -71,6 +74,9 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	n.held = takeHeld(n.log)
 	defer n.held.close()
 	if err := n.preflight(ctx); err != nil {
+		return err
+	}
+	if err := n.joinCluster(ctx); err != nil {
 		return err
 	}
 	if manager := takeNotifier(n.log); manager != nil {
