@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -153,7 +154,9 @@ func (a *app) notBeside(ctx context.Context, n handle) error {
 	if s.State == status.NodeStopped || s.State == status.NodeFailed {
 		return nil
 	}
-	if _, err := a.userSystemctl(ctx, "is-active", "--quiet", userunit.Instance(a.name)); err == nil {
+	// A service that is not Ready yet is the unit's own too; is-active(1) calls that no success.
+	show, err := a.userSystemctl(ctx, "show", "--property=ActiveState", "--value", userunit.Instance(a.name))
+	if own := strings.TrimSpace(show); err == nil && (own == "active" || own == "activating" || own == "reloading") {
 		return nil
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("node %q runs already, and not as a service", a.name)),
