@@ -1,0 +1,93 @@
+package resources
+
+import (
+	"bytes"
+	_ "embed" // the manifests
+	"encoding/base64"
+	"fmt"
+	"strconv"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
+)
+
+//go:embed join.yaml
+var join []byte
+
+// What nodes read of a cluster before they are part of it.
+const (
+	publicNamespace = "kube-public"
+	// clusterInfoName and kubeconfigKey are where kubeadm's discovery looks (k8s.io/cluster-bootstrap/token/api).
+	clusterInfoName = "cluster-info"
+	kubeconfigKey   = "kubeconfig"
+	// factsName is the ConfigMap of clusterjoin.Cluster.
+	factsName = "rootlessnode"
+)
+
+// Objects of join.yaml that not every cluster gets, as "Kind name". A cluster of ours has an approver of its own, which looks
+// at more than the controller manager's does; a cluster of others has kube-public and, made by kubeadm, a role for cluster-info.
+var (
+	onlyForeign = map[string]bool{"ClusterRoleBinding rootlessnode:approve-node-client": true}
+	onlyOurs    = map[string]bool{
+		"Namespace kube-public": true, "Role rootlessnode:cluster-info": true, "RoleBinding rootlessnode:cluster-info": true,
+	}
+)
+
+// JoinRBAC returns what a cluster needs for nodes of ours to join, as a YAML stream with comments, to be applied in its order:
+// ServiceAccounts for kube-proxy and flannel with their tokens, and the rights of tokens and nodes. foreign is for a cluster
+// whose control plane is not ours. The namespace kube-public comes first in one of ours: the API server makes it by itself, but
+// some time after it is ready; kube-system is that of Manifests.
+func JoinRBAC(foreign bool) ([]byte, error) {
+	var kept [][]byte
+	separator := []byte("---\n")
+	for _, document := range bytes.Split(join, append([]byte("\n"), separator...)) {
+		objects, err := manifest.Decode(document)
+		if err != nil || len(objects) != 1 {
+			return nil, fmt.Errorf("join.yaml: %d objects between two lines of dashes: %w", len(objects), err)
+		}
+		meta, _ := objects[0]["metadata"].(map[string]any)
+		id := fmt.Sprint(objects[0]["kind"], " ", meta["name"])
+		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] {
+			continue
+		}
+		kept = append(kept, append(bytes.TrimRight(document, "\n"), '\n'))
+	}
+	return bytes.Join(kept, separator), nil
+}
+
+// ClusterInfo returns the ConfigMap kube-public/cluster-info, by which holders of a bootstrap token find the API server and
+// its authority. server is the URL by which nodes reach it, https://HOST:PORT; ca the authority's certificates in PEM. The
+// controller manager's bootstrapsigner adds a signature for each token. Like kubeadm's, its cluster has the empty name.
+func ClusterInfo(server string, ca []byte) ([]byte, error) {
+	kubeconfig, err := manifest.Objects{{
+		"apiVersion": "v1", "kind": "Config", "contexts": nil, "users": nil, "current-context": "", "preferences": map[string]any{},
+		"clusters": []any{map[string]any{"name": "", "cluster": map[string]any{
+			"server": server, "certificate-authority-data": base64.StdEncoding.EncodeToString(ca),
+		}}},
+	}}.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("render %s: %w", clusterInfoName, err)
+	}
+	return publicConfigMap(clusterInfoName, map[string]any{kubeconfigKey: string(kubeconfig)})
+}
+
+// ClusterFacts returns the ConfigMap kube-public/rootlessnode: what all nodes of the cluster agree on. Its keys are the JSON
+// names of clusterjoin.Cluster, its numbers are decimal.
+func ClusterFacts(e component.Env) ([]byte, error) {
+	c, f := e.Config.Cluster, e.Config.Flannel
+	data := map[string]any{
+		"podCIDR": c.PodCIDR, "serviceCIDR": c.ServiceCIDR, "dnsAddress": c.DNSAddress, "domain": c.Domain,
+		"backend": f.Backend, "vxlanPort": strconv.Itoa(f.VXLANPort),
+	}
+	if e.Config.Network.IPv6 {
+		data["podCIDRv6"], data["serviceCIDRv6"] = c.PodCIDRv6, c.ServiceCIDRv6
+	}
+	return publicConfigMap(factsName, data)
+}
+
+func publicConfigMap(name string, data map[string]any) ([]byte, error) {
+	return manifest.Objects{{
+		"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+		"metadata": map[string]any{"name": name, "namespace": publicNamespace},
+	}}.Encode()
+}

@@ -1,0 +1,116 @@
+package resources
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+	"gotest.tools/v3/golden"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
+)
+
+func TestJoinRBAC(t *testing.T) {
+	t.Parallel()
+	for _, foreign := range []bool{false, true} {
+		data, err := JoinRBAC(foreign)
+		assert.NilError(t, err)
+		file := map[bool]string{false: "join-ours.golden", true: "join-foreign.golden"}[foreign]
+		golden.AssertBytes(t, data, file)
+		documents := strings.Split(string(data), "---\n")
+		assert.Assert(t, is.Len(documents, map[bool]int{false: 18, true: 16}[foreign]))
+
+		// Every binding binds a role that is here or that Kubernetes has, and every object is of its type.
+		roles, bindings := map[string]bool{}, map[string]string{}
+		for _, d := range documents {
+			var kind struct{ Kind string }
+			assert.NilError(t, yaml.Unmarshal([]byte(d), &kind))
+			object := map[string]any{
+				"Namespace": &corev1.Namespace{}, "ServiceAccount": &corev1.ServiceAccount{}, "Secret": &corev1.Secret{},
+				"Role": &rbacv1.Role{}, "ClusterRole": &rbacv1.ClusterRole{},
+				"RoleBinding": &rbacv1.RoleBinding{}, "ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
+			}[kind.Kind]
+			assert.Assert(t, object != nil, "%q in %s", kind.Kind, d)
+			assert.NilError(t, yaml.UnmarshalStrict([]byte(d), object), d)
+			switch o := object.(type) {
+			case *rbacv1.Role:
+				roles["Role "+o.Namespace+"/"+o.Name] = true
+			case *rbacv1.ClusterRole:
+				roles["ClusterRole /"+o.Name] = true
+			case *rbacv1.RoleBinding:
+				bindings[o.Namespace+"/"+o.Name] = o.RoleRef.Kind + " " + o.Namespace + "/" + o.RoleRef.Name
+			case *rbacv1.ClusterRoleBinding:
+				assert.Assert(t, bindings["/"+o.Name] == "", "twice: %s", o.Name)
+				bindings["/"+o.Name] = o.RoleRef.Kind + " /" + o.RoleRef.Name
+			}
+		}
+		for name, role := range bindings {
+			assert.Check(t, roles[role] || strings.HasPrefix(role, "ClusterRole /system:"), "%s binds %s", name, role)
+		}
+	}
+}
+
+// TestJoinRBACIsBesideManifests: what is applied one after the other must not undo itself.
+func TestJoinRBACIsBesideManifests(t *testing.T) {
+	t.Parallel()
+	ours, err := JoinRBAC(false)
+	assert.NilError(t, err)
+	first, err := Manifests(fixture.Env())
+	assert.NilError(t, err)
+	seen := map[string]string{}
+	for _, d := range strings.Split(string(first)+"---\n"+string(ours), "---\n") {
+		var o map[string]any
+		assert.NilError(t, yaml.Unmarshal([]byte(d), &o))
+		meta := o["metadata"].(map[string]any)
+		namespace, _ := meta["namespace"].(string)
+		id := strings.Join([]string{o["kind"].(string), namespace, meta["name"].(string)}, " ")
+		text, err := yaml.Marshal(o)
+		assert.NilError(t, err)
+		if before, there := seen[id]; there {
+			assert.Equal(t, string(text), before, id)
+		}
+		seen[id] = string(text)
+	}
+}
+
+func TestClusterInfo(t *testing.T) {
+	t.Parallel()
+	data, err := ClusterInfo("https://192.0.2.1:6443", []byte("a certificate\n"))
+	assert.NilError(t, err)
+	var m corev1.ConfigMap
+	assert.NilError(t, yaml.UnmarshalStrict(data, &m))
+	assert.Equal(t, m.Namespace+"/"+m.Name, "kube-public/cluster-info")
+	k, err := clientcmd.Load([]byte(m.Data["kubeconfig"]))
+	assert.NilError(t, err)
+	assert.Assert(t, k.Clusters[""] != nil && len(k.Clusters) == 1 && len(k.AuthInfos) == 0)
+	assert.Equal(t, k.Clusters[""].Server, "https://192.0.2.1:6443")
+	assert.Equal(t, string(k.Clusters[""].CertificateAuthorityData), "a certificate\n")
+	assert.Assert(t, is.Contains(string(data), base64.StdEncoding.EncodeToString([]byte("a certificate\n"))))
+}
+
+func TestClusterFacts(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	for _, v6 := range []bool{false, true} {
+		e.Config.Network.IPv6 = v6
+		data, err := ClusterFacts(e)
+		assert.NilError(t, err)
+		var m corev1.ConfigMap
+		assert.NilError(t, yaml.UnmarshalStrict(data, &m))
+		assert.Equal(t, m.Namespace+"/"+m.Name, "kube-public/rootlessnode")
+		want := map[string]string{
+			"podCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16", "dnsAddress": "10.43.0.10", "domain": "cluster.local",
+			"backend": "vxlan", "vxlanPort": "8472",
+		}
+		if v6 {
+			want["podCIDRv6"], want["serviceCIDRv6"] = "fd00:10:42::/56", "fd00:10:43::/112"
+		}
+		assert.DeepEqual(t, m.Data, want)
+	}
+}
