@@ -14,6 +14,12 @@ import (
 const (
 	// EnvName names the node like --name.
 	EnvName = "ROOTLESSNODE_NAME"
+	// EnvJoinToken is the bootstrap token for `up --join`. The command line takes it out of its environment before it starts
+	// anything.
+	EnvJoinToken = "ROOTLESSNODE_JOIN_TOKEN"
+	// EnvTakenToken is the same on its way from `up --foreground` to the program with another network driver, which takes
+	// its place.
+	EnvTakenToken = "_ROOTLESSNODE_JOIN_TOKEN"
 	// EnvRole decides the role of an execution before anything else happens: one of the Role constants.
 	EnvRole = "_ROOTLESSNODE_ROLE"
 	// EnvPipeFD is RootlessKit's pipe to the child. Its presence makes an execution the child role.

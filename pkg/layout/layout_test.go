@@ -43,10 +43,11 @@ func TestPrivateEnv(t *testing.T) {
 	for _, key := range []string{
 		layout.EnvRole, layout.EnvPipeFD, layout.EnvStateDir, layout.EnvChildActivation, layout.EnvActivationHelper,
 		layout.EnvConfig, layout.EnvLifeline, layout.EnvReport, layout.EnvConfigFD, layout.EnvGuard, layout.EnvRemove,
+		layout.EnvTakenToken,
 	} {
 		assert.Assert(t, layout.IsPrivateEnv(key+"=x"), key)
 	}
-	assert.Assert(t, !layout.IsPrivateEnv(layout.EnvName+"=x"))
+	assert.Assert(t, !layout.IsPrivateEnv(layout.EnvName+"=x") && !layout.IsPrivateEnv(layout.EnvJoinToken+"=x"))
 }
 
 func TestWriteJSON(t *testing.T) {

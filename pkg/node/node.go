@@ -45,6 +45,10 @@ type Options struct {
 	Log logrus.FieldLogger
 	// Detach lets the node live on when the process that started it ends.
 	Detach bool
+	// JoinToken is the bootstrap token, "ID.SECRET", with which a node joins its cluster (config.Join.Server) for the first
+	// time. It stays on the host's side: Start and RunForeground use it once; it is written into no config and passed to no
+	// component. Nodes that have joined need none.
+	JoinToken string
 }
 
 // Node is a handle on one node, running or not. Its methods may be called from any goroutine.
@@ -56,6 +60,8 @@ type Node struct {
 	detach bool
 	tried  []string // places that hold no components
 	held   held
+	// joinToken is Options.JoinToken.
+	joinToken string
 
 	mu     sync.Mutex
 	helper *helper
@@ -67,7 +73,7 @@ type Node struct {
 // Errors: of class ErrConfig with every fault of cfg; of class ErrPreflight when there is no runtime dir.
 func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	own := *cfg
-	n := &Node{cfg: &own, log: o.Log, detach: o.Detach}
+	n := &Node{cfg: &own, log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
 	if n.log == nil {
 		quiet := logrus.New()
 		quiet.SetOutput(io.Discard)

@@ -62,7 +62,11 @@ func (n *Node) RunForeground(ctx context.Context) error {
 		return err
 	}
 	if exe != selfExe {
-		return syscall.Exec(exe, os.Args, os.Environ())
+		env := os.Environ()
+		if n.joinToken != "" {
+			env = append(env, layout.EnvTakenToken+"="+n.joinToken) // it may have come from where it can be read once only
+		}
+		return syscall.Exec(exe, os.Args, env)
 	}
 	n.held = takeHeld(n.log)
 	defer n.held.close()

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+)
+
+// JoinToken is what another node needs to join this one's cluster. Token is a secret.
+type JoinToken struct {
+	// Server is the API server's URL, https://HOST:PORT, as others reach it.
+	Server string `json:"server"`
+	// Token is "ID.SECRET"; of no use after Expires.
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+	// CACertHashes pin the cluster's authority: sha256: and the digest of its public key.
+	CACertHashes []string `json:"caCertHashes"`
+}
+
+// CreateJoinToken makes a bootstrap token in the cluster of this node, whose own control plane must run and be there for
+// others (config.NodeConfig.Serves).
+//
+// Errors: of class ErrConfig where the node serves no others; ErrNotRunning where it was never started.
+func (n *Node) CreateJoinToken(ctx context.Context, ttl time.Duration, description string) (*JoinToken, error) {
+	if !n.cfg.Serves() {
+		return nil, n.servesNobody()
+	}
+	host, err := serverHost(n.cfg, outboundAddress)
+	if err != nil {
+		return nil, err
+	}
+	authority, err := os.ReadFile(n.data.ClusterCA())
+	if err != nil {
+		return nil, n.neverStarted(err)
+	}
+	t := &JoinToken{Server: "https://" + net.JoinHostPort(host, strconv.Itoa(n.cfg.API.Port)), Expires: time.Now().Add(ttl).Truncate(time.Second)}
+	if t.CACertHashes, err = publicKeyHashes(authority); err != nil {
+		return nil, fmt.Errorf("read %s: %w", n.data.ClusterCA(), err)
+	}
+	api, err := n.adminAPI()
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	t.Token, err = api.CreateBootstrapToken(ctx, t.Expires, description)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// JoinTokens returns the cluster's bootstrap tokens without their secrets, the one that expires last at the end.
+func (n *Node) JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error) {
+	api, err := n.adminAPI()
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	return api.BootstrapTokens(ctx)
+}
+
+// DeleteJoinToken removes a bootstrap token, named by its ID or written out. Nodes that joined with it stay.
+//
+// Errors: of class ErrConfig when there is none. No error holds the token's secret.
+func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
+	const list = "rootlessnode token list"
+	id, ok := kubeapi.BootstrapTokenID(idOrToken)
+	if !ok {
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("delete bootstrap token: want its ID, six of a-z and 0-9")), list)
+	}
+	api, err := n.adminAPI()
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	deleted, err := api.DeleteBootstrapToken(ctx, id)
+	if err == nil && !deleted {
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("delete bootstrap token %s: there is none", id)), list)
+	}
+	return err
+}
+
+// adminAPI speaks to the API server of the node's own control plane as its administrator.
+func (n *Node) adminAPI() (*kubeapi.Client, error) {
+	if n.cfg.Joins() {
+		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
+			errors.New("bootstrap tokens are the control plane's, and this node is a worker")), "# on the cluster's first node:\nrootlessnode token create")
+	}
+	if _, err := os.Stat(n.Kubeconfig()); err != nil {
+		return nil, n.neverStarted(err)
+	}
+	return kubeapi.New(n.Kubeconfig(), kubeapi.Options{Log: n.log})
+}
+
+func (n *Node) servesNobody() error {
+	err := fmt.Errorf("the API server listens on %s, where other nodes cannot reach it", n.cfg.API.BindAddress)
+	hint := fmt.Sprintf("rootlessnode --name %[1]s down\nrootlessnode --name %[1]s up --set api.bindAddress=ADDRESS", n.cfg.Name)
+	switch {
+	case n.cfg.Joins():
+		err, hint = errors.New("this node is a worker: it has no cluster of its own"), "# on the cluster's first node:\nrootlessnode token create"
+	case !n.running():
+		err = errors.New("the node does not run, or not for others")
+		hint = fmt.Sprintf("rootlessnode --name %s up --set api.bindAddress=ADDRESS", n.cfg.Name)
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("make a bootstrap token: %w", err)), hint)
+}
+
+func (n *Node) neverStarted(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started: it has no cluster", n.cfg.Name)),
+			"rootlessnode --name %s up", n.cfg.Name)
+	}
+	return err
+}
+
+// serverHost is the address by which other hosts reach the API server: where it listens, and if that is everywhere, where
+// this host is.
+func serverHost(c *config.NodeConfig, outbound func() (string, error)) (string, error) {
+	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && !ip.IsUnspecified() {
+		return c.API.BindAddress, nil
+	}
+	if c.NodeIP != "" {
+		return c.NodeIP, nil
+	}
+	host, err := outbound()
+	if err != nil {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("find this host's address: %w", err)),
+			"rootlessnode up --set api.bindAddress=ADDRESS")
+	}
+	return host, nil
+}
+
+// outboundAddress is the address of the default route. To connect a UDP socket sends nothing, but picks the address from
+// which it would (connect(2), udp(7)); 192.0.2.0/24 is nobody's (RFC 5737).
+func outboundAddress() (string, error) {
+	c, err := net.Dial("udp4", "192.0.2.1:9")
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).IP.String(), nil
+}
+
+// publicKeyHashes are the pins of the certificates in a PEM text, in the form that kubeadm has: sha256 of each one's
+// SubjectPublicKeyInfo (RFC 7469, section 2.4).
+func publicKeyHashes(text []byte) ([]string, error) {
+	var hashes []string
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+		hashes = append(hashes, "sha256:"+hex.EncodeToString(sum[:]))
+	}
+	if len(hashes) == 0 {
+		return nil, errors.New("no certificate in it")
+	}
+	return hashes, nil
+}
