@@ -11,6 +11,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
@@ -39,12 +40,19 @@ type handle interface {
 	Config() *config.NodeConfig
 	Kubeconfig() string
 	ComponentPath(name string) (string, error)
+	CreateJoinToken(ctx context.Context, ttl time.Duration, description string) (*node.JoinToken, error)
+	JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error)
+	DeleteJoinToken(ctx context.Context, idOrToken string) error
 }
 
 // app is one execution of the command line: what it was given, and what it may touch.
 type app struct {
 	// name is --name.
 	name string
+	// joinToken is the bootstrap token of the environment; tokenTaken: handed on by another execution, which has looked at
+	// all sources.
+	joinToken  string
+	tokenTaken bool
 	// output is -o of the command that runs: "" or "json".
 	output string
 
@@ -52,6 +60,7 @@ type app struct {
 	// out and err are stdout and stderr, unless a test looks at them.
 	out, err io.Writer
 	env      func(string) string
+	unsetenv func(string)
 	uid      int
 	inUserNS func() bool
 	now      func() time.Time
@@ -60,6 +69,8 @@ type app struct {
 	attach  func(string, node.Options) (handle, error)
 	// replace executes another program in this process's place.
 	replace func(path string, argv, env []string) error
+	// execute runs another program to its end; its messages go to standard error.
+	execute func(ctx context.Context, path string, args []string, stdout io.Writer) error
 	// userSystemctl talks to the account's systemd user manager.
 	userSystemctl func(ctx context.Context, args ...string) (string, error)
 	// mounts are the mount namespaces of a rootful node; exe, unitDir and systemctl, for its units, are found where
@@ -73,10 +84,10 @@ type app struct {
 func newApp() *app {
 	return &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, out: os.Stdout, err: os.Stderr,
-		env: os.Getenv, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
+		env: os.Getenv, unsetenv: func(k string) { _ = os.Unsetenv(k) }, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
-		replace: replaceProcess, userSystemctl: userunit.Systemctl,
+		replace: replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
 		mounts: mountns.New(mountns.Options{}),
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 func newDown(a *app) *cobra.Command {
@@ -35,7 +33,11 @@ func (a *app) down(ctx context.Context, timeout time.Duration, deleteData bool) 
 	if err != nil {
 		return err
 	}
-	running := s.State != status.NodeStopped && s.State != status.NodeFailed || s.ParentPID > 0
+	return a.stopNode(ctx, n, timeout, isRunning(s), deleteData)
+}
+
+// stopNode stops the node and removes its data where wanted. running is for what it says.
+func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, running, deleteData bool) error {
 	if timeout <= 0 {
 		timeout = n.Config().Timeouts.Stop.D()
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
@@ -40,6 +43,10 @@ type fakeNode struct {
 	fails map[string]error
 	calls []string
 	exec  func(nodeexec.Request) (int, error)
+	// token and tokens are answers; options are what the last handle was made with.
+	token   *node.JoinToken
+	tokens  []kubeapi.BootstrapToken
+	options node.Options
 }
 
 func (f *fakeNode) call(name string) error {
@@ -102,13 +109,26 @@ func (f *fakeNode) ComponentPath(name string) (string, error) {
 	return "/components/" + name, f.call("component")
 }
 
+func (f *fakeNode) CreateJoinToken(_ context.Context, ttl time.Duration, description string) (*node.JoinToken, error) {
+	return f.token, f.call(fmt.Sprintf("create %s %q", ttl, description))
+}
+func (f *fakeNode) JoinTokens(context.Context) ([]kubeapi.BootstrapToken, error) {
+	return f.tokens, f.call("list")
+}
+func (f *fakeNode) DeleteJoinToken(_ context.Context, id string) error { return f.call("delete " + id) }
+
 // cli is the command line on a fake node.
 type cli struct {
 	*app
 	node     *fakeNode
 	out, err bytes.Buffer
 	replaced []string
+	joined   config.Join // what the running node has joined
 	env      map[string]string
+	// executed are the programs that ran to their end, and what they say and how they end by their first arguments.
+	executed []string
+	answers  map[string]string
+	failures map[string]error
 }
 
 func newCLI(t *testing.T) *cli {
@@ -127,10 +147,19 @@ func newCLI(t *testing.T) *cli {
 	c.app = &app{
 		stdin: null, stdout: null, stderr: null, out: &c.out, err: &c.err,
 		env: func(k string) string { return c.env[k] }, uid: 1000, inUserNS: func() bool { return false }, now: func() time.Time { return at(10) },
-		newNode: func(cfg *config.NodeConfig, _ node.Options) (handle, error) { return open(cfg) },
+		unsetenv: func(k string) { delete(c.env, k) },
+		newNode: func(cfg *config.NodeConfig, o node.Options) (handle, error) {
+			c.node.options = o
+			return open(cfg)
+		},
+		execute: func(_ context.Context, path string, args []string, stdout io.Writer) error {
+			c.executed = append(c.executed, strings.Join(append([]string{path}, args...), " "))
+			_, err := io.WriteString(stdout, c.answers[args[1]])
+			return errors.Join(err, c.failures[args[1]])
+		},
 		attach: func(name string, _ node.Options) (handle, error) {
 			cfg := config.Default()
-			cfg.Name = name
+			cfg.Name, cfg.NodeName, cfg.Join = name, "devbox", c.joined
 			return open(cfg)
 		},
 		replace: func(path string, argv, env []string) error {

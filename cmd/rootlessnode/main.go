@@ -7,10 +7,15 @@ package main
 import (
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
 func main() {
 	node.Dispatch()
+	if argv, env, hide := hideToken(os.Args, os.Environ()); hide {
+		_ = unix.Exec("/proc/self/exe", argv, env) // if it cannot be hidden, it is used all the same
+	}
 	os.Exit(run(newApp(), os.Args[1:]))
 }

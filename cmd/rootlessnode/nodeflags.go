@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,17 @@ type nodeFlags struct {
 	componentsDir string
 	dataDir       string
 	logLevel      string
+
+	join                string
+	caCertHashes        []string
+	bootstrapKubeconfig string
+	kubeconfig          string
+	nodeIP              string
+}
+
+// nodeFlagNames are the flags that nodeFlags registers.
+var nodeFlagNames = []string{
+	"config", "set", "components-dir", "data-dir", "log-level", "join", "ca-cert-hash", "bootstrap-kubeconfig", "kubeconfig", "node-ip",
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
@@ -28,6 +40,11 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.componentsDir, "components-dir", "", "where the components are")
 	fl.StringVar(&f.dataDir, "data-dir", "", "where the node keeps its data")
 	fl.StringVar(&f.logLevel, "log-level", "", "debug, info, warning or error")
+	fl.StringVar(&f.join, "join", "", "be a worker of the cluster with this API server, `URL` https://HOST:PORT")
+	fl.StringArrayVar(&f.caCertHashes, "ca-cert-hash", nil, "pin of that cluster's authority, `sha256:HEX`; may be repeated")
+	fl.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "join with this `FILE`, whose user may ask for a node certificate")
+	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "join with this `FILE`, whose user is the node itself")
+	fl.StringVar(&f.nodeIP, "node-ip", "", "`ADDRESS` of this host by which other nodes reach it")
 	complete := func(flag string, fn cobra.CompletionFunc) { _ = cmd.RegisterFlagCompletionFunc(flag, fn) } // the flags are there
 	complete("set", completeFields)
 	complete("log-level", cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
@@ -38,7 +55,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 
 // given tells whether any of them was used.
 func (f *nodeFlags) given(fl *pflag.FlagSet) bool {
-	for _, n := range []string{"config", "set", "components-dir", "data-dir", "log-level"} {
+	for _, n := range nodeFlagNames {
 		if fl.Changed(n) {
 			return true
 		}
@@ -64,10 +81,26 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 		}
 		faults = append(faults, cfg.Set(path, value))
 	}
-	for value, field := range map[string]*string{f.componentsDir: &cfg.ComponentsDir, f.dataDir: &cfg.DataDir, f.logLevel: &cfg.LogLevel} {
-		if value != "" {
-			*field = value
+	for _, path := range []*string{&f.bootstrapKubeconfig, &f.kubeconfig} {
+		if *path != "" {
+			var err error
+			*path, err = filepath.Abs(*path)
+			faults = append(faults, errdefs.Class(errdefs.ErrConfig, err))
 		}
+	}
+	for _, o := range []struct {
+		value string
+		field *string
+	}{
+		{f.componentsDir, &cfg.ComponentsDir}, {f.dataDir, &cfg.DataDir}, {f.logLevel, &cfg.LogLevel}, {f.nodeIP, &cfg.NodeIP}, {f.join, &cfg.Join.Server},
+		{f.bootstrapKubeconfig, &cfg.Join.BootstrapKubeconfig}, {f.kubeconfig, &cfg.Join.Kubeconfig},
+	} {
+		if o.value != "" {
+			*o.field = o.value
+		}
+	}
+	if len(f.caCertHashes) > 0 {
+		cfg.Join.CACertHashes = f.caCertHashes
 	}
 	return cfg, errors.Join(faults...)
 }

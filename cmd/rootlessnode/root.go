@@ -26,6 +26,7 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 // run is the whole program for the given arguments.
 func run(a *app, args []string) int {
+	a.takeToken()
 	root := newRoot(a)
 	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
 	err := root.ExecuteContext(context.Background())
@@ -89,10 +90,10 @@ of one node, every process of it unprivileged.`,
 			root.AddCommand(c)
 		}
 	}
-	add(groupNode, newUp(a), newDown(a), newStatus(a))
+	add(groupNode, newUp(a), newDown(a), newStatus(a), newToken(a), newLeave(a))
 	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newShell(a), newImages(a), newPorts(a), newMounts(a))
 	add(groupLook, newTop(a), newEvents(a), newLogs(a), newCheck(a))
-	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newHost(a), newMountNS(a), newVersion(a))
+	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newHost(a), newManifests(a), newMountNS(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
 	allowGenerated(root)

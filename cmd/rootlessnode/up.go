@@ -14,12 +14,14 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/journal"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 func newUp(a *app) *cobra.Command {
 	var f nodeFlags
+	var t tokenFlags
 	var foreground bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -27,7 +29,15 @@ func newUp(a *app) *cobra.Command {
 		Short: "Start the node and wait until it is Ready",
 		Long: `Start the node and wait until it is Ready. It goes on running in the background;
 "rootlessnode down" stops it. With --foreground this process is the node's
-parent: it stays, and the node ends with it. That is for systemd units.`,
+parent: it stays, and the node ends with it. That is for systemd units.
+
+With --join the node becomes a worker of another cluster. For the first start it
+needs a bootstrap token ("rootlessnode token create" on a node that serves others).
+--token shows in process lists for a moment; --token-file FILE, --token-file - for
+standard input, and ROOTLESSNODE_JOIN_TOKEN never do.`,
+		Example: `  rootlessnode up
+  rootlessnode up --set api.bindAddress=0.0.0.0
+  rootlessnode up --join https://192.0.2.1:6443 --token-file - --ca-cert-hash sha256:…`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.build(a.name)
@@ -37,20 +47,26 @@ parent: it stays, and the node ends with it. That is for systemd units.`,
 			if timeout > 0 {
 				cfg.Timeouts.Ready = config.Duration(timeout)
 			}
-			if foreground {
-				return a.upForeground(cmd.Context(), cfg)
+			token, err := t.read(a, cfg)
+			if err != nil {
+				return err
 			}
-			return a.up(cmd.Context(), cfg)
+			if foreground {
+				return a.upForeground(cmd.Context(), cfg, token)
+			}
+			return a.up(cmd.Context(), cfg, token)
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().StringVar(&t.token, "token", "", "bootstrap `TOKEN` for --join, ID.SECRET (or "+layout.EnvJoinToken+")")
+	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which others must not be able to read; - is standard input")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay and be the node's parent")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for Ready (default: timeouts.ready)")
 	return cmd
 }
 
-func (a *app) up(ctx context.Context, cfg *config.NodeConfig) error {
-	n, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true})
+func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) error {
+	n, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token})
 	if err != nil {
 		return err
 	}
@@ -94,8 +110,8 @@ func (a *app) abandon(n handle, stopCatching func()) error {
 	return errors.New("interrupted: the node was stopped")
 }
 
-func (a *app) upForeground(ctx context.Context, cfg *config.NodeConfig) error {
-	n, err := a.newNode(cfg, node.Options{Log: foregroundLogger(a.err, cfg.LogLevel)})
+func (a *app) upForeground(ctx context.Context, cfg *config.NodeConfig, token string) error {
+	n, err := a.newNode(cfg, node.Options{Log: foregroundLogger(a.err, cfg.LogLevel), JoinToken: token})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,399 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
+)
+
+const (
+	testToken  = "abc123.0123456789abcdef"
+	testServer = "https://192.0.2.1:6443"
+)
+
+var testHash = "sha256:" + strings.Repeat("0a", 32)
+
+func TestHideToken(t *testing.T) {
+	t.Parallel()
+	env := []string{"HOME=/h"}
+	for _, tc := range []struct{ argv, want, token string }{
+		{"r up --join U --token T --ca-cert-hash H", "r up --join U --ca-cert-hash H", "T"},
+		{"r up --token=T", "r up", "T"},
+		{"r --name two up --set a=b --token T", "r --name two up --set a=b", "T"},
+		{"r --name=two up --token T --foreground", "r --name=two up --foreground", "T"},
+		{"r up --name two --token T", "r up --name two", "T"},
+		{"r up --token A --token=B", "r up", "B"}, // the last one counts, as for flags
+		{"r up --config --token --token T", "r up --config --token", "T"},
+		{"r up --token-file --token --token T", "r up --token-file --token", "T"},
+		{"r up --token-file=f --token T", "r up --token-file=f", "T"},
+		{"r up -- --token T", "", ""},
+		{"r up --token", "", ""},
+		{"r up --token=", "", ""},
+		{"r up --config --token", "", ""},
+		{"r up", "", ""},
+		{"r", "", ""},
+		{"r kubectl --token T up", "", ""}, // kubectl's own
+		{"r --name up kubectl --token T", "", ""},
+		{"r exec -- up --token T", "", ""},
+	} {
+		argv := strings.Fields(tc.argv)
+		got, gotEnv, hidden := hideToken(argv, env)
+		assert.Equal(t, hidden, tc.want != "", tc.argv)
+		if !hidden {
+			assert.DeepEqual(t, got, argv)
+			assert.DeepEqual(t, gotEnv, env)
+			continue
+		}
+		assert.Equal(t, strings.Join(got, " "), tc.want)
+		assert.DeepEqual(t, gotEnv, []string{"HOME=/h", "ROOTLESSNODE_JOIN_TOKEN=" + tc.token})
+		assert.DeepEqual(t, argv, strings.Fields(tc.argv)) // the process's own is left alone
+		_, _, again := hideToken(got, gotEnv)
+		assert.Assert(t, !again, "it would go on for ever: %s", tc.argv)
+	}
+	_, _, hidden := hideToken([]string{"r", "up", "--token", "T"}, []string{"ROOTLESSNODE_JOIN_TOKEN=x"})
+	assert.Assert(t, !hidden, "two tokens are a fault, which is for the command to tell")
+	assert.DeepEqual(t, env, []string{"HOME=/h"})
+}
+
+// TestHideTokenKnowsUpsFlags: a flag whose value is the next argument must be known, or its value is taken for a flag.
+func TestHideTokenKnowsUpsFlags(t *testing.T) {
+	t.Parallel()
+	up, _, err := newRoot(newCLI(t).app).Find([]string{"up"})
+	assert.NilError(t, err)
+	var want []string
+	add := func(f *pflag.Flag) {
+		if f.NoOptDefVal == "" && f.Name != "token" {
+			want = append(want, "--"+f.Name)
+		}
+		assert.Check(t, f.Shorthand == "" || f.NoOptDefVal != "", f.Name)
+	}
+	up.LocalFlags().VisitAll(add)
+	up.InheritedFlags().VisitAll(add)
+	slices.Sort(want)
+	got := slices.Sorted(slices.Values(upFlagsWithValue))
+	assert.DeepEqual(t, got, want)
+}
+
+func TestUpJoins(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.pictures = pictures()
+	c.env[layout.EnvJoinToken] = testToken + "\n"
+	assert.Equal(t, c.run("up", "--join", testServer, "--ca-cert-hash", testHash, "--ca-cert-hash", "x", "--node-ip", "192.0.2.2"), 0, c.err.String())
+	assert.DeepEqual(t, c.node.cfg.Join, config.Join{Server: testServer, CACertHashes: []string{testHash, "x"}})
+	assert.Equal(t, c.node.cfg.NodeIP, "192.0.2.2")
+	assert.Equal(t, c.node.options.JoinToken, testToken)
+	_, there := c.env[layout.EnvJoinToken]
+	assert.Assert(t, !there, "the token would be inherited")
+	text, err := json.Marshal(c.node.cfg)
+	assert.NilError(t, err)
+	assert.Assert(t, !strings.Contains(string(text)+c.out.String()+c.err.String(), testToken))
+
+	c = newCLI(t)
+	c.node.pictures = pictures()
+	assert.Equal(t, c.run("up", "--bootstrap-kubeconfig", "b"), 0, c.err.String())
+	here, err := os.Getwd()
+	assert.NilError(t, err)
+	assert.Equal(t, c.node.cfg.Join.BootstrapKubeconfig, filepath.Join(here, "b"))
+	assert.Equal(t, c.run("up", "--foreground", "--kubeconfig", "/k"), 0, c.err.String())
+	assert.Equal(t, c.node.cfg.Join.Kubeconfig, "/k")
+	assert.Equal(t, c.node.options.JoinToken, "")
+
+	// A foreground that was replaced by another program has looked at the flags; what they named can be read once.
+	c = newCLI(t)
+	c.env[layout.EnvTakenToken] = testToken
+	assert.Equal(t, c.run("up", "--foreground", "--join", testServer, "--token-file", "-"), 0, c.err.String())
+	assert.Equal(t, c.node.options.JoinToken, testToken)
+}
+
+func TestTokenFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	assert.NilError(t, os.WriteFile(file, []byte(testToken+"\n"), 0o600))
+	token, err := readTokenFile(file, nil)
+	assert.NilError(t, err)
+	assert.Equal(t, token, testToken)
+	token, err = readTokenFile("-", strings.NewReader(" "+testToken+"\n"))
+	assert.NilError(t, err)
+	assert.Equal(t, token, testToken)
+	_, err = readTokenFile("-", strings.NewReader("\n"))
+	assert.ErrorContains(t, err, "standard input is empty")
+	_, err = readTokenFile(file+"x", nil)
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620} {
+		assert.NilError(t, os.Chmod(file, mode))
+		_, err = readTokenFile(file, nil)
+		assert.ErrorContains(t, err, "is open to others")
+		assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"chmod 600 " + file})
+	}
+}
+
+func TestOneTokenAndACluster(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		env  string
+		args []string
+		want string
+	}{
+		{testToken, []string{"--join", testServer, "--token", testToken}, "by ROOTLESSNODE_JOIN_TOKEN and --token"},
+		{testToken, []string{"--join", testServer, "--token-file", "-"}, "by ROOTLESSNODE_JOIN_TOKEN and --token-file"},
+		{"", []string{"--join", testServer, "--token", testToken, "--token-file", "f"}, "by --token and --token-file"},
+		{"", []string{"--token", testToken}, "there is no cluster to join"},
+		{testToken, nil, "there is no cluster to join"},
+		{"", []string{"--kubeconfig", "/k", "--token", testToken}, "there is no cluster to join with it"},
+		{"", []string{"--join", testServer, "--token-file", "/no/such"}, "read the bootstrap token"},
+	} {
+		c := newCLI(t)
+		if tc.env != "" {
+			c.env[layout.EnvJoinToken] = tc.env
+		}
+		assert.Equal(t, c.run(append([]string{"up"}, tc.args...)...), errdefs.ExitConfig, "%v", tc.args)
+		assert.Check(t, is.Contains(c.err.String(), tc.want))
+		assert.Check(t, !strings.Contains(c.err.String(), testToken))
+		assert.Check(t, is.Len(c.node.calls, 0))
+	}
+}
+
+func TestTokenCreate(t *testing.T) {
+	t.Parallel()
+	made := node.JoinToken{Server: testServer, Token: testToken, Expires: at(3600), CACertHashes: []string{testHash}}
+	command := "rootlessnode up --join " + testServer + " --token " + testToken + " --ca-cert-hash " + testHash
+	c := newCLI(t)
+	c.node.token = &made
+	assert.Equal(t, c.run("token", "create", "--ttl", "1h", "--description", "for b"), 0, c.err.String())
+	assert.DeepEqual(t, c.node.calls, []string{`create 1h0m0s "for b"`})
+	assert.Equal(t, c.out.String(), command+"\n")
+	assert.Assert(t, is.Contains(c.err.String(), "the token is good until "))
+	assert.Assert(t, !strings.Contains(c.err.String(), testToken))
+
+	// What it prints is what `up` takes.
+	join := newCLI(t)
+	join.node.pictures = pictures()
+	argv, env, hidden := hideToken(strings.Fields(command), nil)
+	assert.Assert(t, hidden)
+	join.env[layout.EnvJoinToken] = strings.TrimPrefix(env[0], layout.EnvJoinToken+"=")
+	assert.Equal(t, join.run(argv[1:]...), 0, join.err.String())
+	assert.Equal(t, join.node.options.JoinToken, testToken)
+	assert.DeepEqual(t, join.node.cfg.Join, config.Join{Server: testServer, CACertHashes: []string{testHash}})
+
+	c.out.Reset()
+	assert.Equal(t, c.run("token", "create", "-o", "json"), 0)
+	var got struct {
+		node.JoinToken
+		Command string
+	}
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &got))
+	assert.DeepEqual(t, got.JoinToken, made)
+	assert.Equal(t, got.Command, command)
+
+	assert.Equal(t, newCLI(t).run("token", "create", "--ttl", "0s"), errdefs.ExitConfig)
+	c = newCLI(t)
+	c.node.fails[`create 24h0m0s ""`] = errdefs.Class(errdefs.ErrConfig, errors.New("serves nobody"))
+	assert.Equal(t, c.run("token", "create"), errdefs.ExitConfig)
+	assert.Equal(t, c.out.String(), "")
+}
+
+func TestTokenListAndDelete(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.node.tokens = []kubeapi.BootstrapToken{
+		{ID: "old111", Expires: at(0)}, {ID: "abc123", Expires: at(10 + 7200), Description: "for\nb"}, {ID: "def456"},
+	}
+	assert.Equal(t, c.run("token", "list"), 0)
+	lines := strings.Split(strings.TrimSpace(c.out.String()), "\n")
+	for i, want := range []string{"ID EXPIRES DESCRIPTION", "old111 expired", "abc123 in 2h0m for b", "def456 never"} {
+		assert.Equal(t, strings.Join(strings.Fields(lines[i]), " "), want)
+	}
+	c.out.Reset()
+	assert.Equal(t, c.run("token", "list", "-o", "json"), 0)
+	var got []kubeapi.BootstrapToken
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &got))
+	assert.DeepEqual(t, got, c.node.tokens)
+
+	c = newCLI(t)
+	assert.Equal(t, c.run("token", "list", "-o", "json"), 0)
+	assert.Equal(t, c.out.String(), "[]\n")
+
+	c = newCLI(t)
+	c.node.fails["delete def456"] = errdefs.Class(errdefs.ErrConfig, errors.New("there is none"))
+	assert.Equal(t, c.run("token", "delete", testToken, "def456", "ghi789"), errdefs.ExitConfig)
+	assert.Equal(t, c.out.String(), "token abc123 is deleted\ntoken ghi789 is deleted\n")
+	assert.Equal(t, c.err.String(), "error: there is none\n")
+}
+
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.uid = 0 // an administrator's
+	assert.Equal(t, c.run("manifests", "join-rbac"), 0, c.err.String())
+	want, err := resources.JoinRBAC(true)
+	assert.NilError(t, err)
+	assert.Equal(t, c.out.String(), string(want))
+}
+
+// TestClusterFactsAreClustersFields: what one side writes is what the other one reads.
+func TestClusterFactsAreClustersFields(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Network.IPv6 = true
+	cfg.Complete(config.HostFacts{Hostname: "h", XDGDataHome: "/d"})
+	data, err := resources.ClusterFacts(component.Env{Config: cfg})
+	assert.NilError(t, err)
+	var m corev1.ConfigMap
+	assert.NilError(t, yaml.UnmarshalStrict(data, &m))
+	fields := reflect.VisibleFields(reflect.TypeFor[clusterjoin.Cluster]())
+	assert.Assert(t, is.Len(m.Data, len(fields)))
+	for _, f := range fields {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		assert.Check(t, m.Data[name] != "", name)
+		if f.Type.Kind() == reflect.Int {
+			_, err := strconv.Atoi(m.Data[name])
+			assert.NilError(t, err)
+		}
+	}
+}
+
+// worker is a command line on a node that has joined a cluster and, unless stopped, runs.
+func newWorker(t *testing.T, stopped bool) *cli {
+	t.Helper()
+	c := newCLI(t)
+	c.answers, c.failures = map[string]string{"get": "node/devbox\n"}, map[string]error{}
+	d := c.node.Data()
+	for _, path := range []string{d.AdminKubeconfig(), d.BootstrapKubeconfig(), d.ClusterCA(), d.KubeletPKI() + "/x.pem", d.Log("node")} {
+		assert.NilError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		assert.NilError(t, os.WriteFile(path, nil, 0o600))
+	}
+	assert.NilError(t, layout.WriteJSON(d.JoinRecord(), clusterjoin.Record{Server: testServer, NodeName: "devbox"}))
+	if !stopped {
+		c.node.pictures, c.joined = pictures(), config.Join{Server: testServer}
+	}
+	return c
+}
+
+func kubectlOf(c *cli, rest string) string {
+	return "/components/kubectl --kubeconfig=" + c.node.Kubeconfig() + " " + rest
+}
+
+func TestDrainAndLeave(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t, false)
+	assert.Equal(t, c.run("drain-and-leave", "--timeout", "1m"), 0, c.err.String())
+	assert.DeepEqual(t, c.executed, []string{
+		kubectlOf(c, "get node devbox --ignore-not-found --output=name --request-timeout=15s"),
+		kubectlOf(c, "drain devbox --ignore-daemonsets --delete-emptydir-data --timeout=1m0s"),
+		kubectlOf(c, "delete node devbox --ignore-not-found --wait=false --request-timeout=15s"),
+	})
+	assert.DeepEqual(t, c.node.calls, []string{"status", "component", "stop", "delete"})
+	assert.Equal(t, c.out.String(), "node devbox is cordoned and drained (0.0s)\nNode object devbox is deleted\n"+
+		"node \"default\" is stopped (0.0s)\nits data in "+c.node.dir+" is removed\n")
+
+	c = newWorker(t, false)
+	c.answers["get"] = ""
+	assert.Equal(t, c.run("drain-and-leave"), 0, c.err.String())
+	assert.Assert(t, is.Len(c.executed, 1))
+	assert.Assert(t, is.Contains(c.out.String(), "is not in the cluster any more"))
+}
+
+func TestLeaveKeepsDataButNoCredentials(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t, false)
+	assert.Equal(t, c.run("drain-and-leave", "--keep-data", "--force"), 0, c.err.String())
+	assert.Assert(t, strings.HasSuffix(c.executed[1], " --force"), c.executed[1])
+	assert.DeepEqual(t, c.node.calls, []string{"status", "component", "stop"})
+	d := c.node.Data()
+	for _, path := range []string{d.AdminKubeconfig(), d.BootstrapKubeconfig(), d.ClusterCA(), d.KubeletPKI(), d.JoinRecord()} {
+		_, err := os.Stat(path)
+		assert.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	_, err := os.Stat(d.Log("node"))
+	assert.NilError(t, err)
+}
+
+func TestLeaveStopsAtAFault(t *testing.T) {
+	t.Parallel()
+	for step, want := range map[string]string{
+		"get": "drain-and-leave --force    # leaves without", "drain": "kubectl uncordon devbox", "delete": "kubectl delete node devbox\n",
+	} {
+		c := newWorker(t, false)
+		c.failures[step] = errors.New("exit status 1")
+		assert.Equal(t, c.run("drain-and-leave"), errdefs.ExitOther, step)
+		assert.Assert(t, is.Contains(c.err.String(), want))
+		assert.Assert(t, is.Contains(c.executed[len(c.executed)-1], " "+step+" "))
+		assert.Assert(t, !slices.Contains(c.node.calls, "stop"), "%v", c.node.calls)
+	}
+	c := newWorker(t, false)
+	c.node.fails["stop"] = errdefs.Class(errdefs.ErrTimeout, errors.New("it was killed"))
+	assert.Equal(t, c.run("drain-and-leave"), errdefs.ExitTimeout)
+	assert.Assert(t, is.Contains(c.err.String(), "hint: rootlessnode down --delete-data"))
+	assert.Assert(t, !slices.Contains(c.node.calls, "delete"))
+}
+
+func TestLeaveWithoutTheCluster(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t, false)
+	c.failures["get"] = errors.New("exit status 1")
+	assert.Equal(t, c.run("drain-and-leave", "--force"), 0, c.err.String())
+	assert.Assert(t, is.Len(c.executed, 1))
+	assert.DeepEqual(t, c.node.calls, []string{"status", "component", "stop", "delete"})
+	assert.Assert(t, is.Contains(c.out.String(), "kubectl delete node devbox"))
+
+	c = newWorker(t, true)
+	assert.Equal(t, c.run("drain-and-leave"), errdefs.ExitOther)
+	assert.Assert(t, is.Contains(c.err.String(), "is not running"))
+	assert.DeepEqual(t, c.node.calls, []string{"status"})
+	assert.Equal(t, c.run("drain-and-leave", "--force"), 0, c.err.String())
+	assert.DeepEqual(t, c.node.calls, []string{"status", "status", "stop", "delete"})
+	assert.Assert(t, is.Contains(c.out.String(), "kubectl delete node devbox"))
+}
+
+func TestControlPlaneDoesNotLeave(t *testing.T) {
+	t.Parallel()
+	for _, pictured := range []bool{false, true} {
+		c := newCLI(t)
+		if pictured {
+			c.node.pictures = pictures()
+			// A worker once, and the data is still there: what runs now counts.
+			assert.NilError(t, os.MkdirAll(filepath.Dir(c.node.Data().JoinRecord()), 0o700))
+			assert.NilError(t, layout.WriteJSON(c.node.Data().JoinRecord(), clusterjoin.Record{}))
+		}
+		assert.Equal(t, c.run("drain-and-leave", "--force"), errdefs.ExitConfig)
+		assert.Assert(t, is.Contains(c.err.String(), "has joined no cluster"))
+		assert.Assert(t, is.Contains(c.err.String(), "down --delete-data"))
+		assert.DeepEqual(t, c.node.calls, []string{"status"})
+	}
+}
+
+func TestExecuteProgram(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	assert.NilError(t, executeProgram(t.Context(), "/bin/sh", []string{"-c", "cat; echo done"}, &out))
+	assert.Equal(t, out.String(), "done\n")
+	assert.ErrorContains(t, executeProgram(t.Context(), "/bin/sh", []string{"-c", "exit 3"}, &out), "exit status 3")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	assert.ErrorIs(t, executeProgram(ctx, "/bin/sh", []string{"-c", "exec sleep 60"}, &out), context.DeadlineExceeded)
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+const (
+	tokenFlag = "--token"
+	nameFlag  = "--name"
+)
+
+// hideToken takes the bootstrap token of `up --token TOKEN` out of a command line, which all accounts of the host can read
+// (proc_pid_cmdline(5)), and puts it into the environment, which only the own account can (proc_pid_environ(5)). It returns
+// false, and what it was given, where there is nothing to hide: another command may have a flag of this name, kubectl has.
+// It also leaves alone what is a fault in any case: no value, or a second token in the environment.
+func hideToken(argv, env []string) ([]string, []string, bool) {
+	at := upAt(argv)
+	if at < 0 || slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, layout.EnvJoinToken+"=") }) {
+		return argv, env, false
+	}
+	kept, token, found := slices.Clone(argv[:at+1]), "", false
+	for i := at + 1; i < len(argv); i++ {
+		value, written := strings.CutPrefix(argv[i], tokenFlag+"=")
+		switch {
+		case argv[i] == "--": // flags end here
+			kept = append(kept, argv[i:]...)
+			i = len(argv)
+		case written:
+			token, found = value, true
+		case argv[i] == tokenFlag && i+1 < len(argv):
+			token, found = argv[i+1], true
+			i++
+		case slices.Contains(upFlagsWithValue, argv[i]) && i+1 < len(argv): // its value may look like anything
+			kept = append(kept, argv[i], argv[i+1])
+			i++
+		default:
+			kept = append(kept, argv[i])
+		}
+	}
+	if !found || token == "" {
+		return argv, env, false
+	}
+	return kept, append(slices.Clone(env), layout.EnvJoinToken+"="+token), true
+}
+
+// upFlagsWithValue are the flags of `up` whose value is the next argument.
+var upFlagsWithValue = []string{
+	nameFlag, "--config", "--set", "--components-dir", "--data-dir", "--log-level", "--join", "--token-file", "--ca-cert-hash",
+	"--bootstrap-kubeconfig", "--kubeconfig", "--node-ip", "--timeout",
+}
+
+// upAt is where the command up stands among the arguments; -1 if it is another one.
+func upAt(argv []string) int {
+	for i := 1; i < len(argv); i++ {
+		switch {
+		case argv[i] == nameFlag:
+			i++
+		case argv[i] == "up":
+			return i
+		case !strings.HasPrefix(argv[i], "-"):
+			return -1
+		}
+	}
+	return -1
+}
+
+// takeToken takes the bootstrap token out of the environment, so that nothing that is started inherits it.
+func (a *app) takeToken() {
+	for _, key := range []string{layout.EnvTakenToken, layout.EnvJoinToken} {
+		if token := a.env(key); token != "" && a.joinToken == "" {
+			a.joinToken, a.tokenTaken = strings.TrimSpace(token), key == layout.EnvTakenToken
+		}
+		a.unsetenv(key)
+	}
+}
+
+// tokenFlags are where `up` gets a bootstrap token from, beside the environment.
+type tokenFlags struct{ token, file string }
+
+// read returns the token, empty if there is none. It comes from one place only.
+func (f *tokenFlags) read(a *app, cfg *config.NodeConfig) (string, error) {
+	if a.tokenTaken { // this is the second execution: the first one looked at the flags
+		return a.joinToken, nil
+	}
+	token, from := a.joinToken, []string{}
+	if token != "" {
+		from = append(from, layout.EnvJoinToken)
+	}
+	if f.token != "" {
+		token, from = strings.TrimSpace(f.token), append(from, tokenFlag)
+	}
+	if f.file != "" {
+		from = append(from, "--token-file")
+	}
+	if len(from) > 1 {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("there is a bootstrap token by %s: want one", strings.Join(from, " and "))),
+			"unset "+layout.EnvJoinToken+"    # "+tokenFlag+" passes its token on in it")
+	}
+	if len(from) > 0 && cfg.Join.Server == "" {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s gives a bootstrap token, and there is no cluster to join with it", from[0])),
+			"--join https://HOST:6443")
+	}
+	if f.file == "" {
+		return token, nil
+	}
+	token, err := readTokenFile(f.file, a.stdin)
+	return token, errdefs.Class(errdefs.ErrConfig, err)
+}
+
+// tokenLimit is far above a token's length, in bytes.
+const tokenLimit = 4 << 10
+
+// readTokenFile reads the token from a file that others cannot read, or with "-" from stdin.
+func readTokenFile(path string, stdin io.Reader) (string, error) {
+	in, from := stdin, "standard input"
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", fmt.Errorf("read the bootstrap token: %w", err)
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		if err != nil {
+			return "", fmt.Errorf("read the bootstrap token: %w", err)
+		}
+		const others = 0o077
+		if st.Mode().IsRegular() && st.Mode().Perm()&others != 0 {
+			return "", errdefs.WithHint(fmt.Errorf("read the bootstrap token: %s is open to others (mode %04o)", path, st.Mode().Perm()), "chmod 600 "+path)
+		}
+		in, from = f, path
+	}
+	text, err := io.ReadAll(io.LimitReader(in, tokenLimit))
+	if err != nil {
+		return "", fmt.Errorf("read the bootstrap token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("read the bootstrap token: %s is empty", from)
+	}
+	return token, nil
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
+)
+
+func newManifests(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:         "manifests",
+		Short:       "Print Kubernetes objects for clusters that are not ours",
+		Args:        noCommand,
+		Annotations: map[string]string{allowRoot: ""},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "join-rbac",
+		Short: "Print what a cluster needs so that nodes of ours can join it",
+		Long: `Print what a cluster with another control plane needs so that nodes of ours can
+join it: ServiceAccounts for kube-proxy and flannel, and the rights of bootstrap
+tokens of the group system:bootstrappers:rootlessnode and of nodes. Its
+administrator reads and applies it once. docs/joining.md says why each is there.`,
+		Example:     `  rootlessnode manifests join-rbac | kubectl apply -f -`,
+		Args:        arguments(0, 0),
+		Annotations: map[string]string{allowRoot: ""},
+		RunE: func(*cobra.Command, []string) error {
+			text, err := resources.JoinRBAC(true)
+			if err != nil {
+				return err
+			}
+			_, err = a.out.Write(text)
+			return err
+		},
+	})
+	return cmd
+}
