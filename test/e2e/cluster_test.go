@@ -239,8 +239,10 @@ func (n *testNode) answers(port int) {
 	})
 }
 
-func get(url, want string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+func get(url, want string) error { return getBy((&net.Dialer{}).DialContext, url, want) }
+
+func getBy(dial dialer, url, want string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	resp, err := client.Get(url)
 	if err != nil {
 		return err
