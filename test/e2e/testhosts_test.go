@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -77,6 +79,7 @@ type testHost struct {
 	pid     int // of the process that holds the namespace
 	ip      hostIP
 	account string
+	before  []string // accountProcesses when the host was made
 }
 
 // newHosts makes hosts that a bridge in a network namespace of its own joins.
@@ -95,6 +98,7 @@ func newHosts(t *testing.T, count int) []*testHost {
 		h.do("ip", "address", "add", string(h.ip)+"/24", "dev", "eth0")
 		h.do("ip", "link", "set", "eth0", "up")
 		h.do("ip", "route", "add", "default", "via", bridgeIP)
+		h.before = h.accountProcesses()
 		hosts[i] = h
 	}
 	return hosts
@@ -147,12 +151,37 @@ func (h *testHost) paste(limit time.Duration, script string) (output string, cod
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// uid is the account's, as text.
-func (h *testHost) uid() string {
+// passwd is the account's row.
+func (h *testHost) passwd() *user.User {
 	h.t.Helper()
 	u, err := user.Lookup(h.account)
 	assert.NilError(h.t, err)
-	return u.Uid
+	return u
+}
+
+func (h *testHost) uid() string { h.t.Helper(); return h.passwd().Uid }
+
+func (h *testHost) home() string { h.t.Helper(); return h.passwd().HomeDir }
+
+// accountProcesses lists what the host's account runs, here or on the machine.
+func (h *testHost) accountProcesses() []string {
+	h.t.Helper()
+	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is a constant
+	uid := regexp.MustCompile(`(?m)^Uid:\s+` + h.uid() + `\s`)
+	var found []string
+	for _, dir := range dirs {
+		if b, err := os.ReadFile(filepath.Join(dir, "status")); err == nil && uid.Match(b) {
+			cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+			found = append(found, filepath.Base(dir)+" "+strings.ReplaceAll(string(cmdline), "\x00", " "))
+		}
+	}
+	return found
+}
+
+// started lists those of the account's processes that were not there before the host was.
+func (h *testHost) started() []string {
+	h.t.Helper()
+	return slices.DeleteFunc(h.accountProcesses(), func(p string) bool { return slices.Contains(h.before, p) })
 }
 
 // runtimeDir is where the account's nodes have their runtime dirs.

@@ -72,7 +72,8 @@ func serve(port string) error {
 	go reflect(udp) // until the process ends
 	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			_, _ = io.Copy(w, r.Body) // who asks sees what is missing
+			body, _ := io.ReadAll(r.Body) // before the answer begins, which may end the request
+			_, _ = w.Write(body)          // who asks sees what is missing
 			return
 		}
 		_, _ = fmt.Fprintf(w, "hello from %s", name) // who asks sees what is missing
