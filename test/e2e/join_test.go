@@ -29,7 +29,7 @@ func newJoined(t *testing.T, count int, extra string) *joined {
 	t.Helper()
 	c := &joined{t: t, hosts: newHosts(t, count)}
 	for i, h := range c.hosts {
-		n := h.node("e2e-join-"+letter(i), "--set", "nodeName="+objectName(i), "--set", "ports.bindAddresses="+h.bindAddresses())
+		n := h.node("e2e-join-"+letter(i), "--set", "nodeName="+objectName(i))
 		c.nodes = append(c.nodes, n)
 	}
 	first := c.nodes[0]
@@ -44,8 +44,6 @@ func letter(i int) string { return string(rune('a' + i)) }
 func objectName(i int) string { return "host-" + letter(i) }
 
 func podName(i int) string { return "echo-" + letter(i) }
-
-func (h *testHost) bindAddresses() string { return "[127.0.0.1," + string(h.ip) + "]" }
 
 // in returns the cluster for a subtest.
 func (c *joined) in(t *testing.T) *joined {
@@ -92,10 +90,9 @@ func (v invitation) secret() string {
 // with returns the invitation with one thing in it changed.
 func (v invitation) with(old, now string) string { return strings.ReplaceAll(v.line, old, now) }
 
-// own adds what only the host knows: the names, and where its node ports listen.
+// own adds what only the host knows: the names. Its node ports listen on its own address by themselves.
 func (c *joined) own(i int, line string) string {
-	return fmt.Sprintf("%s --name %s --set nodeName=%s --set 'ports.bindAddresses=%s' --set kubelet.nodeStatusUpdateFrequency=2s --timeout %v",
-		line, c.nodes[i].name, objectName(i), c.hosts[i].bindAddresses(), upLimit-10*time.Second)
+	return fmt.Sprintf("%s --name %s --set nodeName=%s --timeout %v", line, c.nodes[i].name, objectName(i), upLimit-10*time.Second)
 }
 
 // join pastes an invitation on a host and waits until the cluster has the Node. From then on up needs no token.
@@ -112,8 +109,7 @@ func (c *joined) join(i int, v invitation) {
 	c.waitNode(i)
 	c.t.Logf("%s: up took %.1f s, Ready in the cluster after %.1f s", objectName(i), took.Seconds(), time.Since(began).Seconds())
 	assert.Assert(c.t, !strings.Contains(out, v.secret()), "up prints the token's secret")
-	n.args = []string{"--join", v.server, "--ca-cert-hash", v.hash, "--set", "nodeName=" + objectName(i),
-		"--set", "ports.bindAddresses=" + c.hosts[i].bindAddresses(), "--set", "kubelet.nodeStatusUpdateFrequency=2s"}
+	n.args = []string{"--join", v.server, "--ca-cert-hash", v.hash, "--set", "nodeName=" + objectName(i)}
 }
 
 func (c *joined) waitNode(i int) {

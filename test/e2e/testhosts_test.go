@@ -228,8 +228,8 @@ func (h *testHost) answers(at hostIP, port int, udp bool) error {
 	return getBy(h.dial, "http://"+at.port(port)+"/", "hello from echo-")
 }
 
-// TestTestHosts: what the tests of several hosts are made on. Hosts reach one another, and nothing else.
-func TestTestHosts(t *testing.T) {
+// TestJoinHosts: what the tests of several hosts are made on. Hosts reach one another, and nothing else.
+func TestJoinHosts(t *testing.T) {
 	hosts := newHosts(t, 3)
 	for _, h := range hosts {
 		for _, to := range hosts {
