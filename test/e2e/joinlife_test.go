@@ -56,6 +56,7 @@ func (c *joined) deleted(i int) {
 	n := c.nodes[i]
 	n.down()
 	c.control().kubectl("delete", "node", objectName(i))
+	c.control().kubectl("delete", "pod", podName(i), "--ignore-not-found", "--force", "--grace-period=0") // as the cluster does, some time
 	stdout, stderr, code := n.try(upLimit, append([]string{"up"}, n.args...)...)
 	out := stdout + stderr
 	assert.Equal(c.t, code, errdefs.ExitPreflight, "%s", out)
