@@ -60,6 +60,16 @@ prepare_account() {
 		say "no bridge: the network driver lxc-user-nic is not tested"
 }
 
+# host_accounts: in $accounts, an account for each host of the tests of several hosts.
+host_accounts() {
+	local number
+	accounts=$test_account
+	for number in 2 3; do
+		"$stage/bin/rootlessnode" host setup --user "$test_account$number" --create-user
+		accounts=$accounts,$test_account$number
+	done
+}
+
 # as_account CMD...: runs a command as the test account, in its delegated cgroup.
 as_account() {
 	"$stage/bin/rootlessnode" host enter --user "$test_account" --command -- "$@"
@@ -108,11 +118,15 @@ e2e() {
 	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
 		"ROOTLESSNODE_E2E_SUITE=$stage/suite" \
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
-	# What only root can do to a host is done by root, to the account's node.
-	if printf '%s\n' TestHostMounts | grep -qE "${RUN:-.}"; then
+	# What only root can do is done by root: play a host to the account's node, and several hosts to those of several accounts.
+	local by_root
+	by_root=$(printf '%s\n' TestHostMounts TestJoinHosts TestJoin TestJoinRotation | { grep -E "${RUN:-.}" || true; } | paste -sd '|')
+	if [ -n "$by_root" ]; then
+		host_accounts
 		env "ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup)" "ROOTLESSNODE_E2E_OUT=$stage" \
 			"ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" "ROOTLESSNODE_E2E_ACCOUNT=$test_account" \
-			"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.run='^TestHostMounts$'
+			"ROOTLESSNODE_E2E_ACCOUNTS=$accounts" \
+			"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.run="^($by_root)\$"
 	fi
 }
 

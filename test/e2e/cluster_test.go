@@ -135,7 +135,7 @@ func (n *testNode) use(nodePort int) {
 		})
 	})
 	sub("node port answers on the host", func(n *testNode) { n.answers(nodePort) })
-	sub("port-forward", func(n *testNode) { n.portForward() })
+	sub("port-forward", func(n *testNode) { n.portForward("web", n.answers) })
 	sub("kubectl of the host with the printed kubeconfig", func(n *testNode) {
 		file := strings.TrimSpace(n.run(podLimit, "kubeconfig", "--path"))
 		st, err := os.Stat(file)
@@ -239,8 +239,10 @@ func (n *testNode) answers(port int) {
 	})
 }
 
-func get(url, want string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+func get(url, want string) error { return getBy((&net.Dialer{}).DialContext, url, want) }
+
+func getBy(dial dialer, url, want string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	resp, err := client.Get(url)
 	if err != nil {
 		return err
@@ -253,16 +255,17 @@ func get(url, want string) error {
 	return err
 }
 
-func (n *testNode) portForward() {
+// portForward makes port 8080 of a pod a port of the host's loopback and calls check with its number.
+func (n *testNode) portForward(pod string, check func(port int)) {
 	n.t.Helper()
 	port := freePort(n.t)
-	cmd := n.command(n.t.Context(), "kubectl", "port-forward", "pod/web", fmt.Sprintf("%d:8080", port))
+	cmd := n.command(n.t.Context(), "kubectl", "port-forward", "pod/"+pod, fmt.Sprintf("%d:8080", port))
 	assert.NilError(n.t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	n.answers(port)
+	check(port)
 }
 
 // hostNetwork: a pod reaches a server on an address of the host, and the host's loopback not at all.

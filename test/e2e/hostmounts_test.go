@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -31,22 +30,7 @@ type fakeHost struct {
 // newHost makes one whose mounts have the given propagation, shared or private.
 func newHost(t *testing.T, propagation string) *fakeHost {
 	t.Helper()
-	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "/bin/sh", "-c",
-		"mount --make-r"+propagation+" / && echo ready && exec cat")
-	stdin, err := cmd.StdinPipe() // whose end ends it
-	assert.NilError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	assert.NilError(t, err)
-	cmd.Stderr = os.Stderr
-	assert.NilError(t, cmd.Start())
-	t.Cleanup(func() {
-		assert.NilError(t, stdin.Close())
-		assert.NilError(t, cmd.Wait())
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	assert.NilError(t, err)
-	assert.Equal(t, line, "ready\n")
-	return &fakeHost{t, cmd.Process.Pid}
+	return &fakeHost{t, hold(t, "mount --make-r"+propagation+" /", "--mount", "--propagation", "private")}
 }
 
 func (h *fakeHost) enter() []string {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,7 +75,14 @@ func (h hostIP) answersTCP(port int) error {
 }
 
 func (h hostIP) answersUDP(port int) error {
-	c, err := net.Dial("udp", h.port(port))
+	return h.answersUDPBy((&net.Dialer{}).DialContext, port)
+}
+
+// dialer makes a connection, wherever it is made from.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func (h hostIP) answersUDPBy(dial dialer, port int) error {
+	c, err := dial(context.Background(), "udp", h.port(port))
 	if err != nil {
 		return err
 	}

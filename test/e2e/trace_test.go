@@ -18,11 +18,19 @@ import (
 // sockets, locks.
 func noTrace(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, 10*time.Second, "everything of the node "+name+" is gone", func() error { return trace(name) })
+	noTraceIn(t, os.Getenv("XDG_RUNTIME_DIR"), name)
 }
 
-func trace(name string) error {
-	runtime := filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "rootlessnode", name)
+// noTraceIn is noTrace for the account that has this XDG_RUNTIME_DIR.
+func noTraceIn(t *testing.T, runtimeDir, name string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "everything of the node "+name+" is gone", func() error { return traceIn(runtimeDir, name) })
+}
+
+func trace(name string) error { return traceIn(os.Getenv("XDG_RUNTIME_DIR"), name) }
+
+func traceIn(runtimeDir, name string) error {
+	runtime := filepath.Join(runtimeDir, "rootlessnode", name)
 	for _, p := range []string{runtime, runtime + ".lock"} {
 		if _, err := os.Lstat(p); err == nil {
 			return fmt.Errorf("%s is left", p)

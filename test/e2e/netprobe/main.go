@@ -3,7 +3,9 @@
 //
 //	netprobe get URL      prints the answer; fails unless its status is 200
 //	netprobe lookup NAME  prints the addresses
-//	netprobe serve PORT   answers "hello from HOSTNAME" by HTTP, and over UDP whatever it gets
+//	netprobe echo URL     sends as many bytes as the path of udp://HOST:PORT/BYTES or tcp://HOST:PORT/BYTES says to a
+//	                      netprobe that serves, and fails unless they come back
+//	netprobe serve PORT   answers "hello from HOSTNAME" by HTTP, to a POST what it gets, and over UDP whatever it gets
 //	netprobe fuse DIR     mounts a file system with one file, hello, and serves it
 package main
 
@@ -21,10 +23,10 @@ const limit = 5 * time.Second
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | serve PORT | fuse DIR")
+		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | echo URL | serve PORT | fuse DIR")
 		os.Exit(2)
 	}
-	run := map[string]func(string) error{"get": get, "lookup": lookup, "serve": serve, "fuse": fuse}[os.Args[1]]
+	run := map[string]func(string) error{"get": get, "lookup": lookup, "echo": echo, "serve": serve, "fuse": fuse}[os.Args[1]]
 	if run == nil {
 		fmt.Fprintln(os.Stderr, "netprobe: unknown verb", os.Args[1])
 		os.Exit(2)
@@ -67,15 +69,20 @@ func serve(port string) error {
 	if err != nil {
 		return err
 	}
-	go echo(udp) // until the process ends
-	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	go reflect(udp) // until the process ends
+	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			body, _ := io.ReadAll(r.Body) // before the answer begins, which may end the request
+			_, _ = w.Write(body)          // who asks sees what is missing
+			return
+		}
 		_, _ = fmt.Fprintf(w, "hello from %s", name) // who asks sees what is missing
 	})}
 	return server.ListenAndServe()
 }
 
-// echo sends datagrams back until the socket is closed.
-func echo(c net.PacketConn) {
+// reflect sends datagrams back until the socket is closed.
+func reflect(c net.PacketConn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, from, err := c.ReadFrom(buf)
