@@ -54,7 +54,9 @@ type NodeConfig struct {
 	Resources    Resources    `json:"resources"`
 	Kubelet      Kubelet      `json:"kubelet"`
 	KubeProxy    KubeProxy    `json:"kubeProxy"`
+	CRI          CRI          `json:"cri"`
 	Containerd   Containerd   `json:"containerd"`
+	CRIO         CRIO         `json:"crio"`
 	Flannel      Flannel      `json:"flannel"`
 	ControlPlane ControlPlane `json:"controlPlane"`
 	Certificates Certificates `json:"certificates"`

@@ -7,10 +7,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
@@ -38,8 +35,6 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 			Essential: true, Task: func(ctx context.Context, _ func()) error { return f(ctx) },
 		}
 	}
-	images := oneShot(unitImages, n.importImages, containerd.Name)
-	images.Essential, images.GiveUpAfter = false, 0
 	ready := supervisor.Unit{
 		Name: unitNode, Needs: needs(apiserver.Name), Task: n.followNode, Backoff: n.backoff(),
 	}
@@ -47,7 +42,6 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		oneShot(unitRoles, n.waitRoles, apiserver.Name),
 		oneShot(unitStaleNode, n.markStale, apiserver.Name),
 		oneShot(unitAddons, n.applyAddons, apiserver.Name),
-		images,
 		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
 		oneShot(unitCNI, n.writeCNI, flannel.Name),
 		ready,
@@ -55,6 +49,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		n.mountsUnit(),
 		n.entriesUnit(),
 	}
+	units = append(units, n.runtimeTasks(oneShot)...)
 	if len(n.cfg.Network.HostPorts) > 0 {
 		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})
 	}
@@ -229,17 +224,16 @@ func waitFile(ctx context.Context, path string) ([]byte, error) {
 	}
 }
 
-// importImages brings the node's own images (pause, CoreDNS) into containerd, unless it has them.
+// importImages brings the node's own images (pause, CoreDNS) into the runtime, unless it has them.
 func (n *nodeRole) importImages(ctx context.Context) error {
 	m, err := preflight.ReadManifest(n.cfg.ComponentsDir)
 	if err != nil {
 		return err
 	}
-	out, err := n.ctr(ctx, "images", "ls", "-q")
-	if err != nil {
+	have, load, err := n.imageStore(ctx)
+	if err != nil || load == nil {
 		return err
 	}
-	have := strings.Fields(out)
 	imported := map[string]string{} // image name -> digest of the archive it came from
 	if err := layout.ReadJSON(n.data.ImportedImages(), &imported); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.log.WithError(err).Warn("the record of imported images is not readable, importing again")
@@ -249,7 +243,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 			continue
 		}
 		supervisor.Progress(ctx, "importing %s", image.Name)
-		if _, err := n.ctr(ctx, "images", "import", filepath.Join(n.cfg.ComponentsDir, image.Path)); err != nil {
+		if err := load(ctx, image.Name, filepath.Join(n.cfg.ComponentsDir, image.Path)); err != nil {
 			return err
 		}
 		imported[image.Name] = image.SHA256
@@ -260,15 +254,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 // ctr runs containerd's own client.
 func (n *nodeRole) ctr(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{"--address", layout.InsideContainerdSock, "--namespace", containerdNamespace}, args...)
-	cmd := exec.CommandContext(ctx, n.binary("ctr"), args...)
-	cmd.Env = n.environ(nil)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("ctr %s: %w: %s", strings.Join(args[4:], " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return string(out), nil
+	return n.runtimeClient(ctx, n.binary("ctr"), args...)
 }
 
 // kubernetesVersion is the version of the kubelet beside us; empty when the manifest does not say.
