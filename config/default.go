@@ -2,6 +2,9 @@ package config
 
 import "time"
 
+// pauseImage is what the images beside the components hold.
+const pauseImage = "registry.k8s.io/pause:3.10.2"
+
 // Default returns the configuration of a node for which nothing was asked, except what depends on the host (NodeName,
 // DataDir, ComponentsDir) or on other fields (Cluster.DNSAddress, Ports.BindAddresses): Complete fills in those.
 func Default() *NodeConfig {
@@ -36,7 +39,9 @@ func Default() *NodeConfig {
 		},
 		KubeProxy:  KubeProxy{Mode: "auto"},
 		CNI:        CNIFlannel,
-		Containerd: Containerd{Snapshotter: "auto", PauseImage: "registry.k8s.io/pause:3.10.2"},
+		CRI:        CRI{Runtime: RuntimeContainerd},
+		CRIO:       CRIO{StorageDriver: "auto", PauseImage: pauseImage},
+		Containerd: Containerd{Snapshotter: "auto", PauseImage: pauseImage},
 		Flannel:    Flannel{Backend: flannelVXLAN, VXLANPort: 8472},
 		ControlPlane: ControlPlane{
 			Embedded: true, EtcdSnapshotCount: 10000, EtcdQuotaBytes: 2 << 30,

@@ -143,12 +143,14 @@ func full(t *testing.T) *NodeConfig {
 	for path, v := range map[string]string{
 		"nodeIP": "192.0.2.9", "join.server": "https://a.example:6443", "join.caCertHashes": "sha256:" + strings.Repeat("0a", 32),
 		"join.bootstrapKubeconfig": "/b", "join.kubeconfig": "/k",
+		// And it has one runtime.
+		"cri.endpoint": "unix:///e", "crio.conmon": "/c", "crio.registriesConf": "/r", "crio.signaturePolicy": "/s",
 	} {
 		assert.NilError(t, c.Set(path, v))
 	}
 	for _, l := range c.leaves() {
 		switch l.path {
-		case "network.allowHostLoopback", "network.ipv6", "network.slirpSandbox", "network.slirpSeccomp", "containerd.nri",
+		case "network.allowHostLoopback", "network.ipv6", "network.slirpSandbox", "network.slirpSeccomp", "containerd.nri", "crio.nri",
 			"controlPlane.etcdUnsafeNoFsync":
 			l.value.SetBool(true)
 		case "kubelet.enforceNodeAllocatable":
@@ -162,7 +164,7 @@ func full(t *testing.T) *NodeConfig {
 func TestComplete(t *testing.T) {
 	t.Parallel()
 	c := full(t)
-	c.Join = Join{}
+	c.Join, c.CRI.Endpoint, c.CRIO = Join{}, "", Default().CRIO
 	assert.NilError(t, c.Validate())
 	assert.Equal(t, c.NodeName, "host1")
 	assert.Equal(t, c.DataDir, "/home/u/.local/share/rootlessnode/nodes/other")

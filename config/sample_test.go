@@ -39,8 +39,21 @@ func TestSampleMentionsEveryField(t *testing.T) {
 		}
 	}
 	assert.DeepEqual(t, got, want)
-	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", "" // one way to join, of three
-	assert.NilError(t, examples.Validate())
+	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", ""                // one way to join, of three
+	for _, runtime := range []string{RuntimeContainerd, RuntimeCRIO, RuntimeExternal} { // one at a time, with what is its own
+		c := *examples
+		c.CRI.Runtime = runtime
+		if runtime != RuntimeContainerd {
+			c.Containerd = Default().Containerd
+		}
+		if runtime != RuntimeCRIO {
+			c.CRIO = Default().CRIO
+		}
+		if runtime != RuntimeExternal {
+			c.CRI.Endpoint = ""
+		}
+		assert.NilError(t, c.Validate(), runtime)
+	}
 }
 
 const (

@@ -56,7 +56,9 @@ type NodeConfig struct {
 	KubeProxy KubeProxy `json:"kubeProxy"`
 	// CNI says whose the pod network is: flannel, or none, which leaves it to the cluster.
 	CNI          string       `json:"cni"`
+	CRI          CRI          `json:"cri"`
 	Containerd   Containerd   `json:"containerd"`
+	CRIO         CRIO         `json:"crio"`
 	Flannel      Flannel      `json:"flannel"`
 	ControlPlane ControlPlane `json:"controlPlane"`
 	Certificates Certificates `json:"certificates"`

@@ -34,6 +34,7 @@ func (c *NodeConfig) Validate() error {
 	c.validateResources(&fs)
 	c.validateKubelet(&fs)
 	c.validateComponents(&fs)
+	c.validateRuntime(&fs)
 	c.validateInside(&fs)
 	c.validateTimes(&fs)
 	return errdefs.Class(errdefs.ErrConfig, fs.err())

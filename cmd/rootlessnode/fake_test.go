@@ -160,6 +160,7 @@ func newCLI(t *testing.T) *cli {
 		attach: func(name string, _ node.Options) (handle, error) {
 			cfg := config.Default()
 			cfg.Name, cfg.NodeName, cfg.Join = name, "devbox", c.joined
+			cfg.CRI = c.node.cfg.CRI
 			return open(cfg)
 		},
 		replace: func(path string, argv, env []string) error {

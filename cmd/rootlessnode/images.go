@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
@@ -53,6 +54,19 @@ func ctr(args ...string) []string {
 	return append([]string{"ctr", "--namespace", "k8s.io", "images"}, args...)
 }
 
+// needsContainerd is the error for what is done by containerd's own client. instead is what serves with another runtime.
+func needsContainerd(n handle, what, instead string) error {
+	runtime := n.Config().CRI.Runtime
+	if runtime == config.RuntimeContainerd {
+		return nil
+	}
+	if runtime == config.RuntimeExternal && !strings.Contains(instead, "crictl") {
+		instead = "use the client of the external runtime: rootlessnode exec -- PROGRAM"
+	}
+	err := fmt.Errorf("%s: this is done by containerd's client, and the node's runtime is %s (cri.runtime)", what, runtime)
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), instead)
+}
+
 // importImages tries every file and tells of all that failed.
 func (a *app) importImages(ctx context.Context, files []string) error {
 	// Missing files are told before the first is imported: nothing half made.
@@ -78,6 +92,13 @@ func (a *app) importImages(ctx context.Context, files []string) error {
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	if err := needsContainerd(n, "import images", "rootlessnode exec -- skopeo copy docker-archive:FILE containers-storage:NAME"); err != nil {
+		return err
+	}
 	for i, f := range opened {
 		err := a.exec(ctx, nodeexec.Request{Argv: ctr("import", "-"), Stdin: f})
 		var code exitCode
@@ -101,6 +122,9 @@ type image struct {
 func (a *app) listImages(ctx context.Context) error {
 	n, err := a.attached()
 	if err != nil {
+		return err
+	}
+	if err := needsContainerd(n, "list images", "rootlessnode exec -- crictl images"); err != nil {
 		return err
 	}
 	text, code, err := output(ctx, n, ctr("list"), a.stderr)

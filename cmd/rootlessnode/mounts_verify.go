@@ -127,7 +127,7 @@ func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 		o.Node = n.Config().NodeName
 	}
 	if o.Image == "" {
-		o.Image = n.Config().Containerd.PauseImage // every sandbox needs it
+		o.Image = n.Config().PauseImage() // every sandbox needs it
 	}
 	return o, nil
 }

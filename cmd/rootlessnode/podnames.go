@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
@@ -41,6 +42,10 @@ func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage
 		p.failed--
 		return
 	}
+	if n.Config().CRI.Runtime != config.RuntimeContainerd {
+		p.learnCRI(ctx, n, unknown)
+		return
+	}
 	// One program for all of them; each starts in some 20 ms.
 	const script = `for id do ctr --namespace k8s.io containers info "$id" 2>/dev/null; done; true`
 	text, code, err := output(ctx, n, append([]string{"sh", "-c", script, "sh"}, unknown...), nil)
@@ -56,7 +61,49 @@ func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage
 	}
 }
 
-// parseContainers reads the documents of `ctr containers info`. The kubelet labels sandboxes and containers alike.
+// learnCRI asks by crictl, which the host provides, for all containers and sandboxes at once.
+func (p *podNames) learnCRI(ctx context.Context, n handle, unknown []string) {
+	text, code, err := output(ctx, n, []string{"sh", "-c", "crictl ps -a -o json && crictl pods -o json"}, nil)
+	if err != nil || code != 0 {
+		p.failed = patience
+		return
+	}
+	for _, id := range unknown {
+		p.known[id] = podName{}
+	}
+	for id, name := range parseCRI(text) {
+		p.known[id] = name
+	}
+}
+
+// parseCRI reads the lists of crictl: containers, and sandboxes as items.
+func parseCRI(text string) map[string]podName {
+	out := map[string]podName{}
+	type entry struct {
+		ID     string            `json:"id"`
+		Labels map[string]string `json:"labels"`
+	}
+	for d := json.NewDecoder(strings.NewReader(text)); ; {
+		var list struct {
+			Containers []entry `json:"containers"`
+			Items      []entry `json:"items"`
+		}
+		if d.Decode(&list) != nil {
+			return out // the end, or what is no document
+		}
+		for _, e := range append(list.Containers, list.Items...) {
+			out[e.ID] = nameOf(e.Labels)
+		}
+	}
+}
+
+// nameOf reads the kubelet's labels, which sandboxes and containers have alike.
+func nameOf(labels map[string]string) podName {
+	const prefix = "io.kubernetes.pod."
+	return podName{labels[prefix+"name"], labels[prefix+"namespace"], labels[prefix+"uid"]}
+}
+
+// parseContainers reads the documents of `ctr containers info`.
 func parseContainers(text string) map[string]podName {
 	out := map[string]podName{}
 	for d := json.NewDecoder(strings.NewReader(text)); ; {
@@ -67,7 +114,6 @@ func parseContainers(text string) map[string]podName {
 		if d.Decode(&c) != nil {
 			return out // the end, or what is no document
 		}
-		const prefix = "io.kubernetes.pod."
-		out[c.ID] = podName{c.Labels[prefix+"name"], c.Labels[prefix+"namespace"], c.Labels[prefix+"uid"]}
+		out[c.ID] = nameOf(c.Labels)
 	}
 }

@@ -80,6 +80,20 @@ func (s *Survey) pods(dir, proc string) {
 		} else {
 			p.Containers = []string{name}
 		}
+		p.Containers = containerIDs(p.Containers)
 		s.Pods = append(s.Pods, p)
 	}
+}
+
+// containerIDs turns names of containers' cgroups into ids: CRI-O puts crio- before them, and a cgroup of the container's
+// monitor, crio-conmon-ID, beside them.
+func containerIDs(names []string) []string {
+	var ids []string
+	for _, name := range names {
+		id := strings.TrimPrefix(name, "crio-")
+		if !strings.HasPrefix(id, "conmon-") {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -110,3 +110,8 @@ func TestReadSurvey(t *testing.T) {
 	_, err = ReadSurvey(filepath.Join(f.mount, "nowhere"), proc)
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
+
+func TestContainerIDs(t *testing.T) {
+	t.Parallel()
+	assert.DeepEqual(t, containerIDs([]string{"0a1b", "crio-2c3d", "crio-conmon-2c3d"}), []string{"0a1b", "2c3d"})
+}

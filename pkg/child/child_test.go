@@ -80,7 +80,7 @@ func TestWaitFile(t *testing.T) {
 
 func TestOwnPorts(t *testing.T) {
 	t.Parallel()
-	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Owner: portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()}
+	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Proto: "tcp", Owner: portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()}
 	with := func(state portfwd.State) portfwd.PortStatus {
 		p := api
 		p.State = state

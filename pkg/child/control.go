@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -84,12 +83,5 @@ func (n *nodeRole) baseEnv() []string {
 
 // execEnv lets kubectl, ctr and crictl find the node's own endpoints.
 func (n *nodeRole) execEnv() []string {
-	return append(n.baseEnv(),
-		"PATH="+n.path(),
-		"KUBECONFIG="+insideAdmin,
-		"CONTAINERD_ADDRESS="+layout.InsideContainerdSock,
-		"CONTAINERD_NAMESPACE="+containerdNamespace,
-		"CONTAINER_RUNTIME_ENDPOINT=unix://"+layout.InsideContainerdSock,
-		"IMAGE_SERVICE_ENDPOINT=unix://"+layout.InsideContainerdSock,
-	)
+	return append(append(n.baseEnv(), "PATH="+n.path(), "KUBECONFIG="+insideAdmin), n.runtimeEnv()...)
 }

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -138,7 +137,7 @@ func (n *nodeRole) strays() []string {
 	}
 	var found []string
 	for _, u := range n.group.Status() {
-		if u.PID == 0 || u.Name != kubelet.Name && u.Name != containerd.Name {
+		if u.PID == 0 || u.Name != kubelet.Name && u.Name != n.runtimeUnit() {
 			continue
 		}
 		its, err := os.Readlink(filepath.Join("/proc", fmt.Sprint(u.PID), "ns/mnt"))

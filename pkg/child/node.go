@@ -202,7 +202,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() (err error) { n.env.Snapshotter, err = n.snapshotter(layout.InsideContainerdRoot); return })
+	g.Go(func() (err error) { err = n.learnRuntime(); return })
 	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
 	if n.cfg.Joins() {
 		n.env.APIServerURL = n.cfg.Join.Server
@@ -276,7 +276,7 @@ func (n *nodeRole) ociShim() error {
 	n.env.OCIRuntime = shim
 	return component.Write([]component.File{{Path: layout.InsideOCIShim, Mode: 0o600, Data: specfilter.Config{
 		Runc: n.binary("runc"), Drop: drop,
-		Cgroup: specfilter.Move{From: "/" + containerdNamespace, To: kubelet.PodCgroup},
+		Cgroup: specfilter.Move{From: n.runtimeCgroup(), To: kubelet.PodCgroup},
 	}.Render()}})
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -41,11 +40,11 @@ func (n *nodeRole) stopPods(ctx context.Context) error {
 	return n.tree.Kill(kubepods)
 }
 
-// leftovers removes what the supervisor left on purpose: the pods, containerd's shims, programs run by hand. The cgroups
+// leftovers removes what the supervisor left on purpose: the pods, the runtime's shims, programs run by hand. The cgroups
 // of pods go too: those made inside a pod with a user namespace of its own belong to a subordinate id, which nobody
 // outside may remove.
 func (n *nodeRole) leftovers() {
-	for _, name := range []string{kubepods, leaf("exec"), leaf(containerd.Name)} {
+	for _, name := range []string{kubepods, leaf("exec"), leaf(n.runtimeUnit())} {
 		if err := n.tree.Remove(name); err != nil {
 			n.log.WithError(err).Warn("remove what is left")
 		}

@@ -7,10 +7,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -19,7 +17,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
@@ -39,14 +36,11 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 			Essential: true, Task: func(ctx context.Context, _ func()) error { return f(ctx) },
 		}
 	}
-	images := oneShot(unitImages, n.importImages, containerd.Name)
-	images.Essential, images.GiveUpAfter = false, 0
 	ready := supervisor.Unit{
 		Name: unitNode, Needs: needs(n.unitOf(apiserver.Name)), Task: n.followNode, Backoff: n.backoff(),
 	}
 	units := []supervisor.Unit{
 		oneShot(unitStaleNode, n.markStale, n.unitOf(apiserver.Name)),
-		images,
 		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
 		ready,
 		n.portsUnit(),
@@ -69,6 +63,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	if n.cfg.MultiNode() {
 		units = append(units, supervisor.Unit{Name: unitAddress, Needs: needs(unitRegistered), Task: n.followAddress, Backoff: n.backoff()})
 	}
+	units = append(units, n.runtimeTasks(oneShot)...)
 	if len(n.cfg.Network.HostPorts) > 0 {
 		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})
 	}
@@ -263,17 +258,16 @@ func waitFile(ctx context.Context, path string) ([]byte, error) {
 	}
 }
 
-// importImages brings the node's own images (pause, CoreDNS) into containerd, unless it has them.
+// importImages brings the node's own images (pause, CoreDNS) into the runtime, unless it has them.
 func (n *nodeRole) importImages(ctx context.Context) error {
 	m, err := preflight.ReadManifest(n.cfg.ComponentsDir)
 	if err != nil {
 		return err
 	}
-	out, err := n.ctr(ctx, "images", "ls", "-q")
-	if err != nil {
+	have, load, err := n.imageStore(ctx)
+	if err != nil || load == nil {
 		return err
 	}
-	have := strings.Fields(out)
 	imported := map[string]string{} // image name -> digest of the archive it came from
 	if err := layout.ReadJSON(n.data.ImportedImages(), &imported); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.log.WithError(err).Warn("the record of imported images is not readable, importing again")
@@ -283,7 +277,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 			continue
 		}
 		supervisor.Progress(ctx, "importing %s", image.Name)
-		if _, err := n.ctr(ctx, "images", "import", filepath.Join(n.cfg.ComponentsDir, image.Path)); err != nil {
+		if err := load(ctx, image.Name, filepath.Join(n.cfg.ComponentsDir, image.Path)); err != nil {
 			return err
 		}
 		imported[image.Name] = image.SHA256
@@ -294,15 +288,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 // ctr runs containerd's own client.
 func (n *nodeRole) ctr(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{"--address", layout.InsideContainerdSock, "--namespace", containerdNamespace}, args...)
-	cmd := exec.CommandContext(ctx, n.binary("ctr"), args...)
-	cmd.Env = n.environ(nil)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("ctr %s: %w: %s", strings.Join(args[4:], " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return string(out), nil
+	return n.runtimeClient(ctx, n.binary("ctr"), args...)
 }
 
 // kubernetesVersion is the version of the kubelet beside us; empty when the manifest does not say.

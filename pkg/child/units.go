@@ -9,7 +9,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/controllermanager"
 	"github.com/rootlessnode/rootlessnode/pkg/component/etcd"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
@@ -57,15 +56,8 @@ type program struct {
 
 // units are everything that runs in the node, with what each needs. Whatever needs nothing starts at once.
 func (n *nodeRole) units() ([]supervisor.Unit, error) {
-	var snapshotter []program
-	var runtimeNeeds []supervisor.Need
-	if n.env.Snapshotter == containerd.SnapshotterFuseOverlayfs {
-		snapshotter = []program{{containerd.RenderFuseOverlayfs, containerd.ReadyFuseOverlayfs, nil, nil}}
-		runtimeNeeds = needs(containerd.FuseOverlayfs)
-	}
 	programs := []program{
-		{containerd.Render, containerd.Ready, runtimeNeeds, n.adaptContainerd},
-		{kubelet.Render, kubelet.Ready, needs(containerd.Name, unitStaleNode), nil},
+		{kubelet.Render, kubelet.Ready, needs(n.runtimeUnit(), unitStaleNode), nil},
 	}
 	if n.cfg.Joins() {
 		programs = append(programs, program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), nil})
@@ -85,7 +77,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 		units []supervisor.Unit
 		errs  []error
 	)
-	for _, p := range append(snapshotter, programs...) {
+	for _, p := range append(n.runtimePrograms(), programs...) {
 		u, err := n.unit(p)
 		units, errs = append(units, u), append(errs, err)
 	}
@@ -156,13 +148,6 @@ func (n *nodeRole) backoff() supervisor.Backoff {
 
 // adaptAPIServer: what makes it usable is more than what keeps it from being useless.
 func (n *nodeRole) adaptAPIServer(u *supervisor.Unit) { u.Live = apiserver.Alive(n.env) }
-
-// adaptContainerd: its shims carry the pods, so they survive its restart; when the node stops, the pods stop before it.
-func (n *nodeRole) adaptContainerd(u *supervisor.Unit) {
-	u.KeepChildren = true
-	u.BeforeStop = n.stopPods
-	u.BeforeStopTimeout = n.cfg.Timeouts.PodStop.D() + n.cfg.Timeouts.ComponentStop.D()
-}
 
 // environ is the environment of components: ours without the private keys, with the components first on PATH.
 func (n *nodeRole) environ(extra []string) []string {

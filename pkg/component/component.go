@@ -49,6 +49,8 @@ type Env struct {
 	// FuseOverlayfsPath is the program of the fuse-overlayfs proxy snapshotter (containerd-fuse-overlayfs-grpc). Needed
 	// with that snapshotter only.
 	FuseOverlayfsPath string
+	// CRIO are CRI-O's programs. Needed with that runtime only, and FuseOverlayfsPath is then fuse-overlayfs itself.
+	CRIO CRIOPrograms
 	// KubeProxyMode is nftables or iptables: never auto.
 	KubeProxyMode string
 	// OCIRuntime is the path of runc, or of the shim of ours in front of it.
@@ -70,6 +72,13 @@ type Env struct {
 	LocalStorageCapacityIsolation bool
 	// IDsPerPod is the kubelet's userNamespaces.idsPerPod, a multiple of 65536; 0 leaves the kubelet's default.
 	IDsPerPod int64
+}
+
+// CRIOPrograms are the absolute paths of CRI-O and of what it runs.
+type CRIOPrograms struct {
+	Crio, Conmon string
+	// Pinns keeps namespaces of pods. Empty: CRI-O finds it on PATH.
+	Pinns string
 }
 
 // File is a file to be written.

@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// Probe asks a component once whether it answers. Exactly one of URL and Unix is set.
+// Probe asks a component once whether it answers. At least one of URL and Unix is set; with both the URL is asked for
+// over the socket.
 type Probe struct {
 	// URL answers 200 when all is well.
 	URL string
@@ -21,13 +22,13 @@ type Probe struct {
 	CAFile string
 	// CertFile and KeyFile are the client certificate, where the server wants one.
 	CertFile, KeyFile string
-	// Unix is a socket that accepts connections when all is well.
+	// Unix is a socket that accepts connections when all is well. Without TLS.
 	Unix string
 }
 
 // Check makes one attempt and takes no longer than ctx. It leaves no connection and no goroutine behind.
 func (p Probe) Check(ctx context.Context) error {
-	if p.Unix != "" {
+	if p.URL == "" {
 		return p.checkUnix(ctx)
 	}
 	return p.checkURL(ctx)
@@ -73,6 +74,11 @@ func (p Probe) checkURL(ctx context.Context) error {
 
 func (p Probe) transport() (*http.Transport, error) {
 	t := &http.Transport{DisableKeepAlives: true}
+	if p.Unix != "" {
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", p.Unix)
+		}
+	}
 	if p.CAFile == "" && p.CertFile == "" {
 		return t, nil
 	}

@@ -103,3 +103,20 @@ func TestAll(t *testing.T) {
 	assert.NilError(t, All(fine, fine)(t.Context()))
 	assert.Error(t, All(fault("a"), fine, fault("b"))(t.Context()), "a\nb")
 }
+
+func TestProbeURLOverSocket(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	assert.NilError(t, err)
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/info" {
+			http.Error(w, "who?", http.StatusNotFound)
+		}
+	})}}
+	server.Start()
+	defer server.Close()
+	assert.NilError(t, Probe{Unix: socket, URL: "http://crio/info"}.Check(t.Context()))
+	assert.ErrorContains(t, Probe{Unix: socket, URL: "http://crio/x"}.Check(t.Context()), "404 Not Found: who?")
+	assert.ErrorContains(t, Probe{Unix: socket + "x", URL: "http://crio/info"}.Check(t.Context()), "no such file")
+}

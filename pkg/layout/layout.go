@@ -165,6 +165,7 @@ func (d Data) Binds() []Bind {
 		{d.sub("kubernetes"), InsideKubernetes, 0o755},
 		{d.sub("etcd"), InsideEtcd, 0o700},
 		{d.sub("containerd"), InsideContainerdRoot, 0o711},
+		{d.sub("containers"), InsideCRIORoot, 0o711},
 		{d.sub("kubelet"), InsideKubelet, 0o755},
 		{d.sub("cni"), InsideCNIState, 0o755},
 		{d.sub("cni-net.d"), InsideCNIConf, 0o755},
@@ -190,6 +191,11 @@ const (
 	InsideContainerdRun  = "/run/containerd"
 	InsideContainerdSock = "/run/containerd/containerd.sock"
 	InsideShimSockets    = "/run/containerd/s"
+	InsideCRIORoot       = "/var/lib/containers"
+	InsideCRIORun        = "/run/crio"
+	InsideCRIOSock       = "/run/crio/crio.sock"
+	InsideStorageRun     = "/run/containers/storage"
+	InsideContainersConf = "/etc/containers"
 	InsideKubelet        = "/var/lib/kubelet"
 	InsideKubeletPKI     = "/var/lib/kubelet/pki"
 	InsideBootstrap      = "/etc/kubernetes/bootstrap.kubeconfig"

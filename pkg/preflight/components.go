@@ -15,8 +15,11 @@ import (
 // required are the programs that a node of config c starts or lets others start.
 func required(c *config.NodeConfig) []string {
 	names := []string{
-		"kubelet", "kube-proxy", "containerd", "containerd-shim-runc-v2", "runc", "flanneld",
+		"kubelet", "kube-proxy", "runc", "flanneld",
 		"cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap",
+	}
+	if c.CRI.Runtime == config.RuntimeContainerd {
+		names = append(names, "containerd", "containerd-shim-runc-v2")
 	}
 	if c.ControlPlane.Embedded {
 		names = append(names, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

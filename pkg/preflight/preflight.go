@@ -105,6 +105,7 @@ func checks() []check {
 		{"open-files", checkOpenFiles},
 		{"inotify", checkInotify},
 		{"components", checkComponents},
+		{"runtime", checkRuntime},
 	}
 }
 

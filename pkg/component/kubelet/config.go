@@ -100,11 +100,11 @@ func configFor(e component.Env) configuration {
 	c := configuration{
 		TypeMeta: component.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
 
-		ContainerRuntimeEndpoint: "unix://" + layout.InsideContainerdSock,
+		ContainerRuntimeEndpoint: e.Config.RuntimeEndpoint(),
 		PodLogsDir:               layout.InsidePodLogs,
 		VolumePluginDir:          layout.InsideVolumePlugins,
 
-		// There is no system bus for root inside, so no systemd driver; containerd says the same over CRI.
+		// There is no system bus for root inside, so no systemd driver; the runtime says the same over CRI.
 		CgroupDriver: "cgroupfs",
 		// The root of the cgroup namespace is the node's own subtree.
 		CgroupRoot: "/", CgroupsPerQOS: true,

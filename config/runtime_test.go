@@ -1,0 +1,87 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+func TestRuntimes(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		runtime, endpoint, socket string
+	}{
+		{RuntimeContainerd, "", "/run/containerd/containerd.sock"},
+		{RuntimeCRIO, "", "/run/crio/crio.sock"},
+		{RuntimeExternal, "unix:///run/mine/cri.sock", "/run/mine/cri.sock"},
+	} {
+		c := complete()
+		c.CRI = CRI{tc.runtime, tc.endpoint}
+		assert.NilError(t, c.Validate(), tc.runtime)
+		assert.Equal(t, c.RuntimeSocket(), tc.socket)
+		assert.Equal(t, c.RuntimeEndpoint(), "unix://"+tc.socket)
+	}
+}
+
+func TestPauseImageIsTheRuntimesOwn(t *testing.T) {
+	t.Parallel()
+	c := complete()
+	c.Containerd.PauseImage, c.CRIO.PauseImage = "example.com/a:1", "example.com/b:1"
+	assert.Equal(t, c.PauseImage(), "example.com/a:1")
+	c.CRI.Runtime = RuntimeCRIO
+	assert.Equal(t, c.PauseImage(), "example.com/b:1")
+}
+
+func TestRuntimeRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*NodeConfig)
+		want   string
+	}{
+		{"unknown", func(c *NodeConfig) { c.CRI.Runtime = "docker" }, `cri.runtime: "docker": want one of containerd, crio, external`},
+		{"no endpoint", func(c *NodeConfig) { c.CRI.Runtime = RuntimeExternal },
+			"cri.endpoint: missing: with cri.runtime external it says where the runtime listens"},
+		{"endpoint of none", func(c *NodeConfig) { c.CRI.Endpoint = "unix:///a" },
+			"cri.endpoint: there is one for cri.runtime external alone, not for containerd"},
+		{"tcp", func(c *NodeConfig) { c.CRI = CRI{RuntimeExternal, "tcp://10.0.0.1:1"} },
+			`cri.endpoint: "tcp://10.0.0.1:1": want unix:// and the absolute path of a socket inside the node`},
+		{"relative", func(c *NodeConfig) { c.CRI = CRI{RuntimeExternal, "unix://a/b"} },
+			`cri.endpoint: "unix://a/b": want unix:// and the absolute path of a socket inside the node`},
+		{"driver", func(c *NodeConfig) { c.CRI.Runtime, c.CRIO.StorageDriver = RuntimeCRIO, "btrfs" },
+			`crio.storageDriver: "btrfs": want one of auto, overlay, vfs`},
+		{"covered", func(c *NodeConfig) {
+			c.CRI.Runtime, c.CRIO.RegistriesConf = RuntimeCRIO, "/etc/containers/registries.conf"
+		},
+			"crio.registriesConf: /etc/containers/registries.conf: the node has a /etc/containers of its own"},
+		{"containerd's with crio", func(c *NodeConfig) { c.CRI.Runtime, c.Containerd.NRI = RuntimeCRIO, true },
+			"containerd.nri: does nothing with cri.runtime crio"},
+		{"containerd's with external", func(c *NodeConfig) {
+			c.CRI, c.Containerd.Snapshotter = CRI{RuntimeExternal, "unix:///a"}, "native"
+		}, "containerd.snapshotter: does nothing with cri.runtime external"},
+		{"crio's with containerd", func(c *NodeConfig) { c.CRIO.Conmon = "/usr/bin/conmon" }, "crio.conmon: does nothing with cri.runtime containerd"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := complete()
+			tc.change(c)
+			err := c.Validate()
+			assert.ErrorIs(t, err, errdefs.ErrConfig)
+			assert.Equal(t, err.Error(), tc.want)
+		})
+	}
+}
+
+func TestRuntimeTellsAllFaults(t *testing.T) {
+	t.Parallel()
+	c := complete()
+	c.CRI.Runtime, c.Containerd.NRI, c.Containerd.RegistryConfigDir, c.CRIO.PauseImage = RuntimeCRIO, true, "/home/u/certs.d", ""
+	err := c.Validate()
+	for _, field := range []string{"containerd.nri", "containerd.registryConfigDir", "crio.pauseImage"} {
+		assert.ErrorContains(t, err, field+": ")
+	}
+	assert.Assert(t, strings.Contains(strings.Join(errdefs.ReportOf(err).Hints, " "), "crio.registriesConf"))
+}

@@ -1,0 +1,233 @@
+package child
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
+	"github.com/rootlessnode/rootlessnode/pkg/component/crio"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+)
+
+// unitExternal waits for a runtime that is not the node's own.
+const unitExternal = "external-runtime"
+
+// runtimeUnit is the unit that must be ready before the kubelet starts.
+func (n *nodeRole) runtimeUnit() string {
+	switch n.cfg.CRI.Runtime {
+	case config.RuntimeCRIO:
+		return crio.Name
+	case config.RuntimeExternal:
+		return unitExternal
+	}
+	return containerd.Name
+}
+
+// runtimePrograms are the components that run containers.
+func (n *nodeRole) runtimePrograms() []program {
+	switch n.cfg.CRI.Runtime {
+	case config.RuntimeCRIO:
+		return []program{{crio.Render, crio.Ready, nil, n.adaptRuntime}}
+	case config.RuntimeExternal:
+		return nil
+	}
+	if n.env.Snapshotter != containerd.SnapshotterFuseOverlayfs {
+		return []program{{containerd.Render, containerd.Ready, nil, n.adaptRuntime}}
+	}
+	return []program{
+		{containerd.RenderFuseOverlayfs, containerd.ReadyFuseOverlayfs, nil, nil},
+		{containerd.Render, containerd.Ready, needs(containerd.FuseOverlayfs), n.adaptRuntime},
+	}
+}
+
+// adaptRuntime: its shims (conmons) carry the pods, so they survive its restart; when the node stops, the pods stop
+// before it.
+func (n *nodeRole) adaptRuntime(u *supervisor.Unit) {
+	u.KeepChildren = true
+	u.BeforeStop = n.stopPods
+	u.BeforeStopTimeout = n.cfg.Timeouts.PodStop.D() + n.cfg.Timeouts.ComponentStop.D()
+}
+
+// runtimeTasks are the steps that depend on which runtime it is: the import of images, or the wait for a runtime that
+// somebody else starts, and imports images into.
+func (n *nodeRole) runtimeTasks(oneShot func(string, func(context.Context) error, ...string) supervisor.Unit) []supervisor.Unit {
+	if n.cfg.CRI.Runtime != config.RuntimeExternal {
+		images := oneShot(unitImages, n.importImages, n.runtimeUnit())
+		images.Essential, images.GiveUpAfter = false, 0
+		return []supervisor.Unit{images}
+	}
+	// No limit: whoever starts it may take their time, and `up` says what it waits for. The unit stays, to stop the pods.
+	u := supervisor.Unit{Name: unitExternal, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
+		if err := supervisor.Poll(readyPoll, "the runtime at "+n.cfg.CRI.Endpoint,
+			component.Probe{Unix: n.cfg.RuntimeSocket()}.Check)(ctx); err != nil {
+			return err
+		}
+		ready()
+		<-ctx.Done()
+		return nil
+	}}
+	n.adaptRuntime(&u)
+	u.KeepChildren = false
+	return []supervisor.Unit{u}
+}
+
+// runtimeCgroup is where the runtime puts containers whose pod names no parent.
+func (n *nodeRole) runtimeCgroup() string {
+	if n.cfg.CRI.Runtime == config.RuntimeCRIO {
+		return crio.DefaultCgroup
+	}
+	return "/" + containerdNamespace
+}
+
+// runtimeEnv lets ctr and crictl find the runtime.
+func (n *nodeRole) runtimeEnv() []string {
+	endpoint := n.cfg.RuntimeEndpoint()
+	env := []string{"CONTAINER_RUNTIME_ENDPOINT=" + endpoint, "IMAGE_SERVICE_ENDPOINT=" + endpoint}
+	if n.cfg.CRI.Runtime == config.RuntimeContainerd {
+		env = append(env, "CONTAINERD_ADDRESS="+layout.InsideContainerdSock, "CONTAINERD_NAMESPACE="+containerdNamespace)
+	}
+	return env
+}
+
+// learnRuntime decides what rendering the runtime needs to know.
+func (n *nodeRole) learnRuntime() (err error) {
+	switch n.cfg.CRI.Runtime {
+	case config.RuntimeExternal:
+		return nil
+	case config.RuntimeCRIO:
+		var errs []error
+		find := func(name string) string {
+			path, err := n.find(name)
+			errs = append(errs, err)
+			return path
+		}
+		n.env.CRIO = component.CRIOPrograms{Crio: find(crio.Name), Conmon: n.cfg.CRIO.Conmon}
+		if n.env.CRIO.Conmon == "" {
+			n.env.CRIO.Conmon = find("conmon")
+		}
+		n.env.CRIO.Pinns, _ = n.find("pinns") // CRI-O may know another place
+		n.env.Snapshotter, err = n.crioStorage(layout.InsideCRIORoot)
+		return errdefs.Class(errdefs.ErrPreflight, errors.Join(append(errs, err)...))
+	}
+	n.env.Snapshotter, err = n.snapshotter(layout.InsideContainerdRoot)
+	return err
+}
+
+// find looks for a program that is not built with the components: beside them, then on PATH.
+func (n *nodeRole) find(name string) (string, error) {
+	if path, err := exec.LookPath(n.binary(name)); err == nil {
+		return path, nil
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("find %s of CRI-O: %w", name, err)
+	}
+	return filepath.Abs(path)
+}
+
+// crioStorage decides how CRI-O's images become file systems, in the words of component.Env.Snapshotter.
+func (n *nodeRole) crioStorage(dir string) (string, error) {
+	if n.cfg.CRIO.StorageDriver == "vfs" {
+		return containerd.SnapshotterNative, nil
+	}
+	err := probeOverlay(dir)
+	if err == nil {
+		return containerd.SnapshotterOverlay, nil
+	}
+	fuse, fuseErr := n.find("fuse-overlayfs")
+	if fuseErr == nil {
+		fuseErr = unix.Access("/dev/fuse", unix.R_OK|unix.W_OK)
+	}
+	switch {
+	case fuseErr == nil:
+		n.warn("overlayfs cannot be mounted here (%v), using fuse-overlayfs", err)
+		n.env.FuseOverlayfsPath = fuse
+		return containerd.SnapshotterFuseOverlayfs, nil
+	case n.cfg.CRIO.StorageDriver == "overlay":
+		return "", errdefs.WithHint(fmt.Errorf("use crio.storageDriver overlay: %w", errors.Join(err, fuseErr)),
+			"apt-get install fuse-overlayfs    # or set crio.storageDriver: auto")
+	}
+	n.warn("overlayfs cannot be mounted here (%v), every container gets a full copy of its image", err)
+	return containerd.SnapshotterNative, nil
+}
+
+// loader loads the archive of the image name.
+type loader func(ctx context.Context, name, archive string) error
+
+// imageStore returns the names of the images that the runtime has, and what loads further ones; nil: nothing does.
+func (n *nodeRole) imageStore(ctx context.Context) (have []string, load loader, err error) {
+	if n.cfg.CRI.Runtime == config.RuntimeCRIO {
+		return n.crioImages(ctx)
+	}
+	out, err := n.ctr(ctx, "images", "ls", "-q")
+	return strings.Fields(out), func(ctx context.Context, _, archive string) error {
+		_, err := n.ctr(ctx, "images", "import", archive)
+		return err
+	}, err
+}
+
+// crioImages: CRI loads no archives, so skopeo puts them into the storage that CRI-O reads. Without it the images come
+// from their registry when they are first wanted, as any other.
+func (n *nodeRole) crioImages(ctx context.Context) (have []string, load loader, err error) {
+	skopeo, err := n.find("skopeo")
+	if err != nil {
+		n.warn("the images beside the components are not loaded, and come from their registries: CRI-O takes no archives, and there is no skopeo")
+		return nil, nil, nil
+	}
+	crictl, err := n.find("crictl")
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := n.runtimeClient(ctx, crictl, "images", "-o", "json")
+	if err != nil {
+		return nil, nil, err
+	}
+	if have, err = criImages([]byte(out)); err != nil {
+		return nil, nil, err
+	}
+	return have, func(ctx context.Context, name, archive string) error {
+		_, err := n.runtimeClient(ctx, skopeo, "copy", "oci-archive:"+archive, "containers-storage:"+name)
+		return err
+	}, nil
+}
+
+// criImages reads the names in what `crictl images -o json` prints.
+func criImages(b []byte) ([]string, error) {
+	var list struct {
+		Images []struct {
+			RepoTags []string `json:"repoTags"`
+		} `json:"images"`
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("read the list of crictl: %w", err)
+	}
+	var names []string
+	for _, i := range list.Images {
+		names = append(names, i.RepoTags...)
+	}
+	return names, nil
+}
+
+// runtimeClient runs a program that asks the runtime, or its store, something.
+func (n *nodeRole) runtimeClient(ctx context.Context, path string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = n.environ(n.runtimeEnv())
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(append([]string{filepath.Base(path)}, args...), " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}

@@ -1,0 +1,117 @@
+package child
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
+	"github.com/rootlessnode/rootlessnode/pkg/component/crio"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+)
+
+// runtimeNode is a node role that runs nothing.
+func runtimeNode(runtime string) *nodeRole {
+	cfg := config.Default()
+	cfg.CRI.Runtime = runtime
+	if runtime == config.RuntimeExternal {
+		cfg.CRI.Endpoint = "unix:///run/mine.sock"
+	}
+	return &nodeRole{cfg: cfg}
+}
+
+// TestRuntimeUnits: exactly one unit of each runtime is what the kubelet needs, and it stops the pods.
+func TestRuntimeUnits(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		runtime, snapshotter, unit, cgroup string
+		programs                           int
+		tasks                              []string
+	}{
+		{config.RuntimeContainerd, containerd.SnapshotterOverlay, "containerd", "/k8s.io", 1, []string{"images"}},
+		{config.RuntimeContainerd, containerd.SnapshotterFuseOverlayfs, "containerd", "/k8s.io", 2, []string{"images"}},
+		{config.RuntimeCRIO, containerd.SnapshotterFuseOverlayfs, "crio", crio.DefaultCgroup, 1, []string{"images"}},
+		{config.RuntimeExternal, "", "external-runtime", "/k8s.io", 0, []string{"external-runtime"}},
+	} {
+		t.Run(tc.runtime+tc.snapshotter, func(t *testing.T) {
+			t.Parallel()
+			n := runtimeNode(tc.runtime)
+			n.env.Snapshotter = tc.snapshotter
+			assert.Equal(t, n.runtimeUnit(), tc.unit)
+			assert.Equal(t, n.runtimeCgroup(), tc.cgroup)
+			assert.Equal(t, len(n.runtimePrograms()), tc.programs)
+			var names []string
+			var last supervisor.Unit
+			for _, u := range n.runtimeTasks(func(name string, _ func(context.Context) error, needed ...string) supervisor.Unit {
+				assert.DeepEqual(t, needed, []string{tc.unit})
+				return supervisor.Unit{Name: name}
+			}) {
+				names, last = append(names, u.Name), u
+			}
+			assert.DeepEqual(t, names, tc.tasks)
+			if tc.programs > 0 {
+				n.runtimePrograms()[tc.programs-1].adapt(&last)
+			}
+			assert.Assert(t, last.BeforeStop != nil, "pods stop before their runtime")
+		})
+	}
+}
+
+func TestRuntimeEnv(t *testing.T) {
+	t.Parallel()
+	for runtime, want := range map[string]string{
+		config.RuntimeContainerd: "unix:///run/containerd/containerd.sock",
+		config.RuntimeCRIO:       "unix:///run/crio/crio.sock",
+		config.RuntimeExternal:   "unix:///run/mine.sock",
+	} {
+		env := runtimeNode(runtime).runtimeEnv()
+		assert.Assert(t, slices.Contains(env, "CONTAINER_RUNTIME_ENDPOINT="+want), runtime)
+		ctr := slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "CONTAINERD_ADDRESS=") })
+		assert.Equal(t, ctr, runtime == config.RuntimeContainerd)
+	}
+}
+
+func TestCRIImages(t *testing.T) {
+	t.Parallel()
+	names, err := criImages([]byte(`{"images": [{"id": "1", "repoTags": ["a/b:1", "a/b:2"]}, {"id": "2", "repoTags": []}, {"repoTags": ["c:1"]}]}`))
+	assert.NilError(t, err)
+	assert.DeepEqual(t, names, []string{"a/b:1", "a/b:2", "c:1"})
+	_, err = criImages([]byte("no"))
+	assert.ErrorContains(t, err, "read the list of crictl")
+}
+
+// TestFindPrefersTheComponents: what is beside the components comes before what the host has.
+func TestFindPrefersTheComponents(t *testing.T) {
+	dir, host := t.TempDir(), t.TempDir()
+	t.Setenv("PATH", host)
+	n := runtimeNode(config.RuntimeCRIO)
+	n.cfg.ComponentsDir = dir
+	_, err := n.find("crio")
+	assert.ErrorContains(t, err, "find crio of CRI-O")
+	for _, d := range []string{host, dir} {
+		want := filepath.Join(d, "crio")
+		assert.NilError(t, os.WriteFile(want, nil, 0o755))
+		got, err := n.find("crio")
+		assert.NilError(t, err)
+		assert.Equal(t, got, want)
+	}
+}
+
+// TestLearnRuntimeTellsAllThatIsMissing: both programs in one error.
+func TestLearnRuntimeTellsAllThatIsMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	n := runtimeNode(config.RuntimeCRIO)
+	n.cfg.ComponentsDir, n.cfg.CRIO.StorageDriver = t.TempDir(), "vfs"
+	err := n.learnRuntime()
+	assert.ErrorContains(t, err, "find crio of CRI-O")
+	assert.ErrorContains(t, err, "find conmon of CRI-O")
+	n.cfg.CRIO.Conmon = "/opt/conmon"
+	assert.Assert(t, !strings.Contains(n.learnRuntime().Error(), "conmon of"))
+	assert.NilError(t, runtimeNode(config.RuntimeExternal).learnRuntime())
+}

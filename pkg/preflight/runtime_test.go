@@ -1,0 +1,56 @@
+package preflight
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+func TestRuntimeOfTheNode(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime containerd is among the components\n")
+	f.in.Config.CRI.Runtime, f.in.Config.CRI.Endpoint = "external", "unix:///run/x.sock"
+	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime external: the kubelet will wait for unix:///run/x.sock inside\n")
+}
+
+func TestRuntimeCRIO(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	f.in.Config.CRI.Runtime = "crio"
+	said := f.anonymous(f.run("runtime"))
+	assert.Assert(t, strings.HasPrefix(said, "fail: runtime crio: neither beside the components nor on PATH: crio, conmon, crictl\n"), said)
+
+	for _, p := range []string{"conmon", "crictl", "skopeo"} {
+		f.program(p, "answers")
+	}
+	f.program("crio", "answers")
+	said = f.anonymous(f.run("runtime"))
+	assert.Assert(t, strings.HasPrefix(said, "fail: runtime crio: /ROOT/bin/crio is crio version 1.2.3: want 1.28 or later"), said)
+
+	f.program("crio", "crio")
+	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime crio: /ROOT/bin/crio\n")
+
+	f.remove("bin/skopeo")
+	said = f.anonymous(f.run("runtime"))
+	assert.Assert(t, strings.HasPrefix(said, "warn: runtime crio: no skopeo"), said)
+
+	f.remove("bin/conmon")
+	f.in.Config.CRIO.Conmon = "/opt/conmon"
+	said = f.anonymous(f.run("runtime"))
+	assert.Equal(t, said, "fail: crio.conmon: /opt/conmon: not there, or not readable\n")
+	f.write("opt/conmon", "")
+	assert.Assert(t, strings.HasPrefix(f.run("runtime"), "warn: "))
+}
+
+// TestCRIONeedsNoContainerd: and containerd's node needs it as ever.
+func TestCRIONeedsNoContainerd(t *testing.T) {
+	t.Parallel()
+	f := goodHost(t)
+	with := strings.Join(required(f.in.Config), " ")
+	assert.Assert(t, strings.Contains(with, "containerd-shim-runc-v2"))
+	f.in.Config.CRI.Runtime = "crio"
+	without := strings.Join(required(f.in.Config), " ")
+	assert.Assert(t, !strings.Contains(without, "containerd") && strings.Contains(without, "runc"))
+}
