@@ -14,10 +14,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // addressDesk holds the address of the host by which other nodes reach this one.
@@ -75,6 +75,20 @@ func (n *nodeRole) nodeAddresses() []corev1.NodeAddress {
 	}
 }
 
+// nodeAnnotations are what flannel reads when it starts.
+func (n *nodeRole) nodeAnnotations() map[string]string {
+	ip, _ := n.address.now()
+	return map[string]string{flannel.AnnotationPublicIP: ip.String()}
+}
+
+// tellNode brings a Node object up to date.
+func (n *nodeRole) tellNode(ctx context.Context, c *kubeapi.Client) error {
+	return errors.Join(
+		c.SetNodeAddresses(ctx, n.cfg.NodeName, n.nodeAddresses()),
+		c.PatchNodeAnnotations(ctx, n.cfg.NodeName, n.nodeAnnotations()),
+	)
+}
+
 // wireguardPort is flannel's own for that backend, in UDP (flannel, pkg/backend/wireguard).
 const wireguardPort = 51820
 
@@ -90,21 +104,6 @@ func (n *nodeRole) nodeForwards(ip netip.Addr) []portfwd.Static {
 		out = append(out, portfwd.Static{Name: podNetForward, Protocol: "udp", HostIP: ip, HostPort: udp, ChildPort: udp})
 	}
 	return out
-}
-
-// adaptFlannel has each start of flannel tell the address of the moment.
-func (n *nodeRole) adaptFlannel(u *supervisor.Unit) {
-	process := u.Process
-	u.Process = func() (supervisor.Process, error) {
-		p, err := process()
-		env := n.env
-		if ip, multi := n.address.now(); multi {
-			env.PublicIP = ip.String()
-		}
-		r, renderErr := flannel.Render(env)
-		p.Args = append([]string{p.Path}, r.Args...)
-		return p, errors.Join(err, renderErr)
-	}
 }
 
 // followAddress keeps the Node object, flannel and the forwards to the address that the host has, and a worker's kubeconfig
@@ -160,7 +159,7 @@ func (n *nodeRole) applyAddress(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.SetNodeAddresses(ctx, n.cfg.NodeName, n.nodeAddresses()); err != nil {
+	if err := n.tellNode(ctx, c); err != nil {
 		return err
 	}
 	n.ports.mu.Lock()

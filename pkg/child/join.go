@@ -178,14 +178,14 @@ func (n *nodeRole) proxyClient() (*kubeapi.Client, error) {
 func (n *nodeRole) ensureNode(ctx context.Context, c *kubeapi.Client) error {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: n.cfg.NodeName, Labels: kubelet.Labels(n.env)},
+		ObjectMeta: metav1.ObjectMeta{Name: n.cfg.NodeName, Labels: kubelet.Labels(n.env), Annotations: n.nodeAnnotations()},
 		Status:     corev1.NodeStatus{Addresses: n.nodeAddresses()},
 	}
 	made, err := c.EnsureNode(ctx, node)
 	if err != nil || made {
 		return err
 	}
-	return errors.Join(c.SetNodeAddresses(ctx, n.cfg.NodeName, n.nodeAddresses()), n.markStarting(ctx, c))
+	return errors.Join(n.tellNode(ctx, c), n.markStarting(ctx, c))
 }
 
 // remember notes which Node object is ours, to know later that it was deleted.

@@ -71,7 +71,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 			program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil})
 	}
 	if n.cfg.CNI == config.CNIFlannel {
-		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), n.adaptFlannel})
+		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), nil})
 	}
 	var (
 		units []supervisor.Unit

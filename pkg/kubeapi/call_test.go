@@ -99,7 +99,7 @@ func TestPatchNodeLabels(t *testing.T) {
 	assert.NilError(t, c.PatchNodeLabels(t.Context(), "me", map[string]string{"a": "1"}, []string{"b", "a"}))
 	assert.Equal(t, got, `PATCH /api/v1/nodes/me application/merge-patch+json {"metadata":{"labels":{"a":"1","b":null}}}`)
 	err := c.PatchNodeLabels(t.Context(), "none", nil, []string{"b"})
-	assert.ErrorContains(t, err, `label node none: patch /api/v1/nodes/none: nodes "none" not found`)
+	assert.ErrorContains(t, err, `set labels of node none: patch /api/v1/nodes/none: nodes "none" not found`)
 	assert.Assert(t, apierrors.IsNotFound(err))
 }
 

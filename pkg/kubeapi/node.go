@@ -98,25 +98,33 @@ func NodeReady(n *corev1.Node) (bool, string) {
 // PatchNodeLabels sets and removes labels of the Node object name in one request; other labels are left alone. A label
 // in both set and remove is set. With nothing to do it asks nothing.
 func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[string]string, remove []string) error {
+	return c.patchNode(ctx, name, "labels", set, remove)
+}
+
+// PatchNodeAnnotations sets annotations of the Node object name in one request; others are left alone. With nothing to do it
+// asks nothing.
+func (c *Client) PatchNodeAnnotations(ctx context.Context, name string, set map[string]string) error {
+	return c.patchNode(ctx, name, "annotations", set, nil)
+}
+
+// patchNode changes one of the maps of a Node's metadata.
+func (c *Client) patchNode(ctx context.Context, name, field string, set map[string]string, remove []string) error {
 	if len(set)+len(remove) == 0 {
 		return nil
 	}
-	labels := make(map[string]any, len(set)+len(remove))
+	values := make(map[string]any, len(set)+len(remove))
 	for _, k := range remove {
-		labels[k] = nil
+		values[k] = nil
 	}
 	for k, v := range set {
-		labels[k] = v
+		values[k] = v
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
-	if err != nil {
-		return fmt.Errorf("label node %s: %w", name, err)
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{field: values}})
+	if err == nil {
+		err = c.do(ctx, request{method: http.MethodPatch, path: nodePath(name), contentType: mimeMergePatch, body: body}, nil)
 	}
-	err = c.do(ctx, request{
-		method: http.MethodPatch, path: nodePath(name), contentType: mimeMergePatch, body: body,
-	}, nil)
 	if err != nil {
-		return fmt.Errorf("label node %s: %w", name, err)
+		return fmt.Errorf("set %s of node %s: %w", field, name, err)
 	}
 	return nil
 }

@@ -38,6 +38,11 @@ type backend struct {
 	Port int `json:",omitempty"`
 }
 
+// AnnotationPublicIP on the Node tells flannel by which address others reach it, where that is not the interface's. Its flag
+// --public-ip would also be the source address of vxlan packets (flannel 0.28.10), and the kernel sends none from an address
+// that it does not have.
+const AnnotationPublicIP = "flannel.alpha.coreos.com/public-ip-overwrite"
+
 // Backends.
 const backendVXLAN = "vxlan"
 
@@ -60,9 +65,6 @@ func Render(e component.Env) (component.Rendered, error) {
 		component.Flag("healthz-ip", component.Loopback),
 		component.IntFlag("healthz-port", e.Config.Inside.FlannelHealthzPort),
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
-	}
-	if e.PublicIP != "" {
-		args = append(args, component.Flag("public-ip", e.PublicIP))
 	}
 	return component.Rendered{
 		Name: Name,
