@@ -107,6 +107,9 @@ func (c *NodeConfig) validateNodeIP(fs *faults) {
 	if c.MultiNode() && c.Network.Driver == DriverNone {
 		fs.add("network.driver", "network.driver: auto", "none: this node could not reach the others")
 	}
+	if c.MultiNode() && c.Network.IPv6 {
+		fs.add("network.ipv6", "network.ipv6: false", "is not there in a cluster with other nodes: the pod network between hosts is IPv4")
+	}
 	if c.MultiNode() && c.Flannel.Backend == "host-gw" {
 		fs.add("flannel.backend", "flannel.backend: vxlan",
 			"host-gw routes to other nodes on a link that all share, and each node's network is its own")
