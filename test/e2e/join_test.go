@@ -25,11 +25,11 @@ type joined struct {
 }
 
 // newJoined makes the hosts and starts nothing. The extra flags are kube-controller-manager's.
-func newJoined(t *testing.T, count int, extra string) *joined {
+func newJoined(t *testing.T, name string, count int, extra string) *joined {
 	t.Helper()
 	c := &joined{t: t, hosts: newHosts(t, count)}
 	for i, h := range c.hosts {
-		n := h.node("e2e-join-"+letter(i), "--set", "nodeName="+objectName(i))
+		n := h.node("e2e-"+name+"-"+letter(i), "--set", "nodeName="+objectName(i))
 		c.nodes = append(c.nodes, n)
 	}
 	first := c.nodes[0]
@@ -200,7 +200,8 @@ func (h *testHost) keptSecret(secret string) {
 
 // TestJoin is the life of a cluster of three hosts, each with a node of an account of its own. Root plays the hosts.
 func TestJoin(t *testing.T) {
-	c := newJoined(t, 3, "--node-monitor-grace-period=20s")
+	t.Parallel() // beside TestJoinRotation
+	c := newJoined(t, "join", 3, "--node-monitor-grace-period=20s")
 	const b, last = 1, 2
 	sub := func(name string, f func(c *joined)) {
 		if !t.Run(name, func(t *testing.T) { f(c.in(t)) }) {

@@ -137,7 +137,8 @@ const signingDuration = 3 * time.Minute
 
 // TestJoinRotation: a kubelet's certificates are renewed, and no pod notices.
 func TestJoinRotation(t *testing.T) {
-	c := newJoined(t, 2, "--cluster-signing-duration="+signingDuration.String())
+	t.Parallel() // beside TestJoin: it waits, most of the time
+	c := newJoined(t, "rotation", 2, "--cluster-signing-duration="+signingDuration.String())
 	const i = 1
 	c.control().up()
 	c.control().importImage()
