@@ -178,6 +178,20 @@ installed() {
 	login "journalctl --user -u rootlessnode@default --no-pager -o cat COMPONENT=kubelet" | tee -a /dev/stderr | grep -q .
 }
 
+# killed: systemd starts the node anew when its parent was killed, whatever of it was left.
+killed() {
+	local main
+	main=$(as dev "systemctl --user show -P MainPID rootlessnode@default")
+	kill -KILL "$main" || return 1
+	ready_again() {
+		local now
+		now=$(as dev "systemctl --user show -P MainPID rootlessnode@default")
+		[ "$now" != 0 ] && [ "$now" != "$main" ] && as dev "systemctl --user is-active --quiet rootlessnode@default"
+	}
+	within 600 "the service after its parent was killed" ready_again || return 1
+	as dev "$node status" && as dev "$node kubectl rollout status deployment/sleeper --timeout=$patience"
+}
+
 # on_demand: systemd listens at the API server's port; the node starts when somebody connects.
 on_demand() {
 	as dev "$node install --on-demand && systemctl --user stop rootlessnode@default" || return 1
@@ -408,6 +422,7 @@ else
 	verdict rootful rootful
 	verdict limits e2e 'TestLimits$'
 	verdict installed installed
+	verdict killed killed
 	verdict mounts_cost mounts_cost
 	verdict on_demand on_demand
 	if grep -q ' installed ' "$share/verdicts"; then
