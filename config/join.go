@@ -99,6 +99,9 @@ func (c *NodeConfig) validateNodeIP(fs *faults) {
 			fs.add("nodeIP", "", "%q: want an IPv4 address of the host by which others reach it", c.NodeIP)
 		case inNetwork(ip, c.Network.CIDR):
 			fs.add("nodeIP", "", "%s lies in network.cidr, which every node has for itself: want an address of the host", c.NodeIP)
+		case c.Serves() && !sameOrAll(c.API.BindAddress, ip):
+			fs.add("nodeIP", "api.bindAddress: "+c.NodeIP+"    # or 0.0.0.0", "%s is where pods of other nodes look for the API server, which listens on %s alone",
+				c.NodeIP, c.API.BindAddress)
 		}
 	}
 	if c.MultiNode() && c.Ports.Driver == DriverNone {
@@ -114,6 +117,12 @@ func (c *NodeConfig) validateNodeIP(fs *faults) {
 		fs.add("flannel.backend", "flannel.backend: vxlan",
 			"host-gw routes to other nodes on a link that all share, and each node's network is its own")
 	}
+}
+
+// sameOrAll tells whether who listens on bind is reached at ip.
+func sameOrAll(bind string, ip netip.Addr) bool {
+	b, err := netip.ParseAddr(bind)
+	return err == nil && (b.IsUnspecified() || b.Unmap() == ip.Unmap())
 }
 
 func inNetwork(ip netip.Addr, cidr string) bool {

@@ -42,6 +42,9 @@ func TestWorkerAndServer(t *testing.T) {
 	assert.NilError(t, c.Validate())
 	assert.Assert(t, c.Serves() && c.MultiNode() && !c.Joins())
 	assert.Equal(t, c.Inside.APIServerPort, 7443)
+	for _, bind := range []string{"192.0.2.1", "0.0.0.0", "127.0.0.1"} {
+		assert.NilError(t, joining(t, map[string]string{"nodeIP": "192.0.2.1", "api.bindAddress": bind}).Validate())
+	}
 }
 
 func TestValidateJoin(t *testing.T) {
@@ -60,6 +63,7 @@ func TestValidateJoin(t *testing.T) {
 		{map[string]string{"nodeIP": "10.0.2.100"}, []string{"nodeIP: 10.0.2.100 lies in network.cidr"}},
 		{map[string]string{"nodeIP": "127.0.0.1"}, []string{"nodeIP: "}},
 		{map[string]string{"nodeIP": "::1"}, []string{"nodeIP: "}},
+		{map[string]string{"nodeIP": "192.0.2.2", "api.bindAddress": "192.0.2.1"}, []string{"nodeIP: 192.0.2.2 is where pods of other nodes look"}},
 	} {
 		err := joining(t, tc.set).Validate()
 		for _, want := range tc.want {

@@ -24,8 +24,9 @@ import (
 type addressDesk struct {
 	mu sync.Mutex
 	ip netip.Addr
-	// told is what the cluster was told last.
-	told netip.Addr
+	// told is what the cluster was told last, and warned what of it is in the status. Both are of learnAddress and, after it,
+	// of followAddress alone.
+	told, warned netip.Addr
 }
 
 // now is the address; ok is false where there are no other nodes.
@@ -57,7 +58,7 @@ func (n *nodeRole) learnAddress() error {
 	}
 	n.tellAddress()
 	ip, _ := n.address.now()
-	n.address.told = ip // the Node object gets it before the kubelet starts
+	n.address.told, n.address.warned = ip, ip // the Node object gets it before the kubelet starts
 	n.env.PublicIP = ip.String()
 	return nil
 }
@@ -123,7 +124,13 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 		}
 	}
 	ready()
+	renewed := true // since the worker joined, perhaps
 	for {
+		if renewed && n.cfg.Joins() {
+			if err := n.hostKubeconfig(); err != nil {
+				n.log.WithError(err).Warn("the kubeconfig for the host does not follow the renewed certificate")
+			}
+		}
 		if err := n.applyAddress(ctx); err != nil {
 			return err
 		}
@@ -131,12 +138,9 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-w.Events:
-			if e.Name == kubelet.ClientCert && e.Has(fsnotify.Create) {
-				if err := n.hostKubeconfig(); err != nil {
-					n.log.WithError(err).Warn("the kubeconfig for the host does not follow the renewed certificate")
-				}
-			}
+			renewed = e.Name == kubelet.ClientCert && e.Has(fsnotify.Create)
 		case <-w.Errors: // events were lost: look
+			renewed = true
 		}
 	}
 }
@@ -147,29 +151,33 @@ func (n *nodeRole) applyAddress(ctx context.Context) error {
 		return err
 	}
 	ip, _ := n.address.now()
+	if ip != n.address.warned {
+		n.address.warned = ip
+		n.log.WithField("address", ip).Warn("the host's address has changed, and the node's with it")
+		n.tellAddress()
+		if n.cfg.Serves() {
+			n.warn("the API server still tells its old address to pods: rootlessnode down, and up again, and have the other nodes join anew")
+		}
+	}
 	if ip == n.address.told {
 		return nil
 	}
-	n.log.WithField("address", ip).Warn("the host's address has changed, and the node's with it")
-	n.tellAddress()
-	if n.cfg.Serves() {
-		n.warn("the API server still tells its old address to pods: rootlessnode down, and up again, and have the other nodes join anew")
-	}
-	c, err := n.client()
-	if err != nil {
+	n.address.told = netip.Addr{} // if a part of it fails, all is done again
+	n.ports.mu.Lock()
+	err := n.ports.apply(n)
+	n.ports.mu.Unlock()
+	c, clientErr := n.client()
+	if err := errors.Join(err, clientErr); err != nil {
 		return err
 	}
 	if err := n.tellNode(ctx, c); err != nil {
 		return err
 	}
-	n.ports.mu.Lock()
-	err = n.ports.apply(n)
-	n.ports.mu.Unlock()
 	if n.cfg.CNI == config.CNIFlannel {
-		err = errors.Join(err, n.group.Restart(flannel.Name))
+		if err := n.group.Restart(flannel.Name); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		n.address.told = ip
-	}
-	return err
+	n.address.told = ip
+	return nil
 }

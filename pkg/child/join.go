@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
@@ -34,7 +35,7 @@ import (
 )
 
 // join gets a worker's credentials: the certificate that makes it this node, asked for with the bootstrap kubeconfig where
-// there is one, and by that the tokens of kube-proxy and flannel. A cluster that does not answer is asked again; what it
+// there is one, and by that the tokens of kube-proxy and flannel, where it is the node's. A cluster that does not answer is asked again; what it
 // refuses is an error.
 func (n *nodeRole) join(ctx context.Context) error {
 	if err := n.nodeCertificate(ctx); err != nil {
@@ -51,8 +52,11 @@ func (n *nodeRole) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files := map[string]string{resources.SecretKubeProxy: kubeproxy.TokenFile(), resources.SecretFlannel: flannel.TokenFile()}
-	return supervisor.Poll(joinPoll, "the tokens of kube-proxy and flannel", func(ctx context.Context) error {
+	files := map[string]string{resources.SecretKubeProxy: kubeproxy.TokenFile()}
+	if n.cfg.CNI == config.CNIFlannel {
+		files[resources.SecretFlannel] = flannel.TokenFile()
+	}
+	return supervisor.Poll(joinPoll, "the tokens of kube-proxy and the pod network", func(ctx context.Context) error {
 		for name, path := range files {
 			secret, err := c.Secret(ctx, resources.JoinNamespace, name)
 			if err == nil && len(secret[corev1.ServiceAccountTokenKey]) == 0 {

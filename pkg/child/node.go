@@ -202,13 +202,14 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	var g errgroup.Group
-	g.Go(func() (err error) { err = n.learnRuntime(); return })
-	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
 	if n.cfg.Joins() {
 		n.env.APIServerURL = n.cfg.Join.Server
 	} else {
-		g.Go(n.certificates)
+		env := n.env // the others write to it
+		g.Go(func() error { return n.certificates(env) })
 	}
+	g.Go(n.learnRuntime)
+	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -224,8 +225,8 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 }
 
 // certificates makes or renews the control plane's keys and the administrator's kubeconfig.
-func (n *nodeRole) certificates() error {
-	spec, err := pki.NodeSpec(n.env)
+func (n *nodeRole) certificates(env component.Env) error {
+	spec, err := pki.NodeSpec(env)
 	if err != nil {
 		return err
 	}
@@ -236,11 +237,11 @@ func (n *nodeRole) certificates() error {
 	if len(changes.Renewed) > 0 {
 		n.log.WithField("certificates", changes.Renewed).Info("certificates renewed")
 	}
-	admin, err := apiserver.AdminKubeconfig(n.env, layout.InsidePKI)
+	admin, err := apiserver.AdminKubeconfig(env, layout.InsidePKI)
 	if err != nil {
 		return err
 	}
-	inside, err := pki.FileKubeconfig(pki.Admin, n.env.APIServerURL, apiserver.ClusterName(n.env))
+	inside, err := pki.FileKubeconfig(pki.Admin, env.APIServerURL, apiserver.ClusterName(env))
 	if err != nil {
 		return err
 	}

@@ -374,18 +374,18 @@ func TestApply(t *testing.T) {
 	assert.NilError(t, cfg.Validate())
 }
 
-func TestClusterAsConfigMap(t *testing.T) {
+func TestParseCluster(t *testing.T) {
 	t.Parallel()
-	c := Cluster{PodCIDR: "10.1.0.0/16", ServiceCIDR: "10.2.0.0/16", DNSAddress: "10.2.0.10", Domain: "d", Backend: "vxlan", VXLANPort: 8472}
-	for _, six := range []bool{false, true} {
-		if six {
-			c.PodCIDRv6, c.ServiceCIDRv6 = "fd01::/56", "fd02::/112"
-		}
-		got, err := ParseCluster(c.ConfigMapData())
-		assert.NilError(t, err)
-		assert.DeepEqual(t, *got, c)
-	}
-	_, err := ParseCluster(map[string]string{"podCIDR": "fd01::/56", "podCIDRv6": "10.1.0.0/16", "vxlanPort": "70000"})
+	got, err := ParseCluster(map[string]string{
+		"podCIDR": "10.1.0.0/16", "serviceCIDR": "10.2.0.0/16", "dnsAddress": "10.2.0.10", "domain": "d", "backend": "vxlan", "vxlanPort": "8472",
+		"podCIDRv6": "fd01::/56", "serviceCIDRv6": "fd02::/112", "ofLater": "x",
+	})
+	assert.NilError(t, err)
+	assert.DeepEqual(t, *got, Cluster{
+		PodCIDR: "10.1.0.0/16", ServiceCIDR: "10.2.0.0/16", DNSAddress: "10.2.0.10", Domain: "d", PodCIDRv6: "fd01::/56", ServiceCIDRv6: "fd02::/112",
+		Backend: "vxlan", VXLANPort: 8472,
+	})
+	_, err = ParseCluster(map[string]string{"podCIDR": "fd01::/56", "podCIDRv6": "10.1.0.0/16", "vxlanPort": "70000"})
 	for _, key := range []string{"podCIDR", "serviceCIDR", "podCIDRv6", "dnsAddress", "domain", "backend", "vxlanPort"} {
 		assert.ErrorContains(t, err, key+": ")
 	}

@@ -56,18 +56,6 @@ type Cluster struct {
 	VXLANPort     int    `json:"vxlanPort"`
 }
 
-// ConfigMapData is the data of the ConfigMap that says c, for ParseCluster to read.
-func (c Cluster) ConfigMapData() map[string]string {
-	data := map[string]string{
-		"podCIDR": c.PodCIDR, "serviceCIDR": c.ServiceCIDR, "dnsAddress": c.DNSAddress, "domain": c.Domain,
-		"backend": c.Backend, "vxlanPort": strconv.Itoa(c.VXLANPort),
-	}
-	if c.PodCIDRv6 != "" {
-		data["podCIDRv6"], data["serviceCIDRv6"] = c.PodCIDRv6, c.ServiceCIDRv6
-	}
-	return data
-}
-
 // ParseCluster reads the data of the ConfigMap. It tells all faults; keys that it does not know are for later versions.
 func ParseCluster(data map[string]string) (*Cluster, error) {
 	c := &Cluster{

@@ -128,9 +128,9 @@ func newCluster(t *testing.T) *fakeCluster {
 	t.Helper()
 	c := &fakeCluster{
 		t: t, version: "v1.37.2", nodes: map[string]string{nodeName: "uid-1"}, refuse: map[string]int{}, patience: 60 * time.Millisecond,
-		config: Cluster{
-			PodCIDR: "10.50.0.0/16", ServiceCIDR: "10.51.0.0/16", DNSAddress: "10.51.0.10", Domain: "a.example", Backend: "vxlan", VXLANPort: 8472,
-		}.ConfigMapData(),
+		config: map[string]string{
+			"podCIDR": "10.50.0.0/16", "serviceCIDR": "10.51.0.0/16", "dnsAddress": "10.51.0.10", "domain": "a.example", "backend": "vxlan", "vxlanPort": "8472",
+		},
 	}
 	c.Server = httptest.NewUnstartedServer(c)
 	c.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -242,9 +242,9 @@ func reply(w http.ResponseWriter, code int, body any) {
 }
 
 func (c *fakeCluster) pin() string {
-	h, err := CertHash(c.ca.pem)
+	h, err := Hashes(c.ca.pem)
 	assert.NilError(c.t, err)
-	return h
+	return h[0]
 }
 
 // input joins c by its token and pin.

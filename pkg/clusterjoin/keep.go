@@ -83,7 +83,7 @@ func (j *joiner) writeAll(all []entry) (err error) {
 	}
 	for _, e := range all {
 		dir, mode := filepath.Dir(e.path), fs.FileMode(0o755)
-		if dir == j.Data.PKI() {
+		if dir == j.Data.PKI() || dir == j.Data.KubeletPKI() {
 			mode = 0o700
 		}
 		if err := os.MkdirAll(dir, mode); err != nil {

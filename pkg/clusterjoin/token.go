@@ -32,17 +32,8 @@ func parseToken(s string) (*token, error) {
 
 const pinPrefix = "sha256:"
 
-// CertHash is the pin of the first certificate in a PEM text: "sha256:" and the hex digest of its public key
-// (SubjectPublicKeyInfo), as config.Join.CACertHashes and kubeadm have it.
-func CertHash(text []byte) (string, error) {
-	all, err := Hashes(text)
-	if err != nil {
-		return "", err
-	}
-	return all[0], nil
-}
-
-// Hashes are the pins of all certificates in a PEM text, at least one, each once. Whoever joins names them all.
+// Hashes are the pins of all certificates in a PEM text, at least one, each once: "sha256:" and the hex digest of the public
+// key (SubjectPublicKeyInfo), as config.Join.CACertHashes and kubeadm have it. Whoever joins names them all.
 func Hashes(text []byte) ([]string, error) {
 	certs, err := certificates(text)
 	if err != nil {

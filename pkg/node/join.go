@@ -11,7 +11,7 @@ import (
 )
 
 // rejoin makes the node of a data dir that belongs to a cluster a worker of it again, under the name that it has there, when
-// cfg says nothing else.
+// cfg says nothing else. What the cluster's nodes agree on is then known before the cluster is asked.
 func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 	probe := *cfg
 	probe.Complete(facts)
@@ -25,17 +25,21 @@ func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 	if cfg.NodeName == "" {
 		cfg.NodeName = r.NodeName
 	}
+	// Another server, or a kubeconfig, is for clusterjoin.Prepare to judge.
+	if server, err := config.ParseServer(cfg.Join.Server); err == nil && server == r.Server {
+		r.Apply(cfg)
+	}
 	return nil
 }
 
 // joinCluster does a worker's part on the host, and takes over what its cluster agrees on. The token is used up by it.
 func (n *Node) joinCluster(ctx context.Context) error {
-	if !n.cfg.Joins() {
+	if !n.Config().Joins() {
 		return nil
 	}
-	in := clusterjoin.Input{Config: n.cfg, Data: n.data, Token: n.joinToken, Log: n.log}
+	in := clusterjoin.Input{Config: n.Config(), Data: n.data, Token: n.joinToken, Log: n.log}
 	n.joinToken = ""
-	if m, err := preflight.ReadManifest(n.cfg.ComponentsDir); err == nil { // the preflight says when there is none
+	if m, err := preflight.ReadManifest(n.Config().ComponentsDir); err == nil { // the preflight says when there is none
 		c, _ := m.Component(kubelet.Name)
 		in.KubeletVersion = c.Version
 	}
@@ -43,8 +47,8 @@ func (n *Node) joinCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg := *n.cfg
+	cfg := *n.Config()
 	record.Apply(&cfg)
-	n.cfg = &cfg
+	n.cfg.Store(&cfg)
 	return cfg.Validate()
 }

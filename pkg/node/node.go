@@ -26,6 +26,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -53,7 +54,7 @@ type Options struct {
 
 // Node is a handle on one node, running or not. Its methods may be called from any goroutine.
 type Node struct {
-	cfg    *config.NodeConfig
+	cfg    atomic.Pointer[config.NodeConfig] // replaced when a worker's cluster tells what it wants
 	rt     layout.Runtime
 	data   layout.Data
 	log    logrus.FieldLogger
@@ -73,7 +74,8 @@ type Node struct {
 // Errors: of class ErrConfig with every fault of cfg; of class ErrPreflight when there is no runtime dir.
 func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	own := *cfg
-	n := &Node{cfg: &own, log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
+	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
+	n.cfg.Store(&own)
 	if n.log == nil {
 		quiet := logrus.New()
 		quiet.SetOutput(io.Discard)
@@ -119,7 +121,8 @@ func Attach(name string, o Options) (*Node, error) {
 	var running config.NodeConfig
 	switch err := layout.ReadJSON(n.rt.Config(), &running); {
 	case err == nil:
-		n.cfg, n.data = &running, layout.NewData(running.DataDir)
+		n.cfg.Store(&running)
+		n.data = layout.NewData(running.DataDir)
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("read the running node's config: %w", err)
 	}
@@ -149,7 +152,7 @@ func xdgDataHome() (string, error) {
 }
 
 // Config is the node's configuration, complete. The caller must not change it.
-func (n *Node) Config() *config.NodeConfig { return n.cfg }
+func (n *Node) Config() *config.NodeConfig { return n.cfg.Load() }
 
 // Runtime names the files of a run.
 func (n *Node) Runtime() layout.Runtime { return n.rt }
@@ -162,8 +165,8 @@ func (n *Node) Kubeconfig() string { return n.data.AdminKubeconfig() }
 
 // ComponentPath is the path of a program of the components, for example kubectl.
 func (n *Node) ComponentPath(name string) (string, error) {
-	p := filepath.Join(n.cfg.ComponentsDir, name)
-	if n.cfg.ComponentsDir == "" {
+	p := filepath.Join(n.Config().ComponentsDir, name)
+	if n.Config().ComponentsDir == "" {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("find the components: there are none")), "make components")
 	}
 	if _, err := exec.LookPath(p); err != nil {
@@ -175,7 +178,7 @@ func (n *Node) ComponentPath(name string) (string, error) {
 // Check looks at the host without changing anything and returns what it finds, good and bad.
 func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
-		Config: n.cfg, Runtime: n.rt, Data: n.data, ComponentsDir: n.cfg.ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
+		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
 		Held: n.held.addresses(),
 	})
 	if err := ctx.Err(); err != nil {
@@ -192,8 +195,8 @@ func (n *Node) preflight(ctx context.Context) error {
 	}
 	if h.ParentPID > 0 {
 		return errdefs.WithHintf(errdefs.Class(errdefs.ErrAlreadyRunning,
-			fmt.Errorf("start the node %q: it is already running (parent pid %d)", n.cfg.Name, h.ParentPID)),
-			"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", n.cfg.Name)
+			fmt.Errorf("start the node %q: it is already running (parent pid %d)", n.Config().Name, h.ParentPID)),
+			"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", n.Config().Name)
 	}
 	findings, err := n.Check(ctx)
 	if err != nil {
@@ -231,7 +234,7 @@ func (n *Node) statusWithout() (*status.Status, error) {
 		return nil, err
 	}
 	s := &status.Status{
-		Name: n.cfg.Name, NodeName: n.cfg.NodeName, Version: Version, State: status.NodeStopped,
+		Name: n.Config().Name, NodeName: n.Config().NodeName, Version: Version, State: status.NodeStopped,
 		DataDir: n.data.Dir, RuntimeDir: n.rt.Dir, ParentPID: h.ParentPID,
 	}
 	switch {

@@ -142,7 +142,8 @@ func TestPreflightStopsStart(t *testing.T) {
 
 func TestTimedOutSaysWhatWasAwaited(t *testing.T) {
 	t.Parallel()
-	n := &Node{cfg: config.Default()}
+	n := &Node{}
+	n.cfg.Store(config.Default())
 	err := n.timedOut(&status.Status{Components: []status.Component{
 		{Name: "etcd", State: status.Ready},
 		{Name: "kubelet", State: status.Waiting, WaitingFor: []string{"containerd ready"}},

@@ -38,7 +38,7 @@ func (n *Node) Start(ctx context.Context) error {
 		select {
 		case <-n.helper.ended:
 		default:
-			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start the node %q: it was started by this program", n.cfg.Name))
+			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start the node %q: it was started by this program", n.Config().Name))
 		}
 	}
 	if err := n.preflight(ctx); err != nil {
@@ -60,7 +60,7 @@ func (n *Node) Start(ctx context.Context) error {
 // by NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)) is told when the node is Ready, how it fares, and that it answers; sockets
 // that it hands over (sd_listen_fds(3)) are used for the ports at their addresses.
 func (n *Node) RunForeground(ctx context.Context) error {
-	exe, err := parent.Executable(n.cfg.Network.Driver, n.cfg.ComponentsDir)
+	exe, err := parent.Executable(n.Config().Network.Driver, n.Config().ComponentsDir)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (n *Node) RunForeground(ctx context.Context) error {
 		defer told.Wait()
 		defer stop()
 	}
-	return parent.Run(ctx, parent.Options{Config: n.cfg, Runtime: n.rt, Log: n.log, Held: n.held})
+	return parent.Run(ctx, parent.Options{Config: n.Config(), Runtime: n.rt, Log: n.log, Held: n.held})
 }
 
 // selfExe is this program, also after its file was replaced.
@@ -94,7 +94,7 @@ const selfExe = "/proc/self/exe"
 
 // startHelper starts a role and gives it its input. What it prints goes to the node's own log.
 func (n *Node) startHelper(role string) (*helper, error) {
-	input, err := json.Marshal(helperInput{Config: n.cfg, RuntimeDir: n.rt.Dir})
+	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir})
 	if err != nil {
 		return nil, fmt.Errorf("encode the config: %w", err)
 	}
@@ -123,13 +123,13 @@ func (n *Node) startHelper(role string) (*helper, error) {
 
 	exe := selfExe
 	if role == layout.RoleParent {
-		if exe, err = parent.Executable(n.cfg.Network.Driver, n.cfg.ComponentsDir); err != nil {
+		if exe, err = parent.Executable(n.Config().Network.Driver, n.Config().ComponentsDir); err != nil {
 			return nil, err
 		}
 	}
 	const first = 3 // exec.Cmd numbers ExtraFiles from here
 	cmd := exec.Command(exe)
-	cmd.Args = []string{"rootlessnode", "--name", n.cfg.Name, role}
+	cmd.Args = []string{"rootlessnode", "--name", n.Config().Name, role}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{configR, reportW}
 	cmd.Env = append(os.Environ(), layout.EnvRole+"="+role,

@@ -2,10 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,8 +12,10 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // JoinToken is what another node needs to join this one's cluster. Token is a secret.
@@ -36,10 +34,10 @@ type JoinToken struct {
 //
 // Errors: of class ErrConfig where the node serves no others; ErrNotRunning where it was never started.
 func (n *Node) CreateJoinToken(ctx context.Context, ttl time.Duration, description string) (*JoinToken, error) {
-	if !n.cfg.Serves() {
+	if !n.Config().Serves() {
 		return nil, n.servesNobody()
 	}
-	host, err := serverHost(n.cfg, outboundAddress)
+	host, err := serverHost(ctx, n.Config())
 	if err != nil {
 		return nil, err
 	}
@@ -47,8 +45,8 @@ func (n *Node) CreateJoinToken(ctx context.Context, ttl time.Duration, descripti
 	if err != nil {
 		return nil, n.neverStarted(err)
 	}
-	t := &JoinToken{Server: "https://" + net.JoinHostPort(host, strconv.Itoa(n.cfg.API.Port)), Expires: time.Now().Add(ttl).Truncate(time.Second)}
-	if t.CACertHashes, err = publicKeyHashes(authority); err != nil {
+	t := &JoinToken{Server: "https://" + net.JoinHostPort(host, strconv.Itoa(n.Config().API.Port)), Expires: time.Now().Add(ttl).Truncate(time.Second)}
+	if t.CACertHashes, err = clusterjoin.Hashes(authority); err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.data.ClusterCA(), err)
 	}
 	api, err := n.adminAPI()
@@ -96,7 +94,7 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 
 // adminAPI speaks to the API server of the node's own control plane as its administrator.
 func (n *Node) adminAPI() (*kubeapi.Client, error) {
-	if n.cfg.Joins() {
+	if n.Config().Joins() {
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
 			errors.New("bootstrap tokens are the control plane's, and this node is a worker")), "# on the cluster's first node:\nrootlessnode token create")
 	}
@@ -107,71 +105,35 @@ func (n *Node) adminAPI() (*kubeapi.Client, error) {
 }
 
 func (n *Node) servesNobody() error {
-	err := fmt.Errorf("the API server listens on %s, where other nodes cannot reach it", n.cfg.API.BindAddress)
-	hint := fmt.Sprintf("rootlessnode --name %[1]s down\nrootlessnode --name %[1]s up --set api.bindAddress=ADDRESS", n.cfg.Name)
+	err := fmt.Errorf("the API server listens on %s, where other nodes cannot reach it", n.Config().API.BindAddress)
+	hint := fmt.Sprintf("rootlessnode --name %[1]s down\nrootlessnode --name %[1]s up --set api.bindAddress=ADDRESS", n.Config().Name)
 	switch {
-	case n.cfg.Joins():
+	case n.Config().Joins():
 		err, hint = errors.New("this node is a worker: it has no cluster of its own"), "# on the cluster's first node:\nrootlessnode token create"
 	case !n.running():
 		err = errors.New("the node does not run, or not for others")
-		hint = fmt.Sprintf("rootlessnode --name %s up --set api.bindAddress=ADDRESS", n.cfg.Name)
+		hint = fmt.Sprintf("rootlessnode --name %s up --set api.bindAddress=ADDRESS", n.Config().Name)
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("make a bootstrap token: %w", err)), hint)
 }
 
 func (n *Node) neverStarted(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started: it has no cluster", n.cfg.Name)),
-			"rootlessnode --name %s up", n.cfg.Name)
+		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started: it has no cluster", n.Config().Name)),
+			"rootlessnode --name %s up", n.Config().Name)
 	}
 	return err
 }
 
-// serverHost is the address by which other hosts reach the API server: where it listens, and if that is everywhere, where
-// this host is.
-func serverHost(c *config.NodeConfig, outbound func() (string, error)) (string, error) {
+// serverHost is the address by which other hosts reach the API server: where it listens, and if that is everywhere, the
+// node's.
+func serverHost(ctx context.Context, c *config.NodeConfig) (string, error) {
 	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && !ip.IsUnspecified() {
 		return c.API.BindAddress, nil
 	}
-	if c.NodeIP != "" {
-		return c.NodeIP, nil
-	}
-	host, err := outbound()
+	ip, err := preflight.NodeAddress(ctx, c)
 	if err != nil {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("find this host's address: %w", err)),
-			"rootlessnode up --set api.bindAddress=ADDRESS")
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "rootlessnode up --set api.bindAddress=ADDRESS")
 	}
-	return host, nil
-}
-
-// outboundAddress is the address of the default route. To connect a UDP socket sends nothing, but picks the address from
-// which it would (connect(2), udp(7)); 192.0.2.0/24 is nobody's (RFC 5737).
-func outboundAddress() (string, error) {
-	c, err := net.Dial("udp4", "192.0.2.1:9")
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).IP.String(), nil
-}
-
-// publicKeyHashes are the pins of the certificates in a PEM text, in the form that kubeadm has: sha256 of each one's
-// SubjectPublicKeyInfo (RFC 7469, section 2.4).
-func publicKeyHashes(text []byte) ([]string, error) {
-	var hashes []string
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, err
-		}
-		sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-		hashes = append(hashes, "sha256:"+hex.EncodeToString(sum[:]))
-	}
-	if len(hashes) == 0 {
-		return nil, errors.New("no certificate in it")
-	}
-	return hashes, nil
+	return ip.String(), nil
 }

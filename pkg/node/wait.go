@@ -122,9 +122,9 @@ func (n *Node) timedOut(last *status.Status) error {
 			}
 		}
 	}
-	err := fmt.Errorf("wait for the node %q to be ready: %s", n.cfg.Name, strings.Join(waits, "; "))
+	err := fmt.Errorf("wait for the node %q to be ready: %s", n.Config().Name, strings.Join(waits, "; "))
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrTimeout, err),
-		"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s logs kubelet\nrootlessnode --name %[1]s down", n.cfg.Name)
+		"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s logs kubelet\nrootlessnode --name %[1]s down", n.Config().Name)
 }
 
 func (n *Node) current() *helper {
@@ -137,7 +137,7 @@ func (n *Node) current() *helper {
 func (n *Node) Wait() error {
 	h := n.current()
 	if h == nil {
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("wait for the node %q: it was not started here", n.cfg.Name))
+		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("wait for the node %q: it was not started here", n.Config().Name))
 	}
 	<-h.ended
 	return h.err
@@ -152,7 +152,7 @@ func (n *Node) Stop(ctx context.Context) error {
 	}
 	if h.ParentPID > 0 {
 		if err := syscall.Kill(h.ParentPID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("ask the node %q to stop: %w", n.cfg.Name, err)
+			return fmt.Errorf("ask the node %q to stop: %w", n.Config().Name, err)
 		}
 	}
 	if err := n.waitGone(ctx); err == nil {
@@ -169,15 +169,15 @@ func (n *Node) kill(cause error) error {
 	}
 	if h.ParentPID > 0 {
 		if err := syscall.Kill(h.ParentPID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("kill the node %q: %w", n.cfg.Name, err)
+			return fmt.Errorf("kill the node %q: %w", n.Config().Name, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
 	if err := n.waitGone(ctx); err != nil {
-		return fmt.Errorf("kill the node %q: something of it is left: %w", n.cfg.Name, err)
+		return fmt.Errorf("kill the node %q: something of it is left: %w", n.Config().Name, err)
 	}
-	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop the node %q: %w, it was killed", n.cfg.Name, cause))
+	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop the node %q: %w, it was killed", n.Config().Name, cause))
 }
 
 // killLimit is how long the end of a killed node may take.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,9 +23,13 @@ import (
 // namespace, and needs them to know which addresses a Service may have.
 type addressBook struct {
 	pages  []*page
-	events io.Closer
+	events *os.File
+	retry  time.Duration
 	done   sync.WaitGroup
 }
+
+// addressRetry is when a page is read again that could not be: a name server may answer some time after a route is there.
+const addressRetry = 5 * time.Second
 
 // page is one file of an address book: what read returns.
 type page struct {
@@ -40,8 +44,11 @@ func (p *page) update() error {
 	if err != nil || reflect.DeepEqual(now, p.last) {
 		return err
 	}
+	if err := layout.WriteJSON(p.path, now); err != nil {
+		return err
+	}
 	p.last = now
-	return layout.WriteJSON(p.path, now)
+	return nil
 }
 
 func (b *addressBook) update() error {
@@ -58,23 +65,35 @@ func keepAddresses(fault func(error), pages ...*page) (*addressBook, error) {
 	if err != nil {
 		return nil, err
 	}
-	book := &addressBook{pages: pages, events: events}
+	book := &addressBook{pages: pages, events: events, retry: addressRetry}
 	if err := book.update(); err != nil {
 		return nil, errors.Join(err, events.Close())
 	}
-	book.done.Go(func() {
-		buf := make([]byte, os.Getpagesize())
-		for {
-			// What the message says does not matter: the kernel is asked anew. ENOBUFS tells of lost ones.
-			if _, err := events.Read(buf); errors.Is(err, os.ErrClosed) {
-				return
-			}
-			if err := book.update(); err != nil {
+	book.done.Go(func() { book.follow(fault) })
+	return book, nil
+}
+
+// follow updates the pages at each event, and after a fault in a while. Each fault is told once in a row.
+func (b *addressBook) follow(fault func(error)) {
+	told := ""
+	for buf := make([]byte, os.Getpagesize()); ; {
+		// What the message says does not matter: the kernel is asked anew. ENOBUFS tells of lost ones.
+		if _, err := b.events.Read(buf); errors.Is(err, os.ErrClosed) {
+			return
+		}
+		err, next := b.update(), time.Time{}
+		text := ""
+		if err != nil {
+			text, next = err.Error(), time.Now().Add(b.retry)
+			if text != told {
 				fault(err)
 			}
 		}
-	})
-	return book, nil
+		told = text
+		if err := b.events.SetReadDeadline(next); err != nil && !errors.Is(err, os.ErrClosed) {
+			fault(err)
+		}
+	}
 }
 
 func (b *addressBook) close() {
@@ -82,8 +101,8 @@ func (b *addressBook) close() {
 	b.done.Wait()
 }
 
-// addressEvents is readable whenever an address or an IPv4 route of the host comes or goes (rtnetlink(7)). Nothing but the kernel sends
-// there.
+// addressEvents is readable whenever an address or an IPv4 route of the host comes or goes (rtnetlink(7)). Nothing but the
+// kernel sends there.
 func addressEvents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {

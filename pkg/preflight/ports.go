@@ -37,8 +37,8 @@ func (p wantedPort) network() string {
 
 func (p wantedPort) address() string { return net.JoinHostPort(p.ip.String(), strconv.Itoa(p.port)) }
 
-// wantedPorts lists what the config wants: the API server's port and the static forwards. Node ports are not known yet;
-// one that is taken is an event of the running node.
+// wantedPorts lists what the config wants: the API server's port, at the address node, if there is one, what other nodes
+// reach, and the static forwards. Node ports are not known yet; one that is taken is an event of the running node.
 func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 	var out []wantedPort
 	add := func(role, field, proto string, ip netip.Addr, port int, another string) {
@@ -95,7 +95,7 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 			found = append(found, h.explainListen(p, err, holders))
 		}
 	}
-	if len(wanted) == 0 {
+	if len(wanted)+len(found) == 0 {
 		return []Finding{pass("no port of the host is wanted")}
 	}
 	return orPass(found, "free: %s", strings.Join(names, ", "))

@@ -400,6 +400,25 @@ func TestChecks(t *testing.T) {
 			"  # one of: let ordinary users bind it,\n  sudo sysctl -w net.ipv4.ip_unprivileged_port_start=443\n" +
 			"  # or this program only (again after each update),\n  sudo setcap cap_net_bind_service=ep /usr/local/bin/rootlessnode\n" +
 			"  # or take a port of 1024 and more\n"},
+		{"worker", "ports", func(f *fakeHost) {
+			f.set("join.server", "https://192.0.2.1")
+			f.set("controlPlane.embedded", "false")
+			f.set("nodeIP", "192.0.2.9")
+		}, "pass: free: 192.0.2.9:10250/tcp (inside.kubeletPort), 192.0.2.9:8472/udp (flannel.vxlanPort)\n"},
+		{"worker whose pod network is not flannel", "ports", func(f *fakeHost) {
+			f.set("join.server", "https://192.0.2.1")
+			f.set("controlPlane.embedded", "false")
+			f.set("nodeIP", "192.0.2.9")
+			f.set("cni", "none")
+			f.set("inside.kubeletPort", "10350")
+			f.in.Probes.Listen = func(string, string) error { return unix.EADDRNOTAVAIL }
+		}, "fail: kubelet (inside.kubeletPort) wants 192.0.2.9:10350/tcp, and this host has no such address\n" +
+			"  # the addresses of this host:\n  ip -brief address\n"},
+		{"worker that nobody reaches", "ports", func(f *fakeHost) {
+			f.set("join.server", "https://127.0.0.1:6443")
+			f.set("controlPlane.embedded", "false")
+		}, "fail: other nodes need an address to reach this one: find the address of this host towards 127.0.0.1:6443: " +
+			"it is 127.0.0.1, which others cannot reach\n  rootlessnode up --node-ip ADDRESS    # one of:\n  ip -brief address\n"},
 		{"no such address", "ports", func(f *fakeHost) {
 			f.in.Probes.Listen = func(string, string) error { return unix.EADDRNOTAVAIL }
 		}, "fail: API server (api.port) wants 127.0.0.1:6443/tcp, and this host has no such address\n" +

@@ -157,6 +157,18 @@ func apiServer(e component.Env) (Certificate, error) {
 	return c, errors.Join(errs...)
 }
 
+// APIServerNames are the DNS names, in lower case, and the addresses in the API server's certificate, which no other may have.
+func APIServerNames(e component.Env) (names []string, addresses []netip.Addr, err error) {
+	c, err := apiServer(e)
+	if err != nil {
+		return nil, nil, fmt.Errorf("names of the API server: %w", err)
+	}
+	for _, n := range c.DNSNames {
+		names = append(names, strings.ToLower(n))
+	}
+	return names, c.Addresses, nil
+}
+
 // normal sorts names and addresses and drops duplicates, so that order does not count as a change.
 func (c Certificate) normal() Certificate {
 	c.Organizations = uniq(c.Organizations, strings.Compare)
