@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static: the same file must run on the host and, as the OCI runtime, inside.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance lint bench install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance lint bench bench-scale install uninstall clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -54,6 +54,9 @@ lint: ## vet, format and lint
 
 bench: ## compare with a bare script under RootlessKit's command line, and with nsenter
 	@hack/bench.sh
+
+bench-scale: ## measure what nodes cost one another and the API server, in clusters of 1, 3 and 10 (root)
+	@hack/scale.sh
 
 install: build components ## install below PREFIX
 	@hack/install.sh $(OUT) $(DESTDIR)$(PREFIX)

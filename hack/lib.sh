@@ -79,6 +79,16 @@ ensure_go() {
 	fi
 }
 
+# host_accounts PROGRAM ACCOUNT: in $accounts, three accounts that the program prepares for hosts of the tests.
+host_accounts() {
+	local number
+	accounts=$2
+	for number in 2 3; do
+		"$1" host setup --user "$2$number" --create-user
+		accounts=$accounts,$2$number
+	done
+}
+
 # e2e_programs builds the end-to-end tests, what they embed, and the image of their pods from Debian's static busybox.
 e2e_programs() {
 	local -x CGO_ENABLED=0

@@ -60,16 +60,6 @@ prepare_account() {
 		say "no bridge: the network driver lxc-user-nic is not tested"
 }
 
-# host_accounts: in $accounts, an account for each host of the tests of several hosts.
-host_accounts() {
-	local number
-	accounts=$test_account
-	for number in 2 3; do
-		"$stage/bin/rootlessnode" host setup --user "$test_account$number" --create-user
-		accounts=$accounts,$test_account$number
-	done
-}
-
 # as_account CMD...: runs a command as the test account, in its delegated cgroup.
 as_account() {
 	"$stage/bin/rootlessnode" host enter --user "$test_account" --command -- "$@"
@@ -122,7 +112,7 @@ e2e() {
 	local by_root
 	by_root=$(printf '%s\n' TestHostMounts TestJoinHosts TestJoin TestJoinRotation | { grep -E "${RUN:-.}" || true; } | paste -sd '|')
 	if [ -n "$by_root" ]; then
-		host_accounts
+		host_accounts "$stage/bin/rootlessnode" "$test_account"
 		env "ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup)" "ROOTLESSNODE_E2E_OUT=$stage" \
 			"ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" "ROOTLESSNODE_E2E_ACCOUNT=$test_account" \
 			"ROOTLESSNODE_E2E_ACCOUNTS=$accounts" \

@@ -54,7 +54,7 @@ func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
 	if err != nil {
 		return err
 	}
-	return c.WatchServices(ctx, func(e kubeapi.ServiceEvent) {
+	return c.WatchServices(ctx, !s.n.cfg.Ports.ExternalIPs, func(e kubeapi.ServiceEvent) {
 		switch e.Change {
 		case kubeapi.ServicesListed:
 			all := make([]portfwd.Service, 0, len(e.Services))
@@ -85,12 +85,16 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 // endpoints tells the forwarder which Services have somebody to answer.
 type endpoints struct{ n *nodeRole }
 
-func (s endpoints) Run(ctx context.Context, sink portfwd.EndpointSink) error {
+func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
 	c, err := s.n.reading(ctx)
 	if err != nil {
 		return err
 	}
-	return c.WatchEndpoints(ctx, s.n.cfg.NodeName, func(e kubeapi.EndpointsEvent) {
+	var names []kubeapi.ServiceName // nil for all
+	for _, key := range services {
+		names = append(names, kubeapi.ServiceName(key))
+	}
+	return c.WatchEndpoints(ctx, s.n.cfg.NodeName, names, func(e kubeapi.EndpointsEvent) {
 		if !e.Listed {
 			sink.Set(portfwd.Key(e.Service), portfwd.Endpoints(e.Endpoints))
 			return

@@ -1,8 +1,18 @@
 package kubeapi
 
-import "context"
+import (
+	"context"
+	"slices"
+	"strings"
+)
 
-const slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
+const (
+	slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
+	// labelService names a slice's Service (discovery.k8s.io/v1, LabelServiceName). The other label is on the slices of
+	// headless Services, which kube-proxy does not look at either. EndpointSlices have no field to select by but their name.
+	labelService = "kubernetes.io/service-name"
+	notHeadless  = "!service.kubernetes.io/headless"
+)
 
 // Endpoints says for which address families a Service has an endpoint that takes connections, anywhere and on the node
 // that was asked for. An endpoint takes connections if it is ready, or serves while it is being ended: kube-proxy falls
@@ -22,9 +32,10 @@ type EndpointsEvent struct {
 // ServiceName names a Service.
 type ServiceName struct{ Namespace, Name string }
 
-// WatchEndpoints tells fn which Services have endpoints, and on node, by the rules of WatchServices. It keeps four counts
-// a Service and a few bytes a slice, not the endpoints.
-func (c *Client) WatchEndpoints(ctx context.Context, node string, fn func(EndpointsEvent)) error {
+// WatchEndpoints tells fn which Services have endpoints, and on node, by the rules of WatchServices. It is for these
+// services, told of with others of the same names in other namespaces, or, if that is nil, for all that are not headless.
+// It keeps four counts a Service and a few bytes a slice, not the endpoints.
+func (c *Client) WatchEndpoints(ctx context.Context, node string, services []ServiceName, fn func(EndpointsEvent)) error {
 	b := endpointBook{node: node, slices: map[key]sliceState{}, services: map[ServiceName]*endpointCount{}}
 	tell := func(name ServiceName, before Endpoints) {
 		if now := b.of(name); now != before {
@@ -32,7 +43,7 @@ func (c *Client) WatchEndpoints(ctx context.Context, node string, fn func(Endpoi
 		}
 	}
 	f := follower[wireSlice]{
-		c: c, path: slicesPath,
+		c: c, path: slicesPath, labels: slicesOf(services),
 		version: func(w *wireSlice) string { return w.Metadata.ResourceVersion },
 		replace: func(all []wireSlice) {
 			clear(b.slices)
@@ -67,6 +78,19 @@ func (c *Client) WatchEndpoints(ctx context.Context, node string, fn func(Endpoi
 		},
 	}
 	return f.run(ctx)
+}
+
+// slicesOf selects by name: a selector cannot hold pairs of namespace and name.
+func slicesOf(services []ServiceName) string {
+	if services == nil {
+		return labelService + "," + notHeadless
+	}
+	names := make([]string, len(services))
+	for i, s := range services {
+		names[i] = s.Name
+	}
+	slices.Sort(names)
+	return labelService + " in (" + strings.Join(slices.Compact(names), ",") + ")," + notHeadless
 }
 
 // endpointBook counts, for each Service, the slices that have a usable endpoint.

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,8 @@ import (
 
 	"go.uber.org/goleak"
 	"gotest.tools/v3/assert"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -165,12 +168,25 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeAPI) selected(r *http.Request, o object) bool {
-	selector := r.URL.Query().Get("fieldSelector")
-	if node, ok := strings.CutPrefix(selector, "spec.nodeName="); ok {
-		return o["spec"].(object)["nodeName"] == node
+	field, label := fields.Set{}, labels.Set{}
+	for _, part := range []string{"metadata", "spec"} {
+		m, _ := o[part].(object)
+		for k, v := range m {
+			if text, ok := v.(string); ok {
+				field[part+"."+k] = text
+			}
+		}
 	}
-	name, ok := strings.CutPrefix(selector, "metadata.name=")
-	return !ok || o["metadata"].(object)["name"] == name
+	marks, _ := o["metadata"].(object)["labels"].(object)
+	for k, v := range marks {
+		label[k] = v.(string)
+	}
+	byField, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
+	byLabel, lerr := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil || lerr != nil {
+		panic(errors.Join(err, lerr))
+	}
+	return byField.Matches(field) && byLabel.Matches(label)
 }
 
 func (f *fakeAPI) serveList(w http.ResponseWriter, r *http.Request) {
@@ -219,10 +235,10 @@ func (f *fakeAPI) serveWatch(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	w.WriteHeader(http.StatusOK)
-	done := 0
+	done, told := 0, map[string]bool{}
 	for i, c := range f.history {
 		if c.version <= at {
-			done = i + 1
+			done, told[keyOf(c.obj)] = i+1, f.selected(r, c.obj)
 		}
 	}
 	for r.Context().Err() == nil && !f.closed {
@@ -231,8 +247,14 @@ func (f *fakeAPI) serveWatch(w http.ResponseWriter, r *http.Request) {
 			panic(http.ErrAbortHandler)
 		}
 		for ; done < len(f.history); done++ {
-			if c := f.history[done]; f.selected(r, c.obj) {
+			c := f.history[done]
+			now, was := f.selected(r, c.obj), told[keyOf(c.obj)]
+			told[keyOf(c.obj)] = now
+			switch {
+			case now:
 				_ = json.NewEncoder(w).Encode(object{"type": c.kind, "object": c.obj})
+			case was:
+				_ = json.NewEncoder(w).Encode(object{"type": "DELETED", "object": c.obj})
 			}
 		}
 		w.(http.Flusher).Flush()

@@ -36,6 +36,7 @@ type follower[T any] struct {
 	c        *Client
 	path     string
 	selector string // field selector, may be empty
+	labels   string // label selector, may be empty
 	version  func(*T) string
 	replace  func([]T)
 	changed  func(*T)
@@ -104,9 +105,7 @@ type listMeta struct {
 func (f *follower[T]) list(ctx context.Context) ([]T, string, error) {
 	var all []T
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	if f.selector != "" {
-		q.Set("fieldSelector", f.selector)
-	}
+	f.narrow(q)
 	for {
 		var page struct {
 			Metadata listMeta `json:"metadata"`
@@ -120,6 +119,16 @@ func (f *follower[T]) list(ctx context.Context) ([]T, string, error) {
 			return all, page.Metadata.ResourceVersion, nil
 		}
 		q.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// narrow adds the selectors. An object that no longer fits one is told of as deleted.
+func (f *follower[T]) narrow(q url.Values) {
+	if f.selector != "" {
+		q.Set("fieldSelector", f.selector)
+	}
+	if f.labels != "" {
+		q.Set("labelSelector", f.labels)
 	}
 }
 
@@ -138,9 +147,7 @@ func (f *follower[T]) watch(ctx context.Context, version *string) (seen bool, er
 		"allowWatchBookmarks": {"true"},
 		"timeoutSeconds":      {strconv.Itoa(int(watchTime / time.Second))},
 	}
-	if f.selector != "" {
-		q.Set("fieldSelector", f.selector)
-	}
+	f.narrow(q)
 	body, err := f.c.stream(ctx, request{method: http.MethodGet, path: f.path, query: q})
 	if err != nil {
 		return false, err

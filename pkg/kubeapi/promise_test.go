@@ -58,7 +58,7 @@ func TestWatchEndpoints(t *testing.T) {
 	ready, not := object{"ready": true}, object{"ready": false, "serving": false}
 	f.put(slice("a-1", "a", "IPv4", endpoint("other", ready)))
 	f.put(slice("z-1", "z", "IPv4", endpoint("me", not)))
-	next := gather(t, func(ctx context.Context, fn func(EndpointsEvent)) error { return c.WatchEndpoints(ctx, "me", fn) })
+	next := gather(t, func(ctx context.Context, fn func(EndpointsEvent)) error { return c.WatchEndpoints(ctx, "me", nil, fn) })
 	a := ServiceName{"ns", "a"}
 	assert.DeepEqual(t, next(), EndpointsEvent{Listed: true, All: map[ServiceName]Endpoints{a: {Ready4: true}}})
 
@@ -78,13 +78,45 @@ func TestWatchEndpoints(t *testing.T) {
 	assert.DeepEqual(t, next(), EndpointsEvent{Service: a})
 }
 
+func TestWatchEndpointsOfSomeServices(t *testing.T) {
+	f := newFakeAPI(t, false)
+	c := f.client(t)
+	ready := endpoint("other", object{})
+	headless := slice("h-1", "h", "IPv4", ready)
+	headless["metadata"].(object)["labels"].(object)["service.kubernetes.io/headless"] = ""
+	unowned := slice("u-1", "u", "IPv4", ready)
+	delete(unowned["metadata"].(object)["labels"].(object), "kubernetes.io/service-name")
+	for _, o := range []object{slice("a-1", "a", "IPv4", ready), slice("b-1", "b", "IPv4", ready), slice("z-1", "z", "IPv4", ready), headless, unowned} {
+		f.put(o)
+	}
+	has := func(names ...string) map[ServiceName]Endpoints {
+		all := map[ServiceName]Endpoints{}
+		for _, n := range names {
+			all[ServiceName{"ns", n}] = Endpoints{Ready4: true}
+		}
+		return all
+	}
+	watch := func(services []ServiceName) func() EndpointsEvent {
+		return gather(t, func(ctx context.Context, fn func(EndpointsEvent)) error {
+			return c.WatchEndpoints(ctx, "me", services, fn)
+		})
+	}
+	assert.DeepEqual(t, watch(nil)().All, has("a", "b", "z"))
+	next := watch([]ServiceName{{"other", "b"}, {"ns", "b"}, {"ns", "a"}})
+	assert.DeepEqual(t, next().All, has("a", "b"))
+	f.remove(slice("z-1", "z", "IPv4", ready))
+	f.put(slice("b-1", "z", "IPv4", ready)) // no longer one that is asked for
+	assert.DeepEqual(t, next(), EndpointsEvent{Service: ServiceName{"ns", "b"}})
+	assert.Equal(t, slicesOf([]ServiceName{{"y", "b"}, {"x", "b"}, {"x", "a"}}), "kubernetes.io/service-name in (a,b),!service.kubernetes.io/headless")
+}
+
 // Whatever happens to the connection, the counts at the end are right.
 func TestWatchEndpointsConverges(t *testing.T) {
 	f := newFakeAPI(t, false)
 	f.double = true
 	c := f.client(t)
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
-	next := gather(t, func(ctx context.Context, fn func(EndpointsEvent)) error { return c.WatchEndpoints(ctx, "me", fn) })
+	next := gather(t, func(ctx context.Context, fn func(EndpointsEvent)) error { return c.WatchEndpoints(ctx, "me", nil, fn) })
 	next()
 	f.put(slice("first", "first", "IPv4", endpoint("me", object{})))
 	want := map[string]string{}

@@ -8,6 +8,10 @@ import (
 
 const (
 	servicesPath = "/api/v1/services"
+	// Nobody listens for headless Services, nor for names of others. The API selects Services by these two fields alone
+	// (AddFieldLabelConversionsForService in Kubernetes' pkg/apis/core/v1/conversion.go); kube-proxy uses the first.
+	servedServices  = "spec.clusterIP!=None,spec.type!=ExternalName"
+	exposedServices = servedServices + ",spec.type!=ClusterIP"
 	// AnnotationPrefix marks the annotations that are kept in a Service; all others are dropped on arrival.
 	AnnotationPrefix = "rootlessnode.dev/"
 )
@@ -62,14 +66,19 @@ type ServiceEvent struct {
 // key names an object in its namespace.
 type key struct{ namespace, name string }
 
-// WatchServices tells fn of all Services of the cluster and then of every change that touches a field of Service, until
-// ctx ends; it returns ctx's error. The first event is ServicesListed, and another one follows whenever the watch could
+// WatchServices tells fn of the cluster's Services, and then of every change that touches a field of Service, until ctx
+// ends; it returns ctx's error. Headless ones and those of type ExternalName are left out, and if exposed those of type
+// ClusterIP, which have a port outside the cluster by external addresses at most. The first event is ServicesListed, and another one follows whenever the watch could
 // not be taken up where it broke off. An event that changes nothing is not passed on. fn is called from one goroutine
 // and holds up the watch while it runs.
-func (c *Client) WatchServices(ctx context.Context, fn func(ServiceEvent)) error {
+func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(ServiceEvent)) error {
+	selector := servedServices
+	if exposed {
+		selector = exposedServices
+	}
 	known := map[key]Service{}
 	f := follower[wireService]{
-		c: c, path: servicesPath,
+		c: c, path: servicesPath, selector: selector,
 		version: func(w *wireService) string { return w.Metadata.ResourceVersion },
 		replace: func(all []wireService) {
 			clear(known)

@@ -26,7 +26,7 @@ func follow(t *testing.T, c *Client) <-chan ServiceEvent {
 	ctx, cancel := context.WithCancel(context.Background())
 	events, done := make(chan ServiceEvent), make(chan error, 1)
 	go func() {
-		done <- c.WatchServices(ctx, func(e ServiceEvent) {
+		done <- c.WatchServices(ctx, true, func(e ServiceEvent) {
 			select {
 			case events <- e:
 			case <-ctx.Done():
@@ -114,6 +114,37 @@ func TestWatchServicesListsAnewWhenGone(t *testing.T) {
 			assert.Equal(t, e.Service.Name, "b")
 		}
 		return
+	}
+}
+
+// typed is a Service of another type, or headless.
+func typed(name, typ, clusterIP string) object {
+	o := service(name, "1", 30001)
+	spec := o["spec"].(object)
+	spec["type"], spec["clusterIP"] = typ, clusterIP
+	return o
+}
+
+func TestWatchServicesThatCount(t *testing.T) {
+	for exposed, want := range map[bool][]string{true: {"a"}, false: {"a", "inner"}} {
+		f := newFakeAPI(t, false)
+		c := f.client(t)
+		f.put(typed("a", "NodePort", "10.43.0.1"))
+		f.put(typed("inner", "ClusterIP", "10.43.0.2"))
+		f.put(typed("headless", "ClusterIP", "None"))
+		f.put(typed("name", "ExternalName", ""))
+		next := gather(t, func(ctx context.Context, fn func(ServiceEvent)) error { return c.WatchServices(ctx, exposed, fn) })
+		var got []string
+		for _, s := range next().Services {
+			got = append(got, s.Name)
+		}
+		assert.DeepEqual(t, got, want)
+		f.put(typed("a", "ExternalName", "")) // for those who watch, it is gone
+		e := next()
+		assert.Assert(t, e.Change == ServiceGone && e.Service.Name == "a", "%v", e)
+		f.put(typed("a", "LoadBalancer", "10.43.0.3"))
+		e = next()
+		assert.Assert(t, e.Change == ServiceSet && e.Service.Type == "LoadBalancer", "%v", e)
 	}
 }
 

@@ -70,6 +70,8 @@ type Forwarder struct {
 
 	publishKick chan struct{}
 
+	asking question
+
 	mu          sync.Mutex // guards what follows
 	services    map[Key]*serviceState
 	pods        map[Key]*podState
@@ -176,6 +178,10 @@ func New(o Options) (*Forwarder, error) {
 		changed:     true,
 		warned:      map[Warning]struct{}{},
 	}
+	f.asking.known = make(chan struct{})
+	if f.synced.services {
+		close(f.asking.known)
+	}
 	f.expandStatic()
 	return f, nil
 }
@@ -220,10 +226,8 @@ func (f *Forwarder) runSources(ctx context.Context, wg *sync.WaitGroup) {
 	if s := f.o.Pods; s != nil {
 		wg.Go(func() { f.keep(ctx, "pods", func(ctx context.Context) error { return s.Run(ctx, podSink{f}) }) })
 	}
-	if s := f.o.Endpoints; s != nil {
-		wg.Go(func() {
-			f.keep(ctx, "endpoints", func(ctx context.Context) error { return s.Run(ctx, endpointSink{f}) })
-		})
+	if f.o.Endpoints != nil {
+		wg.Go(func() { f.keep(ctx, "endpoints", f.runEndpoints) })
 	}
 	if f.o.Publisher != nil {
 		wg.Go(func() { f.runPublisher(ctx) })

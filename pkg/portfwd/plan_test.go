@@ -15,7 +15,7 @@ func TestPatchAgreesWithWanted(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		cfg := everything()
 		cfg.Static = []Static{{Name: "s", Protocol: "tcp", HostPort: 30003, ChildPort: 1}}
-		f, err := New(Options{Manager: newFakeManager(), Endpoints: hand[EndpointSink](), Config: cfg})
+		f, err := New(Options{Manager: newFakeManager(), Endpoints: handEndpoints(), Config: cfg})
 		assert.NilError(t, err)
 		in := Input{Endpoints: map[Key]Endpoints{}}
 		services, pods := map[string]Service{}, map[string]Pod{}
@@ -29,7 +29,7 @@ func TestPatchAgreesWithWanted(t *testing.T) {
 			case 1:
 				e := Endpoints{Ready4: rnd.IntN(2) == 0}
 				in.Endpoints[Key{"ns", name}] = e
-				endpointSink{f}.Set(Key{"ns", name}, e)
+				endpointSink{f, func() {}}.Set(Key{"ns", name}, e)
 			case 2:
 				p := Pod{Namespace: "ns", Name: name, IPs: []string{"10.42.0.5"}, Ports: []PodPort{{HostPort: 30000 + rnd.IntN(30), ContainerPort: 80}}}
 				pods[name] = p

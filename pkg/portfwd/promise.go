@@ -85,7 +85,9 @@ type PodSink interface {
 
 // EndpointSource tells which Services have ready endpoints, by the rules of Source.
 type EndpointSource interface {
-	Run(ctx context.Context, sink EndpointSink) error
+	// Run tells of these services, which are never none and sorted, or of all if services is nil. What it tells of others
+	// is not looked at. When others matter its ctx ends, after the first Replace, and Run is called anew.
+	Run(ctx context.Context, services []Key, sink EndpointSink) error
 }
 
 // EndpointSink takes what an EndpointSource tells. A Service that it was not told of has no endpoint.

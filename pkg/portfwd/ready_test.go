@@ -27,9 +27,75 @@ func (h handed[T]) Run(ctx context.Context, sink T) error {
 	return ctx.Err()
 }
 
+// handedEndpoints is the same for endpoints. It notes for whom it is run; when it is run anew it gives its sink away only if
+// somebody took the last.
+type handedEndpoints struct {
+	handed[EndpointSink]
+	asked chan []Key
+}
+
+func handEndpoints() handedEndpoints {
+	return handedEndpoints{hand[EndpointSink](), make(chan []Key, 16)}
+}
+
+func (h handedEndpoints) Run(ctx context.Context, services []Key, sink EndpointSink) error {
+	select {
+	case h.sink <- sink:
+	default:
+	}
+	h.asked <- services
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestEndpointsAreAskedForWhereTheyMatter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, src, ends := newFakeManager(), newFakeSource(), handEndpoints()
+		f := start(t, Options{Manager: m, Source: src, Endpoints: ends, Config: nodePorts})
+		rest := func() { time.Sleep(time.Minute); synctest.Wait() }
+		inner := nodePort("inner", 0)
+		inner.Type = "ClusterIP"
+		src.set(inner)
+		rest()
+		assert.Equal(t, len(ends.asked), 0, "nobody listens on the host")
+		src.set(nodePort("a", 30001))
+		rest()
+		first := <-ends.sink
+		assert.DeepEqual(t, <-ends.asked, []Key{{"ns", "a"}})
+		src.set(inner)
+		src.set(nodePort("b", 30002))
+		rest()
+		assert.Equal(t, len(ends.asked), 0, "the first list is to come before the next is asked for")
+		first.Replace(map[Key]Endpoints{{"ns", "a"}: {Ready4: true}})
+		rest()
+		assert.DeepEqual(t, <-ends.asked, []Key{{"ns", "a"}, {"ns", "b"}})
+		assert.DeepEqual(t, m.has(), []string{spec1}) // what was open stays so
+		(<-ends.sink).Replace(map[Key]Endpoints{{"ns", "a"}: {Ready4: true}, {"ns", "b"}: {Ready4: true}})
+		rest()
+		assert.DeepEqual(t, m.has(), []string{spec1, spec2})
+		src.remove("a")
+		rest()
+		assert.Equal(t, len(ends.asked), 0, "with one less there is nothing to ask")
+		for i := range maxAsked {
+			src.set(nodePort(fmt.Sprintf("s%03d", i), 31000+i))
+		}
+		rest()
+		for some := <-ends.asked; some != nil; some = <-ends.asked { // until they are too many to name
+			assert.Assert(t, len(some) <= maxAsked)
+			(<-ends.sink).Replace(nil)
+			rest()
+		}
+		(<-ends.sink).Replace(nil)
+		src.set(nodePort("last", 32000))
+		rest()
+		assert.Equal(t, len(ends.asked), 0)
+		assert.NilError(t, f.stop())
+	})
+}
+
 func TestAServiceWithoutEndpointsIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, src, ends := newFakeManager(), newFakeSource(nodePort("a", 30001)), hand[EndpointSink]()
+		m, src, ends := newFakeManager(), newFakeSource(nodePort("a", 30001)), handEndpoints()
 		var events []Event
 		f := start(t, Options{Manager: m, Source: src, Endpoints: ends, Config: nodePorts, OnEvent: func(e Event) { events = append(events, e) }})
 		sink := <-ends.sink
@@ -74,7 +140,7 @@ func TestRestartWaitsForAllSources(t *testing.T) {
 		assert.NilError(t, f.stop())
 		assert.Equal(t, len(m.has()), 3)
 
-		ends, pods := hand[EndpointSink](), hand[PodSink]()
+		ends, pods := handEndpoints(), hand[PodSink]()
 		o.Endpoints, o.Pods, o.Config.Static = ends, pods, nil
 		start(t, o)
 		endSink, podSink := <-ends.sink, <-pods.sink

@@ -41,6 +41,9 @@ type sink struct{ f *Forwarder }
 
 func (s sink) Replace(all []Service) {
 	s.f.change(func() {
+		if !s.f.synced.services {
+			close(s.f.asking.known)
+		}
 		gone := s.f.services
 		s.f.services, s.f.synced.services, s.f.remerge = make(map[Key]*serviceState, len(all)), true, true
 		for _, svc := range all {
@@ -88,7 +91,10 @@ func (s podSink) Delete(namespace, name string) {
 
 // endpointSink takes what there is behind Services. Those that nobody told of yet are noted all the same: which watch is
 // the quicker is chance.
-type endpointSink struct{ f *Forwarder }
+type endpointSink struct {
+	f      *Forwarder
+	listed func() // after the first Replace
+}
 
 func (s endpointSink) Replace(all map[Key]Endpoints) {
 	s.f.change(func() {
@@ -100,6 +106,7 @@ func (s endpointSink) Replace(all map[Key]Endpoints) {
 			s.f.putService(svc.Service)
 		}
 	})
+	s.listed()
 }
 
 func (s endpointSink) Set(key Key, e Endpoints) {
@@ -128,6 +135,7 @@ func (f *Forwarder) putService(svc Service) {
 		before = old.expansion
 	}
 	f.services[key] = &serviceState{svc, now}
+	f.asking.want(key, now)
 	f.deltas = append(f.deltas, delta{before, now})
 	f.publish(key)
 }

@@ -27,7 +27,13 @@ type joined struct {
 // newJoined makes the hosts and starts nothing. The extra flags are kube-controller-manager's.
 func newJoined(t *testing.T, name string, count int, extra string) *joined {
 	t.Helper()
-	c := &joined{t: t, hosts: newHosts(t, count)}
+	return newJoinedOn(t, name, newHosts(t, count), extra)
+}
+
+// newJoinedOn is newJoined on hosts that are there.
+func newJoinedOn(t *testing.T, name string, hosts []*testHost, extra string) *joined {
+	t.Helper()
+	c := &joined{t: t, hosts: hosts}
 	for i, h := range c.hosts {
 		n := h.node("e2e-"+name+"-"+letter(i), "--set", "nodeName="+objectName(i))
 		c.nodes = append(c.nodes, n)

@@ -82,16 +82,22 @@ type testHost struct {
 	before  []string // accountProcesses when the host was made
 }
 
-// newHosts makes hosts that a bridge in a network namespace of its own joins.
+// newHosts makes hosts that a bridge in a network namespace of its own joins. Each has an account of its own.
 func newHosts(t *testing.T, count int) []*testHost {
 	t.Helper()
-	testutil.Require(t, built, testutil.Root, accounts(count), testutil.Program("ip"), testutil.Program("nsenter"))
+	return newHostsOf(t, count, count)
+}
+
+// newHostsOf is newHosts for hosts that share so many accounts.
+func newHostsOf(t *testing.T, count, shared int) []*testHost {
+	t.Helper()
+	testutil.Require(t, built, testutil.Root, accounts(shared), testutil.Program("ip"), testutil.Program("nsenter"))
 	bridge := &testHost{t: t, ip: bridgeIP}
 	bridge.pid = hold(t, "ip link set lo up && ip link add br0 type bridge && ip address add "+bridgeIP+"/24 dev br0 && ip link set br0 up", "--net")
 	hosts := make([]*testHost, count)
 	for i := range hosts {
 		number := strconv.Itoa(i + 1)
-		h := &testHost{t: t, ip: hostIP(hostNet + number), account: accountNames()[i]}
+		h := &testHost{t: t, ip: hostIP(hostNet + number), account: accountNames()[i%shared]}
 		h.pid = hold(t, "ip link set lo up", "--net")
 		bridge.do("ip", "link", "add", "host"+number, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(h.pid))
 		bridge.do("ip", "link", "set", "host"+number, "master", "br0", "up")

@@ -48,7 +48,7 @@ func forwarder(kubeconfig, apiSock string) error {
 type services struct{ c *kubeapi.Client }
 
 func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
-	return s.c.WatchServices(ctx, func(e kubeapi.ServiceEvent) {
+	return s.c.WatchServices(ctx, false, func(e kubeapi.ServiceEvent) {
 		switch e.Change {
 		case kubeapi.ServicesListed:
 			all := make([]portfwd.Service, len(e.Services))
@@ -74,8 +74,12 @@ func convert(s kubeapi.Service) portfwd.Service {
 
 type endpoints struct{ c *kubeapi.Client }
 
-func (s endpoints) Run(ctx context.Context, sink portfwd.EndpointSink) error {
-	return s.c.WatchEndpoints(ctx, "bench", func(e kubeapi.EndpointsEvent) {
+func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
+	var names []kubeapi.ServiceName // nil for all
+	for _, key := range services {
+		names = append(names, kubeapi.ServiceName(key))
+	}
+	return s.c.WatchEndpoints(ctx, "bench", names, func(e kubeapi.EndpointsEvent) {
 		if !e.Listed {
 			sink.Set(portfwd.Key(e.Service), portfwd.Endpoints(e.Endpoints))
 			return
