@@ -116,6 +116,9 @@ func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand b
 	if err := a.notBeside(ctx, n); err != nil {
 		return err
 	}
+	if err := a.hasJoined(n); err != nil {
+		return err
+	}
 	if _, err := n.Check(ctx); err != nil {
 		return err
 	}
@@ -138,11 +141,25 @@ func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand b
 
 // onDemandAddress is where systemd has to listen for the API server.
 func onDemandAddress(c *config.NodeConfig) (string, error) {
+	if c.Joins() {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
+			errors.New("start on demand: a worker has no API server's port at which somebody knocks")), "rootlessnode install    # without --on-demand")
+	}
 	if d := c.Ports.Driver; d != config.PortsBuiltin && d != config.DriverAuto {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
 			fmt.Errorf("start on demand: the port driver %s cannot take over a socket of systemd's", d)), "ports.driver: "+config.PortsBuiltin)
 	}
 	return net.JoinHostPort(c.API.BindAddress, strconv.Itoa(c.API.Port)), nil
+}
+
+// hasJoined refuses a worker that needs a token for its first start: a unit has none.
+func (a *app) hasJoined(n handle) error {
+	server := n.Config().Join.Server
+	if _, err := os.Stat(n.Data().JoinRecord()); server == "" || !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("node %q has not joined %s yet, and a service has no token to do so", a.name, server)),
+		a.command("up --join "+server+" --token-file FILE --ca-cert-hash sha256:...")+"\n"+a.command("down")+"\n"+a.command("install"))
 }
 
 // notBeside refuses a node that runs already, unless it is the unit's own.

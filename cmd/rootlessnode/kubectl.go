@@ -46,7 +46,9 @@ func newKubeconfig(a *app) *cobra.Command {
 		Use:   "kubeconfig",
 		Short: "Print the administrator's kubeconfig",
 		Long: `Print the administrator's kubeconfig for use from this host, or with --path where
-it is: export KUBECONFIG="$(rootlessnode kubeconfig --path)"`,
+it is: export KUBECONFIG="$(rootlessnode kubeconfig --path)"
+
+A worker of another cluster has none: this is the node's own, which may read little.`,
 		Args: arguments(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			n, err := a.attached()

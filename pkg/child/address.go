@@ -139,7 +139,8 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 			return nil
 		case e := <-w.Events:
 			renewed = e.Name == kubelet.ClientCert && e.Has(fsnotify.Create)
-		case <-w.Errors: // events were lost: look
+		case err := <-w.Errors:
+			n.log.WithError(err).Debug("changes of the node's address or certificate may have been missed: both are read")
 			renewed = true
 		}
 	}

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	tokenapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
@@ -149,7 +148,7 @@ func (j *judge) judge(csr kubeapi.CSR, nodes []corev1.Node) (string, error) {
 
 // byToken tells whether a holder of a bootstrap token of ours asks.
 func byToken(csr kubeapi.CSR) bool {
-	return strings.HasPrefix(csr.Username, tokenapi.BootstrapUserPrefix) && slices.Contains(csr.Groups, kubeapi.BootstrapGroup)
+	return strings.HasPrefix(csr.Username, kubeapi.BootstrapUserPrefix) && slices.Contains(csr.Groups, kubeapi.BootstrapGroup)
 }
 
 // judgeClient: whoever has a bootstrap token may become a node whose name is free, or whose node has gone silent. Of a node

@@ -21,6 +21,9 @@ import (
 // pkg/component/resources.
 const BootstrapGroup = "system:bootstrappers:rootlessnode"
 
+// BootstrapUserPrefix begins the name of whoever comes with any bootstrap token; the token's ID follows.
+const BootstrapUserPrefix = api.BootstrapUserPrefix
+
 const tokenSecretsPath = "/api/v1/namespaces/" + metav1.NamespaceSystem + "/secrets"
 
 // BootstrapToken is a bootstrap token without its secret.

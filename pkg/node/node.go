@@ -160,7 +160,8 @@ func (n *Node) Runtime() layout.Runtime { return n.rt }
 // Data names the files that survive a stop.
 func (n *Node) Data() layout.Data { return n.data }
 
-// Kubeconfig is the path of the administrator's kubeconfig for the host, mode 0600. It exists once the node was started.
+// Kubeconfig is the path of the kubeconfig for the host, mode 0600: the administrator's, on a worker the node's own. It exists
+// once the node was started.
 func (n *Node) Kubeconfig() string { return n.data.AdminKubeconfig() }
 
 // ComponentPath is the path of a program of the components, for example kubectl.
