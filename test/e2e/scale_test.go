@@ -29,7 +29,7 @@ const (
 	scaleAccounts = 3
 	// scaleRest is how long a cluster that was changed is left alone, scaleSpan what rates are taken over. They are the
 	// measurement, and no wait for something.
-	scaleRest = 20 * time.Second
+	scaleRest = 10 * time.Second
 	scaleSpan = time.Minute
 	// With so many Node objects that nobody runs there are a hundred.
 	paperNodes    = 90
@@ -46,11 +46,6 @@ func TestScale(t *testing.T) {
 	last := scaleSizes[len(scaleSizes)-1]
 	c := newJoinedOn(t, "scale", newHostsOf(t, last, scaleAccounts), "")
 	var tab scaleTable
-	t.Cleanup(func() {
-		text := tab.markdown()
-		t.Logf("\n%s", text)
-		assert.Check(t, os.WriteFile(os.Getenv(envScale), []byte(text), 0o600))
-	})
 	c.control().up()
 	v := c.invite()
 	running := 1

@@ -20,7 +20,6 @@ import (
 
 	"gotest.tools/v3/assert"
 
-	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -65,6 +64,7 @@ func (c *joined) measure(tab *scaleTable, running int) {
 	for _, i := range shown {
 		c.holds(tab, i, scaleWho[i])
 	}
+	assert.NilError(c.t, os.WriteFile(os.Getenv(envScale), []byte(tab.markdown()), 0o600)) // so far
 }
 
 var scaleWho = []string{"first node", "worker"}
@@ -190,20 +190,12 @@ func (u usage) since(before usage, minutes float64, tab *scaleTable, who string)
 	tab.set(who+": kB a minute from and to other hosts", "%.0f, %.0f", (u.in-before.in)/minutes/1e3, (u.outs-before.outs)/minutes/1e3)
 }
 
-// cgroup is where the node's cgroup is.
-func (c *joined) cgroup(i int) string {
-	c.t.Helper()
-	mount, err := testutil.Cgroup2Mount()
-	assert.NilError(c.t, err)
-	return filepath.Join(mount, c.nodes[i].status().Cgroup.Path)
-}
-
 const podsPart = "pods"
 
 // parts are the directories of the node's cgroup, by component; what is not of a component is of pods.
 func (c *joined) parts(i int) map[string]string {
 	c.t.Helper()
-	root, found := c.cgroup(i), map[string]string{}
+	root, found := c.nodes[i].status().Cgroup.Path, map[string]string{}
 	assert.NilError(c.t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !d.IsDir() {
 			return nil // pods come and go
@@ -225,7 +217,7 @@ func (c *joined) usage(i int) usage {
 		assert.NilError(c.t, err)
 		return number(string(b), "usage_usec") / 1e6
 	}
-	root := c.cgroup(i)
+	root := c.nodes[i].status().Cgroup.Path
 	components, err := filepath.Glob(filepath.Join(root, "system", "*", "cpu.stat"))
 	assert.NilError(c.t, err)
 	for _, file := range components {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -62,6 +63,7 @@ type configuration struct {
 	LocalStorageCapacityIsolation bool              `json:"localStorageCapacityIsolation"`
 
 	NodeStatusUpdateFrequency       string          `json:"nodeStatusUpdateFrequency"`
+	NodeStatusReportFrequency       string          `json:"nodeStatusReportFrequency"`
 	ShutdownGracePeriod             string          `json:"shutdownGracePeriod"`
 	ShutdownGracePeriodCriticalPods string          `json:"shutdownGracePeriodCriticalPods"`
 	UserNamespaces                  *userNamespaces `json:"userNamespaces,omitempty"`
@@ -147,12 +149,18 @@ func qosCgroups(e component.Env) bool {
 	return !slices.Contains(e.Unenforced, "cpu") && !slices.Contains(e.Unenforced, "memory")
 }
 
+// statusReport is how often the kubelet writes a status that has not changed: Kubernetes' own default, which holds only where
+// the update frequency is not set (SetDefaults_KubeletConfiguration in pkg/kubelet/apis/config/v1beta1). Each such write goes
+// to everybody who watches Nodes, several on every node.
+const statusReport = 5 * time.Minute
+
 func (c *configuration) user(e component.Env) {
 	k := e.Config.Kubelet
 	c.MaxPods = k.MaxPods
 	c.EvictionHard = k.EvictionHard
 	c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent = k.ImageGCHighThresholdPercent, k.ImageGCLowThresholdPercent
 	c.NodeStatusUpdateFrequency = k.NodeStatusUpdateFrequency.D().String()
+	c.NodeStatusReportFrequency = max(k.NodeStatusUpdateFrequency.D(), statusReport).String()
 	c.FeatureGates = map[string]bool{gateUserNamespace: true}
 	c.resources(e)
 	if !qosCgroups(e) {
