@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
@@ -81,18 +84,21 @@ func processes(name string) []string {
 	return found
 }
 
-// uidOf returns the real uid of a process as the host sees it.
-func uidOf(t *testing.T, pid string) int {
+// uidOf returns the real uid of a process as the host sees it, unless it has ended.
+func uidOf(t *testing.T, pid string) (uid int, alive bool) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/" + pid + "/status")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, false
+	}
 	assert.NilError(t, err)
 	for line := range strings.Lines(string(b)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "Uid:" {
 			uid, err := strconv.Atoi(f[1])
 			assert.NilError(t, err)
-			return uid
+			return uid, true
 		}
 	}
 	t.Fatalf("process %s has no uid", pid)
-	return 0
+	return 0, false
 }
