@@ -42,13 +42,14 @@ func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage
 		p.failed--
 		return
 	}
-	if n.Config().CRI.Runtime != config.RuntimeContainerd {
-		p.learnCRI(ctx, n, unknown)
-		return
-	}
 	// One program for all of them; each starts in some 20 ms.
 	const script = `for id do ctr --namespace k8s.io containers info "$id" 2>/dev/null; done; true`
-	text, code, err := output(ctx, n, append([]string{"sh", "-c", script, "sh"}, unknown...), nil)
+	argv, parse := append([]string{"sh", "-c", script, "sh"}, unknown...), parseContainers
+	if n.Config().CRI.Runtime != config.RuntimeContainerd {
+		// crictl, which the host provides, tells of all containers and sandboxes at once.
+		argv, parse = []string{"sh", "-c", "crictl ps -a -o json && crictl pods -o json"}, parseCRI
+	}
+	text, code, err := output(ctx, n, argv, nil)
 	if err != nil || code != 0 {
 		p.failed = patience
 		return
@@ -56,22 +57,7 @@ func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage
 	for _, id := range unknown {
 		p.known[id] = podName{}
 	}
-	for id, name := range parseContainers(text) {
-		p.known[id] = name
-	}
-}
-
-// learnCRI asks by crictl, which the host provides, for all containers and sandboxes at once.
-func (p *podNames) learnCRI(ctx context.Context, n handle, unknown []string) {
-	text, code, err := output(ctx, n, []string{"sh", "-c", "crictl ps -a -o json && crictl pods -o json"}, nil)
-	if err != nil || code != 0 {
-		p.failed = patience
-		return
-	}
-	for _, id := range unknown {
-		p.known[id] = podName{}
-	}
-	for id, name := range parseCRI(text) {
+	for id, name := range parse(text) {
 		p.known[id] = name
 	}
 }
