@@ -93,6 +93,10 @@ func (c *NodeConfig) validateJoin(fs *faults) {
 }
 
 func (c *NodeConfig) validateNodeIP(fs *faults) {
+	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.Serves() && !ip.Unmap().Is4() {
+		fs.add("api.bindAddress", "api.bindAddress: 0.0.0.0    # or one address of IPv4",
+			"%s: other nodes, and all pods, look for the API server at an IPv4 address", c.API.BindAddress)
+	}
 	if c.NodeIP != "" {
 		switch ip, err := netip.ParseAddr(c.NodeIP); {
 		case err != nil || !ip.Unmap().Is4() || ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast():

@@ -60,6 +60,7 @@ func TestValidateJoin(t *testing.T) {
 		{map[string]string{"controlPlane.embedded": "false"}, []string{"controlPlane.embedded: "}},
 		{map[string]string{"join.server": "https://a", "flannel.backend": "host-gw", "ports.driver": "none", "network.driver": "none", "network.ipv6": "true"},
 			[]string{"flannel.backend: host-gw", "ports.driver: none", "network.driver: none", "network.ipv6: is not there"}},
+		{map[string]string{"api.bindAddress": "2001:db8::1"}, []string{"api.bindAddress: 2001:db8::1: other nodes"}},
 		{map[string]string{"nodeIP": "10.0.2.100"}, []string{"nodeIP: 10.0.2.100 lies in network.cidr"}},
 		{map[string]string{"nodeIP": "127.0.0.1"}, []string{"nodeIP: "}},
 		{map[string]string{"nodeIP": "::1"}, []string{"nodeIP: "}},
