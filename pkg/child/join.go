@@ -35,8 +35,8 @@ import (
 )
 
 // join gets a worker's credentials: the certificate that makes it this node, asked for with the bootstrap kubeconfig where
-// there is one, and by that the tokens of kube-proxy and flannel, where it is the node's. A cluster that does not answer is asked again; what it
-// refuses is an error.
+// there is one, and by that the tokens of kube-proxy and flannel, where it is the node's. A cluster that does not answer is
+// asked again; what it refuses is an error.
 func (n *nodeRole) join(ctx context.Context) error {
 	if err := n.nodeCertificate(ctx); err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, err)
@@ -197,15 +197,12 @@ func (n *nodeRole) remember(node *corev1.Node) error {
 	if !n.cfg.Joins() {
 		return nil
 	}
-	var r clusterjoin.Record
-	if err := layout.ReadJSON(layout.InsideJoinRecord, &r); err != nil {
-		return fmt.Errorf("read what is known of the cluster: %w", err)
-	}
-	if r.NodeUID == string(node.UID) {
-		return nil
+	r, err := clusterjoin.Load(n.data)
+	if err != nil || r == nil || r.NodeUID == string(node.UID) {
+		return err
 	}
 	r.NodeUID = string(node.UID)
-	return layout.WriteJSON(layout.InsideJoinRecord, r)
+	return r.Save(n.data)
 }
 
 // joinManifests are what nodes that join need of a cluster of ours.

@@ -107,7 +107,7 @@ func Load(data layout.Data) (*Record, error) {
 	return &r, nil
 }
 
-// Save writes the record, atomically, for Load. The node role may do so inside, with layout.InsideJoinRecord's place.
+// Save writes the record, atomically, for Load. Runs in: either; the data dir has its name inside too.
 func (r *Record) Save(data layout.Data) error { return layout.WriteJSON(data.JoinRecord(), r) }
 
 // Apply makes cfg that of a worker of the recorded cluster: the server, and where the cluster says what its nodes agree on,

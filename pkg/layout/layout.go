@@ -199,7 +199,6 @@ const (
 	InsideKubelet        = "/var/lib/kubelet"
 	InsideKubeletPKI     = "/var/lib/kubelet/pki"
 	InsideBootstrap      = "/etc/kubernetes/bootstrap.kubeconfig"
-	InsideJoinRecord     = "/etc/kubernetes/join.json"
 	InsideCNIState       = "/var/lib/cni"
 	InsideCNIConf        = "/etc/cni/net.d"
 	InsidePodLogs        = "/var/log/pods"
