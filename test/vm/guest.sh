@@ -165,7 +165,7 @@ without_systemd() {
 # e2e USER TEST: end-to-end tests with real components, as on the host.
 e2e() {
 	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,e2e-build \
-		$tree/bin/e2e.test -test.v -test.run='$1'"
+		$tree/bin/e2e.test -test.v -test.parallel=1 -test.run='$1'"
 }
 
 # installed: a service that is Ready when install returns, in a cgroup of its own, with a log in the journal.
@@ -278,11 +278,11 @@ stopped() {
 uninstalled() { as dev "$node uninstall" && [ ! -e ~dev/.config/systemd/user/rootlessnode@.service ]; }
 
 top -b -d 15 -w 160 >"$share/top.log" &
-# a_rootful_node: containerd and a kubelet without an API server under systemd, as a distribution ships them, and three pods
-# over one directory, by how they mount it.
+# a_rootful_node [FLAG]...: containerd and a kubelet under systemd, as a distribution ships them; the kubelet without an API server
+# unless a flag says where one is.
 a_rootful_node() {
-	local lib=$tree/libexec/rootlessnode mode
-	mkdir -p /etc/rootful/pods /var/lib/prop
+	local lib=$tree/libexec/rootlessnode
+	mkdir -p /etc/rootful/pods
 	cat >/etc/rootful/containerd.toml <<-TOML
 		version = 3
 		[plugins.'io.containerd.cri.v1.images']
@@ -314,10 +314,17 @@ a_rootful_node() {
 		After=containerd.service
 
 		[Service]
-		Environment=ARGS=--config=/etc/rootful/kubelet.yaml
+		Environment="ARGS=--config=/etc/rootful/kubelet.yaml $*"
 		ExecStart=$lib/kubelet \$ARGS
 		KillMode=process
 	UNIT
+	systemctl daemon-reload
+}
+
+# three_pods: static pods over one directory, by how they mount it.
+three_pods() {
+	local mode
+	mkdir -p /var/lib/prop
 	for mode in None HostToContainer Bidirectional; do
 		cat >"/etc/rootful/pods/$mode.yaml" <<-YAML
 			apiVersion: v1
@@ -335,7 +342,12 @@ a_rootful_node() {
 			  volumes: [{name: prop, hostPath: {path: /var/lib/prop}}]
 		YAML
 	done
-	systemctl daemon-reload
+}
+
+# import_images: the rootful containerd has no registry to pull from.
+import_images() {
+	"$tree/libexec/rootlessnode/ctr" -n k8s.io images import "$tree/busybox.tar" &&
+		find "$tree/share/rootlessnode/images" -name '*pause*' -exec "$tree/libexec/rootlessnode/ctr" -n k8s.io images import {} \;
 }
 
 # nap MODE: how long the pod of a mode sleeps, by which its process is known; pod_of MODE is its pid.
@@ -352,8 +364,7 @@ matrix() {
 	local visible=$1 who pid want ok=0 seen
 	mkdir -p /var/lib/prop/by-pod /var/lib/prop/by-host
 	systemctl start containerd kubelet || return 1
-	"$tree/libexec/rootlessnode/ctr" -n k8s.io images import "$tree/busybox.tar" || return 1
-	find "$tree/share/rootlessnode/images" -name '*pause*' -exec "$tree/libexec/rootlessnode/ctr" -n k8s.io images import {} \;
+	import_images || return 1
 	for who in None HostToContainer Bidirectional; do
 		within 300 "the pod $who" pod_of "$who" && continue
 		journalctl --no-pager -n 60 -u kubelet -u containerd
@@ -376,8 +387,8 @@ matrix() {
 	return $ok
 }
 
-# undo_matrix ends the pods and daemons, and takes the namespace away.
-undo_matrix() {
+# no_rootful_node ends the pods and daemons, and takes the namespace away.
+no_rootful_node() {
 	systemctl stop kubelet
 	pkill -f 'sleep 3600.' || true
 	systemctl stop containerd
@@ -391,7 +402,7 @@ undo_matrix() {
 # rootful: kubelet and runtime of a rootful node are put into a hidden mount namespace by drop-ins.
 rootful() {
 	local before stray code
-	a_rootful_node
+	a_rootful_node && three_pods
 	"$node" mountns drop-in containerd kubelet || return 1
 	systemctl cat kubelet
 	matrix no || return 1
@@ -408,11 +419,30 @@ rootful() {
 	cat /tmp/status
 	systemctl stop stray
 	[ "$code" != 0 ] && grep -qw "$stray" /tmp/status || return 1
-	undo_matrix || return 1
+	no_rootful_node || return 1
 	echo "with --visible:"
 	"$node" mountns drop-in --visible containerd kubelet || return 1
 	matrix yes || return 1
-	undo_matrix
+	no_rootful_node && rm -r /etc/rootful
+}
+
+# verified: `mounts verify` of a rootful node in the cluster of dev's service, hidden and with --visible.
+verified() {
+	local kubeconfig=/etc/rootful/kubeconfig
+	a_rootful_node "--kubeconfig=$kubeconfig --hostname-override=rootful"
+	as dev "$node kubeconfig" | install -m 0600 /dev/stdin "$kubeconfig"
+	verified_as "1 yes, 2 yes, 3 no" && verified_as "1 yes, 2 yes, 3 yes" --visible || return 1
+	as dev "$node kubectl delete node rootful"
+	rm -r /etc/rootful
+}
+
+# verified_as ANSWER [FLAG]: of the namespace that FLAG of drop-in makes.
+verified_as() {
+	"$node" mountns drop-in "${@:2}" containerd kubelet && systemctl start containerd kubelet && import_images || return 1
+	within 300 "the rootful Node" as dev "$node kubectl get node rootful" || { journalctl --no-pager -n 60 -u kubelet; return 1; }
+	"$node" mounts verify --kubeconfig /etc/rootful/kubeconfig --node rootful --image registry.k8s.io/pause:3.10.2 --timeout "$patience" |
+		tee /tmp/verified
+	[ "${PIPESTATUS[0]}" = 0 ] && grep -q "$1" /tmp/verified && no_rootful_node
 }
 
 echo "booted in $(cut -d. -f1 /proc/uptime) s, clock $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)" >/dev/ttyS1
@@ -430,9 +460,10 @@ else
 	verdict scope_by_su scope_of by_su
 	verdict scope_by_cron scope_of by_cron
 	verdict rootful rootful
-	verdict limits e2e 'TestLimits$'
+	verdict limits e2e 'Test(Limits|OwnCPUs)$'
 	verdict installed installed
 	verdict killed killed
+	verdict verified verified
 	verdict mounts_cost mounts_cost
 	verdict on_demand on_demand
 	if grep -q ' installed ' "$share/verdicts"; then
