@@ -7,6 +7,12 @@ import (
 	"strings"
 )
 
+// Files of ours that the host reads at boot.
+const (
+	ModulesFile = "/etc/modules-load.d/rootlessnode.conf"
+	SysctlFile  = "/etc/sysctl.d/99-rootlessnode.conf"
+)
+
 // What the kernel should allow. The inotify numbers are those which kind and others advise; all processes of a uid share
 // them.
 const (

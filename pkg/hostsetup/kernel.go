@@ -11,12 +11,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// Files of ours that the host reads at boot.
-const (
-	ModulesFile = "/etc/modules-load.d/rootlessnode.conf"
-	SysctlFile  = "/etc/sysctl.d/99-rootlessnode.conf"
-)
-
 // moduleStep loads the modules that this kernel has as files, now and at each boot. A host without modprobe, or without
 // modules, has them built in or not at all; checks by use tell.
 func moduleStep(p *Plan) (Step, error) {
@@ -27,7 +21,7 @@ func moduleStep(p *Plan) (Step, error) {
 	s := Step{
 		Name: step, Title: "load kernel modules", Why: "a user namespace cannot load them",
 		Needed: func() (bool, error) {
-			return len(wanted) > 0 && (!e.fileIs(ModulesFile, text) || len(e.unloaded(wanted)) > 0), nil
+			return len(wanted) > 0 && (!e.fileIs(hostinfo.ModulesFile, text) || len(e.unloaded(wanted)) > 0), nil
 		},
 		Do: func(ctx context.Context) error {
 			for _, m := range e.unloaded(wanted) {
@@ -35,17 +29,17 @@ func moduleStep(p *Plan) (Step, error) {
 					return fmt.Errorf("modprobe %s: %w", m, err)
 				}
 			}
-			if err := e.putFile(ModulesFile, text); err != nil {
+			if err := e.putFile(hostinfo.ModulesFile, text); err != nil {
 				return err
 			}
-			p.record.add(step, entry{Files: map[string]string{ModulesFile: text}})
+			p.record.add(step, entry{Files: map[string]string{hostinfo.ModulesFile: text}})
 			return nil
 		},
 		// Loaded modules stay: others may use them by now, and they go with the next boot.
 		Undo: func(context.Context) error { _, err := p.removeFiles(step); return err },
 	}
 	if len(wanted) > 0 {
-		s.Commands = append([]string{"modprobe -a " + strings.Join(wanted, " ")}, putCommands(ModulesFile, text)...)
+		s.Commands = append([]string{"modprobe -a " + strings.Join(wanted, " ")}, putCommands(hostinfo.ModulesFile, text)...)
 	}
 	return s, nil
 }
@@ -119,7 +113,7 @@ func (e *env) unsatisfied() (set []sysctl, have map[string]string, err error) {
 // sysctlText is our file with further settings in it.
 func (e *env) sysctlText(add []sysctl) string {
 	values := map[string]string{}
-	b, _ := os.ReadFile(e.path(SysctlFile))
+	b, _ := os.ReadFile(e.path(hostinfo.SysctlFile))
 	for line := range strings.Lines(string(b)) {
 		if key, value, ok := strings.Cut(line, "="); ok && !strings.HasPrefix(line, "#") {
 			values[strings.TrimSpace(key)] = strings.TrimSpace(value)
@@ -161,23 +155,23 @@ func sysctlStep(p *Plan) (Step, error) {
 				}
 				after[s.key] = value
 			}
-			if err := e.putFile(SysctlFile, text); err != nil {
+			if err := e.putFile(hostinfo.SysctlFile, text); err != nil {
 				return err
 			}
-			p.record.add(step, entry{Files: map[string]string{SysctlFile: text}, Before: before, After: after})
+			p.record.add(step, entry{Files: map[string]string{hostinfo.SysctlFile: text}, Before: before, After: after})
 			return nil
 		},
 		Undo: func(context.Context) error { return p.undoSysctls(step) },
 	}
 	if len(set) > 0 {
-		s.Commands = append(putCommands(SysctlFile, e.sysctlText(set)), "sysctl -q -p "+SysctlFile)
+		s.Commands = append(putCommands(hostinfo.SysctlFile, e.sysctlText(set)), "sysctl -q -p "+hostinfo.SysctlFile)
 	}
 	return s, nil
 }
 
 func (p *Plan) undoSysctls(step string) error {
 	e, did := p.env, p.record.Steps[step]
-	shared := p.record.usedByOthers(step, SysctlFile)
+	shared := p.record.usedByOthers(step, hostinfo.SysctlFile)
 	_, err := p.removeFiles(step)
 	faults := []error{err}
 	for key, after := range did.After {

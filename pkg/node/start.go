@@ -73,13 +73,17 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	}
 	n.held = takeHeld(n.log)
 	defer n.held.close()
+	manager := takeNotifier(n.log)
+	if manager != nil {
+		n.awaitNetwork(ctx)
+	}
 	if err := n.preflight(ctx); err != nil {
 		return err
 	}
 	if err := n.joinCluster(ctx); err != nil {
 		return err
 	}
-	if manager := takeNotifier(n.log); manager != nil {
+	if manager != nil {
 		following, stop := context.WithCancel(ctx)
 		var told sync.WaitGroup
 		told.Go(func() { manager.follow(following, n) })

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/httputil"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // Reasons of Events and Warnings.
@@ -136,9 +138,9 @@ func deniedHint(b Bind, cfg Config, text string) string {
 		return fmt.Sprintf("the host forbids binding port %d; see: sysctl net.ipv4.ip_unprivileged_port_start", b.Port)
 	}
 	return fmt.Sprintf("ports below %d are privileged on the host (net.ipv4.ip_unprivileged_port_start=%d); as root, either\n"+
-		"  sysctl -w net.ipv4.ip_unprivileged_port_start=%d\n"+
+		"  sysctl -w net.ipv4.ip_unprivileged_port_start=%d    # until the next boot; for longer: in %s\n"+
 		"or, effective from the next start,\n"+
 		"  setcap cap_net_bind_service=+ep /path/to/rootlessnode\n"+
 		"or choose a port from %d on (for Services and pods, ports.privilegedPortOffset: 10000 makes this one %d)",
-		start, start, b.Port, start, b.Port+10000)
+		start, start, b.Port, hostinfo.SysctlFile, start, b.Port+10000)
 }

@@ -165,7 +165,7 @@ func TestReasonOfAndHints(t *testing.T) {
 		{
 			text:   "cannot expose privileged port 80, you can add 'net.ipv4.ip_unprivileged_port_start=80' to /etc/sysctl.conf (currently 1000), or choose a larger port number (>= 1000): listen tcp4 127.0.0.1:80: bind: permission denied",
 			reason: ReasonDenied, bind: at("127.0.0.1", 80), cfg: Config{UnprivilegedPortStart: 1024},
-			hint: "net.ipv4.ip_unprivileged_port_start=1000); as root, either\n  sysctl -w net.ipv4.ip_unprivileged_port_start=80\n",
+			hint: "net.ipv4.ip_unprivileged_port_start=1000); as root, either\n  sysctl -w net.ipv4.ip_unprivileged_port_start=80 ",
 		},
 		{text: "bind: permission denied", reason: ReasonDenied, bind: at("127.0.0.1", 80), cfg: Config{UnprivilegedPortStart: 1024}, hint: "choose a port from 1024 on"},
 		{text: "bind: permission denied", reason: ReasonDenied, bind: at("127.0.0.1", 8080), hint: "sysctl net.ipv4.ip_unprivileged_port_start"},

@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -29,6 +30,20 @@ func (f *fix) add(lines ...string) { f.lines = append(f.lines, lines...) }
 
 // asRoot marks commands that only root can run.
 func asRoot(command string) string { return sudoMark + command }
+
+// setSysctl sets a kernel's setting now and at each boot, or a node that is started at boot would not find it.
+func setSysctl(key string, value int) []string {
+	setting := fmt.Sprintf("%s=%d", key, value)
+	return []string{asRoot("sysctl -w " + setting), "echo " + setting + " | " + asRoot("tee -a "+hostinfo.SysctlFile)}
+}
+
+// loadModules loads kernel modules now and at each boot.
+func loadModules(names ...string) []string {
+	return []string{
+		asRoot("modprobe -a " + strings.Join(names, " ")),
+		`printf "%s\n" ` + strings.Join(names, " ") + " | " + asRoot("tee -a "+hostinfo.ModulesFile),
+	}
+}
 
 func (f *fix) empty() bool { return len(f.programs) == 0 && len(f.lines) == 0 }
 

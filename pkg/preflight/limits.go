@@ -64,8 +64,7 @@ func checkInotify(_ context.Context, h *host) []Finding {
 		}
 		details[l.sysctl] = strconv.FormatInt(n, 10)
 		if n < l.want {
-			f := warn("%s is %d: used up, it shows as \"too many open files\"; %d are advised", l.sysctl, n, l.want).hint(
-				asRoot(fmt.Sprintf("sysctl -w %s=%d", l.sysctl, l.want)))
+			f := warn("%s is %d: used up, it shows as \"too many open files\"; %d are advised", l.sysctl, n, l.want).hint(setSysctl(l.sysctl, int(l.want))...)
 			f.fix.setup = true
 			found = append(found, f.with(details))
 		}

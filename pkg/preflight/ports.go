@@ -127,12 +127,11 @@ func (h *host) privilegedPort(what string, port int) Finding {
 	if err != nil {
 		n = 1024 // the kernel's default
 	}
-	return fail("%s, and ordinary users may bind ports from %d only (net.ipv4.ip_unprivileged_port_start)", what, n).hint(
-		"# one of: let ordinary users bind it,",
-		asRoot(fmt.Sprintf("sysctl -w net.ipv4.ip_unprivileged_port_start=%d", port)),
+	lines := append([]string{"# one of: let ordinary users bind it,"}, setSysctl("net.ipv4.ip_unprivileged_port_start", port)...)
+	return fail("%s, and ordinary users may bind ports from %d only (net.ipv4.ip_unprivileged_port_start)", what, n).hint(append(lines,
 		"# or this program only (again after each update),",
 		asRoot("setcap cap_net_bind_service=ep "+h.self()),
-		fmt.Sprintf("# or take a port of %d and more", n))
+		fmt.Sprintf("# or take a port of %d and more", n))...)
 }
 
 // holderOf names the process that listens on p's port, if we may see it.

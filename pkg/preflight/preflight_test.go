@@ -217,17 +217,17 @@ func TestChecks(t *testing.T) {
 			"  # start the container with --security-opt seccomp=unconfined, or run on its host\n"},
 		{"A6 none allowed", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/user/max_user_namespaces", "0\n") },
 			"fail: user.max_user_namespaces is 0: no user namespace can be made (clone answers ENOSPC)\n" +
-				"  sudo sysctl -w user.max_user_namespaces=28633\n" + setup},
+				"  sudo sysctl -w user.max_user_namespaces=28633\n  echo user.max_user_namespaces=28633 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf\n" + setup},
 		{"A6 few allowed", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/user/max_user_namespaces", "100\n") },
 			"warn: user.max_user_namespaces is 100: low, pods with namespaces of their own may fail\n" +
-				"  sudo sysctl -w user.max_user_namespaces=28633\n" + setup},
+				"  sudo sysctl -w user.max_user_namespaces=28633\n  echo user.max_user_namespaces=28633 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf\n" + setup},
 		{"A6 all used", "user-namespaces", func(f *fakeHost) {
 			f.in.Probes.CloneUserNS = func(context.Context) error { return unix.ENOSPC }
 		}, "fail: no further user namespace can be made: nested too deep, or user.max_user_namespaces is used up\n" +
-			"  sudo sysctl -w user.max_user_namespaces=28633\n"},
+			"  sudo sysctl -w user.max_user_namespaces=28633\n  echo user.max_user_namespaces=28633 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf\n"},
 		{"A6 Debian's switch", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/kernel/unprivileged_userns_clone", "0\n") },
 			"fail: kernel.unprivileged_userns_clone is 0: this kernel lets no ordinary user make user namespaces\n" +
-				"  sudo sysctl -w kernel.unprivileged_userns_clone=1\n" + setup},
+				"  sudo sysctl -w kernel.unprivileged_userns_clone=1\n  echo kernel.unprivileged_userns_clone=1 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf\n" + setup},
 		{"old kernel", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "4.14.0\n") },
 			"fail: kernel 4.14.0 is older than 4.15\n"},
 		{"kernel without IPv6", "kernel", func(f *fakeHost) { f.set("network.ipv6", "true"); f.remove("proc/sys/net/ipv6") },
@@ -239,12 +239,12 @@ func TestChecks(t *testing.T) {
 			f.write("lib/modules/6.1.0-30-amd64/modules.dep", "kernel/nf_tables.ko.xz:\nkernel/br_netfilter.ko:\nkernel/veth.ko:\n")
 			f.write("proc/modules", "ip_tables 16384 0 - Live 0x0\nveth 1 0 - Live 0x0\n")
 		}, "fail: kernel modules are not loaded, neither those of nftables nor those of iptables: br_netfilter nf_tables\n" +
-			"  sudo modprobe -a br_netfilter nf_tables\n" + setup},
+			"  sudo modprobe -a br_netfilter nf_tables\n  printf \"%s\\n\" br_netfilter nf_tables | sudo tee -a /etc/modules-load.d/rootlessnode.conf\n" + setup},
 		{"modules not loaded", "modules", func(f *fakeHost) {
 			f.write("lib/modules/6.1.0-30-amd64/modules.dep", "kernel/nf_tables.ko.xz:\nkernel/br-netfilter.ko:\n")
 			f.write("proc/modules", "nf_tables 16384 0 - Live 0x0\n")
 		}, "warn: kernel modules are not loaded, and a user namespace may not be able to: br_netfilter\n" +
-			"  sudo modprobe -a br_netfilter\n" + setup},
+			"  sudo modprobe -a br_netfilter\n  printf \"%s\\n\" br_netfilter | sudo tee -a /etc/modules-load.d/rootlessnode.conf\n" + setup},
 		{"kernel without overlayfs", "kernel", func(f *fakeHost) { f.write("proc/sys/kernel/osrelease", "5.10.0-30-amd64\n") },
 			"warn: kernel 5.10.0-30-amd64 cannot mount overlayfs in a user namespace (since 5.11): fuse-overlayfs or plain copies take its place\n" +
 				"  sudo apt-get install -y fuse-overlayfs\n"},
@@ -346,7 +346,7 @@ func TestChecks(t *testing.T) {
 		{"built-in driver", "network-program", func(f *fakeHost) { f.set("network.driver", "gvisor-tap-vsock") },
 			"pass: network driver gvisor-tap-vsock needs no program\n"},
 		{"no tun", "tun", func(f *fakeHost) { f.remove("dev/net") },
-			"fail: /dev/net/tun: no such file or directory\n  sudo modprobe tun\n  sudo mkdir -p /dev/net\n" +
+			"fail: /dev/net/tun: no such file or directory\n  sudo modprobe -a tun\n  printf \"%s\\n\" tun | sudo tee -a /etc/modules-load.d/rootlessnode.conf\n  sudo mkdir -p /dev/net\n" +
 				"  test -c /dev/net/tun || sudo mknod -m 0666 /dev/net/tun c 10 200\n" + setup},
 		{"a veth needs no tun", "tun", func(f *fakeHost) { f.remove("dev/net"); f.set("network.driver", "lxc-user-nic") },
 			"pass: network driver lxc-user-nic needs no /dev/net/tun\n"},
@@ -392,12 +392,12 @@ func TestChecks(t *testing.T) {
 			"  # then log in anew; under systemd rather LimitNOFILE= of the unit or DefaultLimitNOFILE= in user.conf\n"},
 		{"F6 inotify", "inotify", func(f *fakeHost) { f.write("proc/sys/fs/inotify/max_user_instances", "128\n") },
 			"warn: fs.inotify.max_user_instances is 128: used up, it shows as \"too many open files\"; 512 are advised\n" +
-				"  sudo sysctl -w fs.inotify.max_user_instances=512\n" + setup},
+				"  sudo sysctl -w fs.inotify.max_user_instances=512\n  echo fs.inotify.max_user_instances=512 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf\n" + setup},
 		{"G8 privileged port", "ports", func(f *fakeHost) {
 			f.set("api.port", "443")
 			f.in.Probes.Listen = func(string, string) error { return &os.SyscallError{Syscall: "bind", Err: unix.EACCES} }
 		}, "fail: API server (api.port) wants 127.0.0.1:443/tcp, and ordinary users may bind ports from 1024 only (net.ipv4.ip_unprivileged_port_start)\n" +
-			"  # one of: let ordinary users bind it,\n  sudo sysctl -w net.ipv4.ip_unprivileged_port_start=443\n" +
+			"  # one of: let ordinary users bind it,\n  sudo sysctl -w net.ipv4.ip_unprivileged_port_start=443\n  echo net.ipv4.ip_unprivileged_port_start=443 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf\n" +
 			"  # or this program only (again after each update),\n  sudo setcap cap_net_bind_service=ep /usr/local/bin/rootlessnode\n" +
 			"  # or take a port of 1024 and more\n"},
 		{"worker", "ports", func(f *fakeHost) {

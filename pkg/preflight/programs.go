@@ -202,8 +202,8 @@ func checkTun(_ context.Context, h *host) []Finding {
 		// The device gives no power without CAP_NET_ADMIN in a network namespace (kernel: networking/tuntap.rst).
 		found.fix.add(asRoot("chmod 0666 " + hostinfo.TunDevice))
 	default: // no node, or a node without its driver
-		found.fix.add(asRoot("modprobe tun"),
-			asRoot("mkdir -p "+filepath.Dir(hostinfo.TunDevice)),
+		found.fix.add(loadModules("tun")...)
+		found.fix.add(asRoot("mkdir -p "+filepath.Dir(hostinfo.TunDevice)),
 			"test -c "+hostinfo.TunDevice+" || "+sudoMark+"mknod -m 0666 "+hostinfo.TunDevice+" c 10 200")
 	}
 	return []Finding{found}

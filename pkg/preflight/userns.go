@@ -23,7 +23,7 @@ func checkUserNamespaces(ctx context.Context, h *host) []Finding {
 	}
 	if n, err := h.readInt("/proc/sys/kernel/unprivileged_userns_clone"); err == nil && n == 0 {
 		f := fail("kernel.unprivileged_userns_clone is 0: this kernel lets no ordinary user make user namespaces").hint(
-			asRoot("sysctl -w kernel.unprivileged_userns_clone=1"))
+			setSysctl("kernel.unprivileged_userns_clone", 1)...)
 		f.fix.setup = true
 		return []Finding{f}
 	}
@@ -49,7 +49,7 @@ func (h *host) userNSLimit() (Finding, bool) {
 	if n == 0 {
 		f = fail("user.max_user_namespaces is 0: no user namespace can be made (clone answers ENOSPC)")
 	}
-	f.fix.add(asRoot(fmt.Sprintf("sysctl -w user.max_user_namespaces=%d", hostinfo.UserNamespaces)))
+	f.fix.add(setSysctl("user.max_user_namespaces", hostinfo.UserNamespaces)...)
 	f.fix.setup = true
 	return f.with(map[string]string{"user.max_user_namespaces": strconv.FormatInt(n, 10)}), true
 }
@@ -84,7 +84,7 @@ func (h *host) explainClone(err error) Finding {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
 		return fail("no further user namespace can be made: nested too deep, or user.max_user_namespaces is used up").hint(
-			asRoot(fmt.Sprintf("sysctl -w user.max_user_namespaces=%d", hostinfo.UserNamespaces)))
+			setSysctl("user.max_user_namespaces", hostinfo.UserNamespaces)...)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return fail("the kernel has no user namespaces (CONFIG_USER_NS)")
 	case errors.Is(err, unix.EPERM) && h.statusField("Seccomp") == "2":
@@ -170,7 +170,7 @@ func checkModules(_ context.Context, h *host) []Finding {
 	if nft, ipt := !lacks("nf_tables"), !lacks("ip_tables", "iptable_nat", "br_netfilter"); !nft && !ipt {
 		f = fail("kernel modules are not loaded, neither those of nftables nor those of iptables: %s", strings.Join(missing, " "))
 	}
-	f.fix.add(asRoot("modprobe -a " + strings.Join(missing, " ")))
+	f.fix.add(loadModules(missing...)...)
 	f.fix.setup = true
 	return []Finding{f.with(map[string]string{"missing": strings.Join(missing, " ")})}
 }
