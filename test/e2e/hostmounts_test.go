@@ -65,6 +65,7 @@ func (h *fakeHost) openFuse(dir string) {
 
 // TestHostMounts is what reaches the node of a host's mounts, and the host of the node's. Root plays the host.
 func TestHostMounts(t *testing.T) {
+	t.Parallel()
 	testutil.Require(t, built, testutil.Root, testutil.Requirement{Name: "e2e-account", Check: func() error {
 		if os.Getenv(envAccount) == "" {
 			return errors.New(envAccount + " is not set; run make test-e2e as root")
@@ -72,17 +73,21 @@ func TestHostMounts(t *testing.T) {
 		return nil
 	}})
 	for _, propagation := range []string{"shared", "private"} {
-		t.Run(propagation, func(t *testing.T) { onHost(t, newHost(t, propagation), propagation == "shared") })
+		t.Run(propagation, func(t *testing.T) {
+			t.Parallel()
+			onHost(t, newHost(t, propagation), propagation)
+		})
 	}
 }
 
-func onHost(t *testing.T, h *fakeHost, shared bool) {
+func onHost(t *testing.T, h *fakeHost, propagation string) {
+	shared := propagation == "shared"
 	dir := hostDir(t, "host", "a", "churn", "dev", "fuse", "flags", "ro/below")
 	h.openFuse(dir + "/dev")
 	h.do("mount", "-t", "tmpfs", "-o", "nosuid,nodev,noexec,size=1m", "none", dir+"/flags")
 	before := h.mounts()
 	wrap := append(h.enter(), binary("rootlessnode"), "host", "enter", "--user", os.Getenv(envAccount), "--command", "--")
-	n := newNodeOf(t, "e2e-hostmounts", wrap)
+	n := newNodeOf(t, "e2e-hostmounts-"+propagation, wrap)
 	n.up()
 	n.importImage()
 	n.volumePods(dir)
