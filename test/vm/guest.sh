@@ -257,7 +257,9 @@ mounts_cost() {
 
 # back: after a reboot the node is there by itself, its pods too.
 back() {
-	within 600 "the service after the reboot" as dev "systemctl --user is-active --quiet rootlessnode@default" || return 1
+	local settled="systemctl --user show -P ActiveState rootlessnode@default | grep -x 'active\|failed'"
+	within 600 "the service after the reboot" as dev "$settled"
+	as dev "$settled | grep -x active" || { as dev "systemctl --user status rootlessnode@default --no-pager -n 60"; return 1; }
 	loginctl list-sessions --no-legend
 	[ -z "$(loginctl list-sessions --no-legend)" ] && as dev "$node status" &&
 		as dev "$node kubectl rollout status deployment/sleeper --timeout=$patience" && as dev "$node kubectl get pods -A -o wide"
