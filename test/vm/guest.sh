@@ -392,9 +392,9 @@ matrix() {
 # no_rootful_node ends the pods and daemons, and takes the namespace away.
 no_rootful_node() {
 	systemctl stop kubelet
-	pkill -f 'sleep 3600.' || true
+	pkill -u root -f 'sleep 3600.' || true # dev has pods too
 	systemctl stop containerd
-	pkill -f "$tree/libexec/rootlessnode/containerd-shim" || true
+	pkill -u root -f "$tree/libexec/rootlessnode/containerd-shim" || true
 	umount /var/lib/prop/by-host || true
 	while umount /var/lib/prop/by-pod 2>/dev/null; do :; done
 	systemctl stop rootlessnode-mountns-kubens
