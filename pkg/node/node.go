@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
@@ -71,8 +73,21 @@ type Node struct {
 // New completes and validates cfg, finds the runtime dir and the components, and returns a handle. It starts nothing
 // and makes nothing. cfg is the caller's to keep; the node has a copy.
 //
-// Errors: of class ErrConfig with every fault of cfg; of class ErrPreflight when there is no runtime dir.
+// Errors: of class ErrConfig with every fault of cfg; of class ErrPreflight for root. That an account has no runtime dir is
+// found by Check and refused by Start, with all else that is missing.
 func New(cfg *config.NodeConfig, o Options) (*Node, error) {
+	n, noRuntimeDir, err := build(cfg, o)
+	if err == nil && os.Getuid() == 0 {
+		err = noRuntimeDir
+	}
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// build is New. Where there is no runtime dir it says so, and the node has the one that should be there.
+func build(cfg *config.NodeConfig, o Options) (_ *Node, noRuntimeDir, err error) {
 	own := *cfg
 	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
 	n.cfg.Store(&own)
@@ -83,23 +98,23 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("read the host name: %w", err)
+		return nil, nil, fmt.Errorf("read the host name: %w", err)
 	}
 	xdgData, err := xdgDataHome()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
 	if err := rejoin(&own, facts); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	own.Complete(facts)
 	if err := own.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	base, _, err := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
-	if err != nil {
-		return nil, err
+	base, _, noRuntimeDir := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
+	if noRuntimeDir != nil {
+		base = filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(os.Getuid()))
 	}
 	own.Network.Driver = parent.ResolveDriver(&own)
 	n.rt = layout.NewRuntime(base, own.Name)
@@ -107,14 +122,19 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	if own.ComponentsDir == "" {
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
-	return n, nil
+	return n, noRuntimeDir, nil
 }
 
 // Attach returns a handle on the node of that name, running or not, with the config it runs with, else the default one.
+//
+// Errors: as New's; of class ErrPreflight when there is no runtime dir.
 func Attach(name string, o Options) (*Node, error) {
 	cfg := config.Default()
 	cfg.Name = name
-	n, err := New(cfg, o)
+	n, noRuntimeDir, err := build(cfg, o)
+	if err == nil {
+		err = noRuntimeDir
+	}
 	if err != nil {
 		return nil, err
 	}

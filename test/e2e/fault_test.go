@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ func TestBadInput(t *testing.T) {
 	empty := t.TempDir()
 	for _, c := range []struct {
 		name string
+		by   []string // what runs the program
 		env  []string
 		args []string
 		code int
@@ -54,6 +56,10 @@ func TestBadInput(t *testing.T) {
 		{name: "foreign runtime dir", env: []string{"XDG_RUNTIME_DIR=/"}, args: []string{"check"}, says: []string{"belongs to uid 0"}, code: -1},
 		{name: "socket path too long", env: []string{"XDG_RUNTIME_DIR=" + long}, args: []string{"up"}, code: 3, says: []string{"107"}},
 		{name: "no newuidmap", env: []string{"PATH=" + empty}, args: []string{"up"}, code: 3, says: []string{"newuidmap", "uidmap"}},
+		{
+			name: "no account and no runtime dir", by: []string{"unshare", "--user", "--map-user=4242", "--"}, env: []string{"XDG_RUNTIME_DIR="},
+			args: []string{"up"}, code: 3, says: []string{"runtime-dir:", "/run/user/4242", "account: uid 4242"},
+		},
 		{name: "unknown command", args: []string{"ip"}, code: 2, says: []string{"ip"}},
 		{name: "not running", args: []string{"exec", "--", "true"}, code: 1, says: []string{"not running"}},
 	} {
@@ -64,7 +70,8 @@ func TestBadInput(t *testing.T) {
 			if args[0] == "--name" {
 				name, args = args[1], args[2:]
 			}
-			cmd := exec.CommandContext(t.Context(), binary("rootlessnode"), append([]string{"--name", name}, args...)...)
+			argv := slices.Concat(c.by, []string{binary("rootlessnode"), "--name", name}, args)
+			cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 			cmd.Env = append(os.Environ(), c.env...)
 			cmd.WaitDelay = time.Second
 			out, _ := cmd.CombinedOutput()
