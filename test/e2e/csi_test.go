@@ -95,7 +95,10 @@ func csiClaimed(name, readOnly string) string {
 // csi: volumes of a CSI driver, whose mounts are the driver's, over all that the kubelet does with them.
 func (n *testNode) csi() {
 	n.t.Helper()
-	before := n.mounts()
+	before := map[string]bool{}
+	for _, m := range n.mounts() {
+		before[owner(m)] = true
+	}
 	n.apply(csiClaim)
 	n.apply(csiDriver)
 	n.waitPod("csi-driver")
@@ -108,14 +111,12 @@ func (n *testNode) csi() {
 	n.csiListed()
 	n.csiKubeletKilled()
 	n.csiDriverGone()
+	n.csiNodeAgain()
 
 	n.kubectl("delete", "pod", "writer", "reader", "--wait")
 	n.noMounts("the claim is unstaged", func(m mountview.Mount) bool { return strings.Contains(m.What, "staged") })
 	n.kubectl("delete", "pod", "csi-driver", "--wait")
-	n.noMounts("nothing is left of the driver", func(m mountview.Mount) bool {
-		_, old := before[m.Path]
-		return !old
-	})
+	n.noMounts("nothing is left of the driver", func(m mountview.Mount) bool { return !before[owner(m)] })
 	eventually(n.t, podLimit, "the node has no such driver", func() error {
 		if n.csiDrivers() != "" {
 			return errors.New(n.csiDrivers())
@@ -169,6 +170,9 @@ func (n *testNode) mounts() map[string]mountview.Mount {
 	return own
 }
 
+// owner is what a mount is for, by names that a restart of the node leaves as they are.
+func owner(m mountview.Mount) string { return strings.TrimSpace(m.Pod + " " + m.What) }
+
 func (n *testNode) noMounts(what string, are func(mountview.Mount) bool) {
 	n.t.Helper()
 	eventually(n.t, podLimit, what, func() error {
@@ -205,14 +209,14 @@ func (n *testNode) csiListed() {
 	for _, m := range n.mounts() {
 		assert.Assert(n.t, !m.HostSees, "%+v", m)
 		if m.Kind == mountview.KindPod && strings.HasSuffix(m.What, "(CSI)") {
-			found[m.Pod+" "+m.What] = m.FSType
+			found[owner(m)] = m.FSType
 		}
 	}
 	want := map[string]string{
 		"default/inline volume memory (CSI)": "tmpfs", "default/orphan volume memory (CSI)": "tmpfs",
 		"default/inline volume layers (CSI)": "overlay", "default/orphan volume layers (CSI)": "overlay",
 	}
-	shared := " staged volume of " + csiName + " (CSI)"
+	shared := "staged volume of " + csiName + " (CSI)"
 	for _, of := range []string{shared, "default/writer volume csi-volume (CSI)", "default/reader volume csi-volume (CSI)"} {
 		want[of] = found[shared] // whatever the node's disk has
 	}
@@ -259,4 +263,21 @@ func (n *testNode) csiDriverGone() {
 	n.apply(csiDriver)
 	n.kubectl("wait", "pod/inline", "--for=delete", "--timeout", podLimit.String())
 	assert.Equal(n.t, n.volumesOf(inline), 0)
+}
+
+// csiNodeAgain: the node's mounts end with it, and the driver is asked for them again, as after a reboot.
+func (n *testNode) csiNodeAgain() {
+	n.t.Helper()
+	n.down()
+	n.up()
+	for _, p := range []string{"reader", "writer"} {
+		eventually(n.t, podLimit, p+" runs again", func() error {
+			out, stderr, code := n.try(podLimit, "kubectl", "exec", p, "--", "/bin/cat", "/v/file")
+			if code != 0 || out != "again\n" {
+				return fmt.Errorf("exit %d: %s%s", code, out, stderr)
+			}
+			return nil
+		})
+	}
+	n.waitPod("csi-driver")
 }
