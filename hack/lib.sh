@@ -100,6 +100,7 @@ e2e_programs() {
 		files+=(-file "/bin/$applet=/bin/busybox")
 	done
 	go build -trimpath -ldflags "-s -w" -o "$out/test/netprobe" ./test/e2e/netprobe
-	files+=(-file "/bin/netprobe=$out/test/netprobe")
+	go build -trimpath -ldflags "-s -w" -o "$out/test/csidriver" ./test/e2e/csidriver
+	files+=(-file "/bin/netprobe=$out/test/netprobe" -file "/bin/csidriver=$out/test/csidriver")
 	(cd "$top/components/images" && go run . -o "$out/test/busybox.tar" -name rootlessnode.test/busybox:1 -entrypoint /bin/sh "${files[@]}")
 }

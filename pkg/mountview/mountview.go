@@ -29,7 +29,7 @@ const (
 	KindHost Kind = "host"
 	// KindNode: made by the node itself, before any pod: file systems of its own, copied-up directories, binds of its data.
 	KindNode Kind = "node"
-	// KindPod: made for a pod by the kubelet or the runtime, or by the pod.
+	// KindPod: made for pods by the kubelet, its plugins or the runtime, or by the pod.
 	KindPod Kind = "pod"
 )
 
@@ -40,9 +40,10 @@ type Mount struct {
 	Path   string `json:"path"`
 	FSType string `json:"fsType"`
 	Kind   Kind   `json:"kind"`
-	// Pod is NAMESPACE/NAME; the pod's uid or the container's id where no container tells the name.
+	// Pod is NAMESPACE/NAME; the pod's uid or the container's id where no container tells the name; empty for what pods share.
 	Pod string `json:"pod,omitempty"`
-	// What it is of its owner: "volume NAME", "container NAME", "network", "shm", or for the node's own "copy-up", "data".
+	// What it is of its owner: "volume NAME", "container NAME", "network", "shm", "staged volume of DRIVER (CSI)", or for the node's own
+	// "copy-up", "data".
 	What string `json:"what,omitempty"`
 	// HostSees: the host has the same file system at the same place. Of a mount that is not the host's it should not.
 	HostSees bool `json:"hostSees"`
@@ -70,6 +71,7 @@ const (
 	tasksDir     = layout.InsideContainerdRun + "/io.containerd.runtime.v2.task/k8s.io"
 	sandboxesDir = layout.InsideContainerdRun + "/io.containerd.grpc.v1.cri/sandboxes"
 	podsDir      = layout.InsideKubelet + "/pods"
+	pluginsDir   = layout.InsideKubelet + "/plugins"
 )
 
 // Command is what prints, inside, what Parse reads: the mounts, an empty line, and for each container its id and its OCI
@@ -174,6 +176,10 @@ func (n names) describe(info *mountinfo.Info, onHost bool) Mount {
 		m.Kind, m.Pod, m.What = KindPod, n.pod(f[0]), volumeOf(f[1:])
 		return m
 	}
+	if f, ok := below(info.Mountpoint, pluginsDir); ok {
+		m.Kind, m.What = KindPod, pluginMount(f)
+		return m
+	}
 	if f, ok := below(info.Mountpoint, tasksDir); ok {
 		m.Kind, m.Pod, m.What = KindPod, n.pod(f[0]), "container "+cmp.Or(n.containers[f[0]], "(sandbox)")
 		return m
@@ -211,6 +217,19 @@ func volumeOf(f []string) string {
 		return "volume " + f[subName] + " (subPath)"
 	}
 	return path.Join(f...)
+}
+
+// pluginMount reads what follows the directory of the kubelet's plugins: kubernetes.io/csi/DRIVER/… are the staging paths of
+// volumes, which the pods with one share; DRIVER/… is the driver's own.
+func pluginMount(f []string) string {
+	const kind, driver = 1, 2
+	switch {
+	case len(f) > driver && f[0] == "kubernetes.io" && f[kind] == "csi":
+		return "staged volume of " + f[driver] + " (CSI)"
+	case f[0] == "kubernetes.io":
+		return path.Join(f...)
+	}
+	return "plugin " + f[0]
 }
 
 // nodeMount tells the node's binds and copied-up directories from the file systems that it made.

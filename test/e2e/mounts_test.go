@@ -138,6 +138,7 @@ func TestMounts(t *testing.T) {
 		assert.Equal(n.t, code == 0, one, "%+v", v)
 		assert.Equal(n.t, n.kubectl("get", "namespaces", "-o", "name", "-l", "pod-security.kubernetes.io/enforce=privileged"), "")
 	})
+	sub("CSI", func(n *testNode) { n.csi() })
 }
 
 // verify runs mounts verify and returns what it found.
