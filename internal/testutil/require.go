@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -29,6 +30,14 @@ func QuickChildren() {
 	key, value, _ := strings.Cut(QuickExit, "=")
 	if err := os.Setenv(key, value); err != nil {
 		panic(err) // the name is a constant
+	}
+}
+
+// HearHangup undoes for the test's children what nohup(1) did for the test: a signal that is ignored stays so over execve(2),
+// one that is caught does not. It is for TestMain.
+func HearHangup() {
+	if signal.Ignored(unix.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -345,4 +346,18 @@ func FuzzReadFrame(f *testing.F) {
 		assert.NilError(t, readFrame(strings.NewReader(string(b)), &again))
 		assert.Equal(t, again, c)
 	})
+}
+
+// TestLookPathOfAnother: a directory of PATH that we may not enter is none to find a program in.
+func TestLookPathOfAnother(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.OrdinaryUser)
+	locked := filepath.Join(t.TempDir(), "locked")
+	assert.NilError(t, os.Mkdir(locked, 0))
+	path := locked + ":/usr/bin:/bin"
+	_, err := lookPath("no-such-program", path, "/")
+	assert.ErrorContains(t, err, "no-such-program: not found in the node's PATH")
+	found, err := lookPath("true", path, "/")
+	assert.NilError(t, err)
+	assert.Equal(t, filepath.Base(found), "true")
 }

@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		os.Exit(clientMain(socket))
 	}
 	testutil.QuickChildren()
+	testutil.HearHangup()
 	goleak.VerifyTestMain(m)
 }
 

@@ -68,6 +68,9 @@ func lookPath(file, path, dir string) (string, error) {
 			d = filepath.Join(dir, d)
 		}
 		p := filepath.Join(d, file)
+		if _, err := os.Stat(p); err != nil {
+			continue // nor is a directory that we may not enter one in which it was found
+		}
 		err := executable(p, file)
 		if err == nil {
 			return p, nil
