@@ -11,7 +11,6 @@ import (
 	"gotest.tools/v3/assert/cmp"
 
 	"github.com/rootlessnode/rootlessnode/pkg/mountview"
-	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 const csiName = "csi.rootlessnode.test"
@@ -229,19 +228,11 @@ func (n *testNode) csiListed() {
 // csiKubeletKilled: the kubelet dies, and comes back to pods that run, and to one that was deleted meanwhile.
 func (n *testNode) csiKubeletKilled() {
 	n.t.Helper()
-	orphan, now := n.uid("orphan"), n.status()
-	restarts := now.Component("kubelet").Restarts
-	kubelet := n.pidOutside("kubelet")
+	orphan, restarts, kubelet := n.uid("orphan"), n.restarts("kubelet"), n.pidOutside("kubelet")
 	assert.NilError(n.t, syscall.Kill(kubelet, syscall.SIGSTOP)) // it must not see the deletion
 	n.kubectl("delete", "pod", "orphan", "--force", "--grace-period=0")
 	kill(n.t, kubelet)
-	eventually(n.t, podLimit, "the kubelet is back", func() error {
-		s := n.status()
-		if c := s.Component("kubelet"); c == nil || c.State != status.Ready || c.Restarts == restarts {
-			return fmt.Errorf("%+v", c)
-		}
-		return nil
-	})
+	n.waitBack("kubelet", restarts)
 	n.csiRegistered(2)
 	assert.Equal(n.t, n.sh("inline", "cat /memory/mine /layers/mine; rm /memory/mine /layers/welcome; ls /memory /layers"),
 		"mine\nmine\n/layers:\nmine\n\n/memory:\nwelcome\n")
