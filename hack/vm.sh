@@ -203,12 +203,12 @@ for init in "" /usr/local/sbin/guest-init; do
 	run_machine "$init" &
 	machine=$!
 	tail -n +1 -s 1 --pid="$machine" -f "$stage/progress" &
-	trap 'kill "$machine" 2>/dev/null; end_join; wait; rm -rf "$stage" "$host"' EXIT
+	trap 'kill "$machine" 2>/dev/null || true; end_join; wait; rm -rf "$stage" "$host"' EXIT
 	if [ -n "$joins" ] && [ -z "$init" ]; then
 		join_machine "$machine" &
 		joining=$!
 		# A machine that was not told that the test ended would wait for it.
-		wait "$joining" || timeout 3m tail --pid="$machine" -f /dev/null || kill "$machine"
+		wait "$joining" || timeout 3m tail --pid="$machine" -f /dev/null || kill "$machine" || true
 		end_join
 	fi
 	wait "$machine" || code=$?

@@ -34,8 +34,11 @@ const (
 	machineWord    = "joined"
 )
 
-// machineLimit is for a machine that boots, and for what else is wanted of it before it lets us in.
-var machineLimit = patiently(10 * time.Minute)
+// machineLimit is for a machine that boots, and for what else is wanted of it before it lets us in. loginLimit is for one login.
+var (
+	machineLimit = patiently(10 * time.Minute)
+	loginLimit   = patiently(20 * time.Second)
+)
 
 // loginScript runs a command line in the machine, with its own paths of the build in it.
 const loginScript = `
@@ -103,7 +106,7 @@ func (h *testHost) waitLogin() {
 		if _, err := os.Stat(h.netns()); err != nil {
 			h.t.Fatalf("the machine has ended: %v", err)
 		}
-		_, err := h.inMachine(podLimit, "true")
+		_, err := h.inMachine(loginLimit, "true") // ssh itself waits long for one that ends while it is asked
 		return err
 	})
 }
