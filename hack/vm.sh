@@ -3,9 +3,10 @@
 # The machine is a virtual one, under QEMU: with KVM where that may be used, else emulated. Making its root file system takes
 # root; it is kept in the user's cache directory until what it is made from changes.
 #
-#   hack/vm.sh [VERDICT…]      without arguments all verdicts of test/vm/guest.sh; see docs/virtual-machine.md
+#   hack/vm.sh [VERDICT…]      without arguments all verdicts of test/vm/guest.sh but joined; see docs/virtual-machine.md
 #
-# test/vm/guest.sh runs in the machine. Its verdicts, its logs and the machine's console are left in _out/vm.
+# test/vm/guest.sh runs in the machine. Its verdicts, its logs and the machine's console are left in _out/vm. For joined a node runs
+# on this host too, of the test account.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -85,10 +86,11 @@ tree_image() {
 	make --no-print-directory build components
 	e2e_programs
 	hack/install.sh "$out" "$stage/tree"
-	install -m 0755 "$out/bin/e2e.test" "$out/bin/embed" "$stage/tree/bin/"
+	install -m 0755 "$out/bin/e2e.test" "$out/bin/embed" "$out/test/netprobe" "$stage/tree/bin/"
 	install -m 0644 "$out/test/busybox.tar" "$stage/tree/"
 	truncate -s 1G "$1"
 	mkfs.ext4 -q -d "$stage/tree" "$1"
+	[ -z "$joins" ] || cp -r "$stage/tree" "$host/tree"
 	rm -rf "$stage/tree"
 }
 
@@ -97,21 +99,50 @@ share_image() {
 	mkdir "$stage/share"
 	cp test/vm/guest.sh "$stage/share/"
 	printf '%s\n' "${wanted[@]}" >"$stage/share/wanted"
+	if [ -n "$joins" ]; then
+		ssh-keygen -q -t ed25519 -N '' -f "$host/key"
+		cp "$host/key.pub" "$stage/share/"
+	fi
 	truncate -s 256M "$1"
 	mkfs.ext4 -q -d "$stage/share" "$1"
 	rm -r "$stage/share"
 }
 
 # run_machine [INIT]: as an account without rights. Its second serial line says the verdicts as they come. Emulation is slow where the
-# kernel guards itself, asks a timer device for the time, or copies with instructions that repeat byte by byte.
+# kernel guards itself, asks a timer device for the time, or copies with instructions that repeat byte by byte. A machine that is to
+# join has a network namespace of its own, which is gone when QEMU is.
 run_machine() {
-	local drive=if=virtio,format=raw,cache=unsafe,file=$stage
-	exec setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --init-groups env HOME="$stage" TMPDIR="$stage" \
+	local drive=if=virtio,format=raw,cache=unsafe,file=$stage namespace=() net=()
+	if [ -n "$joins" ]; then
+		namespace=(unshare --net sh -ec 'ip tuntap add dev tap0 mode tap user "$0" && exec "$@"' "$test_account")
+		net=(-netdev tap,id=net0,ifname=tap0,script=no,downscript=no -device virtio-net-pci,netdev=net0,romfile=)
+	fi
+	exec "${namespace[@]}" setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --init-groups env HOME="$stage" TMPDIR="$stage" \
 		timeout --kill-after=10s "$limit" qemu-system-x86_64 -no-user-config -nodefaults -display none \
 		-accel kvm -accel tcg,thread=multi -cpu max,-erms,-fsrm,-smap,-smep,-la57 -smp 2 -m "$memory" -device virtio-rng-pci \
 		-kernel "$stage/vmlinuz" -initrd "$stage/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet mitigations=off tsc=reliable clocksource=tsc nowatchdog'"${1:+ init=$1}" \
-		-drive "$drive/root.ext4" -drive "$drive/tree.ext4,readonly=on" -drive "$drive/share.ext4" \
+		-drive "$drive/root.ext4" -drive "$drive/tree.ext4,readonly=on" -drive "$drive/share.ext4" "${net[@]}" \
 		-serial "file:$stage/console.log" -serial "file:$stage/progress" </dev/null
+}
+
+# join_machine PID: runs the test that makes the machine a worker of a node on this host, in a process group of its own. Each of its
+# waits has a limit.
+join_machine() {
+	exec setsid env ROOTLESSNODE_E2E_MACHINE="$1" ROOTLESSNODE_E2E_MACHINE_KEY="$host/key" ROOTLESSNODE_E2E_ACCOUNTS="$test_account" \
+		ROOTLESSNODE_E2E_OUT="$host/tree" ROOTLESSNODE_E2E_IMAGE="$host/tree/busybox.tar" ROOTLESSNODE_E2E_PATIENCE=5 \
+		ROOTLESSNODE_TEST_PROMISES=root,e2e-machine,e2e-build,e2e-account \
+		"$host/tree/bin/e2e.test" -test.v -test.timeout=0 -test.run='^TestJoinMachine$' >"$host/joined-host.log" 2>&1 </dev/null
+}
+
+# end_join: of a test that did not end by itself nothing is left either.
+end_join() {
+	local program=$host/tree/bin/rootlessnode
+	[ -n "$joining" ] || return 0
+	kill -- "-$joining" 2>/dev/null || true
+	wait "$joining" || true
+	joining=
+	"$program" host enter --user "$test_account" --command -- "$program" --name e2e-machine-a down --delete-data \
+		>>"$host/joined-host.log" 2>&1 || true
 }
 
 # wants INIT: whether a verdict is wanted of the machine that boots with INIT.
@@ -129,7 +160,10 @@ wants() {
 
 [ "$(id -u)" = 0 ] || die $exit_preflight "making the virtual machine takes root" "sudo make test-vm"
 wanted=("$@")
-ensure_packages "$build_needs $run_needs $e2e_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs qemu-system-x86_64:qemu-system-x86"
+# Whether this host takes part; the test that does, while it runs; and its directory.
+joins='' joining='' host=''
+case " $* " in *" joined "*) joins=yes ;; esac
+ensure_packages "$build_needs $run_needs $e2e_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs qemu-system-x86_64:qemu-system-x86 ${joins:+ssh:openssh-client}"
 ensure_go
 mkdir -p "$cache"
 # In memory, where there is room: an etcd waits for the disk after each write.
@@ -137,7 +171,7 @@ place=/var/tmp
 [ "$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)" -lt 16 ] || place=/dev/shm
 stage=$(mktemp -d "$place/rootlessnode-vm.XXXXXX")
 chmod 0755 "$stage"
-trap 'rm -rf "$stage"' EXIT
+trap 'rm -rf "$stage" "$host"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -150,7 +184,12 @@ if [ ! -e "$base/root.ext4" ]; then
 	mv "$cache/new" "$base"
 fi
 id "$test_account" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$test_account"
+if [ -n "$joins" ]; then
+	host=$(mktemp -d "$place/rootlessnode-test.XXXXXX")
+	chmod 0755 "$host"
+fi
 tree_image "$stage/tree.ext4"
+[ -z "$joins" ] || "$host/tree/bin/rootlessnode" host setup --user "$test_account" --create-user
 share_image "$stage/share.ext4"
 cp --sparse=always "$base"/{root.ext4,vmlinuz,initrd} "$stage/"
 : >"$stage/progress"
@@ -164,10 +203,17 @@ for init in "" /usr/local/sbin/guest-init; do
 	run_machine "$init" &
 	machine=$!
 	tail -n +1 -s 1 --pid="$machine" -f "$stage/progress" &
-	trap 'kill "$machine" 2>/dev/null; wait; rm -rf "$stage"' EXIT
+	trap 'kill "$machine" 2>/dev/null || true; end_join; wait; rm -rf "$stage" "$host"' EXIT
+	if [ -n "$joins" ] && [ -z "$init" ]; then
+		join_machine "$machine" &
+		joining=$!
+		# A machine that was not told that the test ended would wait for it.
+		wait "$joining" || timeout 3m tail --pid="$machine" -f /dev/null || kill "$machine" || true
+		end_join
+	fi
 	wait "$machine" || code=$?
 	wait
-	trap 'rm -rf "$stage"' EXIT
+	trap 'rm -rf "$stage" "$host"' EXIT
 	cat "$stage/console.log" >>"$stage/consoles.log"
 	[ "$code" = 0 ] || break
 done
@@ -175,6 +221,7 @@ rm -rf "$out/vm"
 mkdir -p "$out/vm"
 debugfs -R "rdump / $out/vm" "$stage/share.ext4" >/dev/null 2>&1
 cp "$stage/consoles.log" "$out/vm/console.log"
+[ -z "$joins" ] || cp "$host/joined-host.log" "$out/vm/"
 touch "$out/vm/verdicts" "$out/vm/guest.log"
 case $code in
 0) ;;
@@ -185,6 +232,7 @@ case $code in
 *) die 1 "the virtual machine ended with $code; its console and logs: $out/vm" ;;
 esac
 if grep -q '^not ok' "$out/vm/verdicts" || [ "$(grep -cx done "$out/vm/verdicts")" != "$machines" ]; then
+	[ -z "$joins" ] || tail -n 200 "$out/vm/joined-host.log"
 	tail -n 60 "$out/vm/guest.log"
 	die 1 "not all was as it should be in the virtual machine; logs: $out/vm"
 fi

@@ -211,7 +211,7 @@ func meanwhile(t *testing.T, long time.Duration, what string, check func() error
 
 // bundle prints what is needed to understand a failure.
 func (n *testNode) bundle() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patiently(time.Minute))
 	defer cancel()
 	for _, args := range [][]string{
 		{"status"}, {"events"}, {"logs", "node", "--tail", "40"}, {"logs", "kubelet", "--tail", "30"},

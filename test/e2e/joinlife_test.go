@@ -106,7 +106,7 @@ func (c *joined) leaves(i int) {
 		return k.kubectl("get", "pods", "-l", "app=mover", "-o", "jsonpath={.items[*].spec.nodeName}")
 	}
 	assert.Equal(c.t, where(), objectName(i))
-	n.run(upLimit, "drain-and-leave")
+	n.run(upLimit, "drain-and-leave", "--timeout", podLimit.String())
 	k.waitRollout("mover")
 	eventually(c.t, podLimit, "the pod runs elsewhere", func() error {
 		if got := where(); got == "" || strings.Contains(got, objectName(i)) {
@@ -115,18 +115,28 @@ func (c *joined) leaves(i int) {
 		return nil
 	})
 	assert.Assert(c.t, !strings.Contains(k.kubectl("get", "nodes", "-o", "name"), objectName(i)))
-	noTraceIn(c.t, host.runtimeDir(), n.name)
+	host.forgot(n.name, data)
+}
+
+// forgot: nothing is left of a node that left its cluster.
+func (h *testHost) forgot(name, data string) {
+	h.t.Helper()
+	if h.login != nil {
+		h.machineForgot(name, data)
+		return
+	}
+	noTraceIn(h.t, h.runtimeDir(), name)
 	_, err := os.Lstat(data)
-	assert.Assert(c.t, errors.Is(err, os.ErrNotExist), "%s is left: %v", data, err)
-	eventually(c.t, podLimit, "no process of "+host.account+" is left", func() error {
-		if left := host.started(); len(left) > 0 {
+	assert.Assert(h.t, errors.Is(err, os.ErrNotExist), "%s is left: %v", data, err)
+	eventually(h.t, podLimit, "no process of "+h.account+" is left", func() error {
+		if left := h.started(); len(left) > 0 {
 			return errors.New(strings.Join(left, "; "))
 		}
 		return nil
 	})
-	files, err := filepath.Glob(filepath.Join(host.runtimeDir(), "rootlessnode", n.name+"*"))
-	assert.NilError(c.t, err)
-	assert.Equal(c.t, len(files), 0, "%v", files)
+	files, err := filepath.Glob(filepath.Join(h.runtimeDir(), "rootlessnode", name+"*"))
+	assert.NilError(h.t, err)
+	assert.Equal(h.t, len(files), 0, "%v", files)
 }
 
 // rotationLimit is for a certificate of signingDuration, which the kubelet renews when 70 to 90 % of its life is over. The

@@ -43,7 +43,7 @@ spec:
 `
 
 // portsLimit is for what happens within milliseconds on an idle machine.
-const portsLimit = 30 * time.Second
+var portsLimit = patiently(30 * time.Second)
 
 // service is the manifest of a Service in front of the servers.
 func service(name, typ, ports string, more ...string) string {

@@ -73,13 +73,14 @@ func hold(t *testing.T, script string, flags ...string) (pid int) {
 }
 
 // testHost is a network namespace that plays a host, with an account of its own. Nothing of it is in the machine's own
-// network namespace.
+// network namespace. Or it is a virtual machine, with a real one.
 type testHost struct {
 	t       *testing.T
 	pid     int // of the process that holds the namespace
 	ip      hostIP
 	account string
 	before  []string // accountProcesses when the host was made
+	login   []string // of a virtual machine: stands before a command line for its account
 }
 
 // newHosts makes hosts that a bridge in a network namespace of its own joins. Each has an account of its own.
@@ -92,22 +93,38 @@ func newHosts(t *testing.T, count int) []*testHost {
 func newHostsOf(t *testing.T, count, shared int) []*testHost {
 	t.Helper()
 	testutil.Require(t, built, testutil.Root, accounts(shared), testutil.Program("ip"), testutil.Program("nsenter"))
-	bridge := &testHost{t: t, ip: bridgeIP}
-	bridge.pid = hold(t, "ip link set lo up && ip link add br0 type bridge && ip address add "+bridgeIP+"/24 dev br0 && ip link set br0 up", "--net")
+	bridge := newBridge(t, hold(t, "true", "--net"))
 	hosts := make([]*testHost, count)
 	for i := range hosts {
-		number := strconv.Itoa(i + 1)
-		h := &testHost{t: t, ip: hostIP(hostNet + number), account: accountNames()[i%shared]}
-		h.pid = hold(t, "ip link set lo up", "--net")
-		bridge.do("ip", "link", "add", "host"+number, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(h.pid))
-		bridge.do("ip", "link", "set", "host"+number, "master", "br0", "up")
-		h.do("ip", "address", "add", string(h.ip)+"/24", "dev", "eth0")
-		h.do("ip", "link", "set", "eth0", "up")
-		h.do("ip", "route", "add", "default", "via", bridgeIP)
-		h.before = h.accountProcesses()
-		hosts[i] = h
+		hosts[i] = bridge.host(i+1, accountNames()[i%shared])
 	}
 	return hosts
+}
+
+// newBridge makes the bridge in the network namespace that a process holds.
+func newBridge(t *testing.T, pid int) *testHost {
+	t.Helper()
+	bridge := &testHost{t: t, ip: bridgeIP, pid: pid}
+	bridge.do("ip", "link", "set", "lo", "up")
+	bridge.do("ip", "link", "add", "br0", "type", "bridge")
+	bridge.do("ip", "address", "add", bridgeIP+"/24", "dev", "br0")
+	bridge.do("ip", "link", "set", "br0", "up")
+	return bridge
+}
+
+// host makes a host that the bridge joins to the others.
+func (h *testHost) host(count int, account string) *testHost {
+	h.t.Helper()
+	number := strconv.Itoa(count)
+	host := &testHost{t: h.t, ip: hostIP(hostNet + number), account: account}
+	host.pid = hold(h.t, "ip link set lo up", "--net")
+	h.do("ip", "link", "add", "host"+number, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(host.pid))
+	h.do("ip", "link", "set", "host"+number, "master", "br0", "up")
+	host.do("ip", "address", "add", string(host.ip)+"/24", "dev", "eth0")
+	host.do("ip", "link", "set", "eth0", "up")
+	host.do("ip", "route", "add", "default", "via", bridgeIP)
+	host.before = host.accountProcesses()
+	return host
 }
 
 func (h *testHost) netns() string { return fmt.Sprintf("/proc/%d/ns/net", h.pid) }
@@ -124,6 +141,9 @@ func (h *testHost) do(args ...string) {
 
 // wrap stands before a command line that the host's account runs.
 func (h *testHost) wrap() []string {
+	if h.login != nil {
+		return slices.Clone(h.login)
+	}
 	return append(h.enter(), binary("rootlessnode"), "host", "enter", "--user", h.account, "--command", "--")
 }
 
@@ -228,6 +248,9 @@ func (h *testHost) listen(address string) (net.Listener, error) {
 
 // answers checks an address of another host, or of the host itself, from this one.
 func (h *testHost) answers(at hostIP, port int, udp bool) error {
+	if h.login != nil {
+		return h.machineAnswers(at, port, udp)
+	}
 	if udp {
 		return at.answersUDPBy(h.dial, port)
 	}
