@@ -41,10 +41,7 @@ func checkProc(_ context.Context, h *host) []Finding {
 		return []Finding{pass("no mount of /proc is listed")} // a host that hides its mounts: the start will tell
 	}
 	found := fail("parts of /proc are covered or read-only, so the kernel refuses the node a /proc of its own: %s", few(covered))
-	found.fix.add("# change how the container is started:")
-	for _, line := range hostinfo.UnmaskedProc(hostinfo.DetectContainer(h.in.Root + "/")) {
-		found.fix.add("# " + line)
-	}
+	found.fix.add(outerSettings(hostinfo.UnmaskedProc(hostinfo.DetectContainer(h.in.Root + "/")))...)
 	return []Finding{found.with(map[string]string{"covered": strings.Join(covered, " ")})}
 }
 
