@@ -82,6 +82,24 @@ func OpenFilesInContainer(kind string) []string {
 	})
 }
 
+// EngineProfile tells whether an AppArmor label, as /proc/self/attr/current has it, is that of an engine's own profile in force.
+// Those of Docker, Podman and containerd forbid every mount, in namespaces of one's own too. Pure.
+func EngineProfile(label string) bool {
+	name, mode, _ := strings.Cut(strings.TrimRight(label, "\n\x00"), " ")
+	known := name == "docker-default" || name == "cri-containerd.apparmor.d" || strings.HasPrefix(name, "containers-default-")
+	return known && mode == "(enforce)"
+}
+
+// NoAppArmor says what takes AppArmor's profile from a container, for its kind.
+func NoAppArmor(kind string) []string {
+	return of(kind, []setting{
+		{Docker, "Docker: docker run --security-opt apparmor=unconfined"},
+		{Podman, "Podman: podman run --security-opt apparmor=unconfined"},
+		{Kubernetes, "Kubernetes: securityContext.appArmorProfile: {type: Unconfined}"},
+		{LXC, "LXC: lxc.apparmor.profile = unconfined; Incus and LXD: security.nesting=true"},
+	})
+}
+
 // MoreIDs says what gives the user namespace of a container ids for an account and its subordinate ids, for its kind.
 func MoreIDs(kind string) []string {
 	return of(kind, []setting{

@@ -206,6 +206,14 @@ func TestChecks(t *testing.T) {
 				return errors.New("no " + strings.Join(ids, " "))
 			}
 		}, "fail: newgidmap cannot map the account's ids: no 0 4000 1 1 165536 65536\n"},
+		{"an engine's AppArmor profile", "proc", func(f *fakeHost) {
+			f.write(".dockerenv", "")
+			f.write("proc/self/attr/current", "docker-default (enforce)\n")
+		}, "fail: AppArmor's profile docker-default of this container forbids to mount a /proc, and all else\n" +
+			"  # change how the container is started:\n  # Docker: docker run --security-opt apparmor=unconfined\n"},
+		{"tun that the engine keeps from the container", "tun", func(f *fakeHost) { f.write(".dockerenv", ""); f.remove("dev/net/tun") },
+			"fail: /dev/net/tun: no such file or directory\n" +
+				"  # change how the container is started:\n  # Docker: docker run --device /dev/net/tun\n" + setup},
 		{"ids that the container does not have", "subids", func(f *fakeHost) {
 			f.write(".dockerenv", "")
 			f.write("proc/self/uid_map", "         0     100000      65536\n     65536     300000     100000\n")

@@ -17,6 +17,11 @@ func coversNothing() []string { return []string{"sys/fs/binfmt_misc", "fs/nfsd",
 // namespace mount it only where one is visible already of which nothing is covered and that is not read-only
 // (mount_too_revealing in fs/namespace.c: the answer is EPERM). Container engines cover parts of /proc.
 func checkProc(_ context.Context, h *host) []Finding {
+	label, err := os.ReadFile(h.path("/proc/self/attr/current"))
+	if err == nil && hostinfo.EngineProfile(string(label)) {
+		return []Finding{fail("AppArmor's profile %s of this container forbids to mount a /proc, and all else", strings.Fields(string(label))[0]).hint(
+			outerSettings(hostinfo.NoAppArmor(hostinfo.DetectContainer(h.in.Root + "/")))...)}
+	}
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
 		return unreadable(err)

@@ -305,6 +305,17 @@ var setuidNewuidmap = testutil.Requirement{Name: "setuid-newuidmap", Check: func
 	return nil
 }}
 
+// boxPod has no privileges: those of a privileged pod include a writable /sys, which an engine without --privileged does not give.
+const boxPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: box}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: c, image: "rootlessnode.test/busybox:1", command: [/bin/sh, -c, "trap exit TERM; while true; do sleep 1; done"]}
+`
+
 func boxWithNode(t *testing.T) {
 	t.Parallel()
 	b := &box{t: t, cgroup: "rw", mark: boxMark}
@@ -316,9 +327,9 @@ func boxWithNode(t *testing.T) {
 	assert.Equal(t, len(checks), 0, hints)
 	n.up()
 	n.importImage()
-	n.apply(pod("box", "{name: scratch, mountPath: /v}", "/srv"))
+	n.apply(boxPod)
 	n.waitPod("box")
-	assert.Equal(t, n.sh("box", "touch /v/x && id -u"), "0\n")
+	assert.Equal(t, n.sh("box", "id -u"), "0\n")
 	assert.Assert(t, cmp.Contains(n.run(podLimit, "status"), "/sys/fs/cgroup/rootlessnode/user-"))
 	n.run(downLimit, "down", "--delete-data")
 	b.nothingLeft()
