@@ -110,7 +110,7 @@ e2e() {
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
 	# What only root can do is done by root: play a host to the account's node, and several hosts to those of several accounts.
 	local by_root
-	by_root=$(printf '%s\n' TestHostMounts TestJoinHosts TestJoin TestJoinRotation | { grep -E "${RUN:-.}" || true; } | paste -sd '|')
+	by_root=$(printf '%s\n' TestHostMounts TestContainer TestJoinHosts TestJoin TestJoinRotation | { grep -E "${RUN:-.}" || true; } | paste -sd '|')
 	if [ -n "$by_root" ]; then
 		host_accounts "$stage/bin/rootlessnode" "$test_account"
 		env "ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup)" "ROOTLESSNODE_E2E_OUT=$stage" \

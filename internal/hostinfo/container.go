@@ -3,6 +3,7 @@ package hostinfo
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -57,6 +58,55 @@ func UnmaskedProc(kind string) []string {
 		{Podman, "Podman: podman run --security-opt unmask=ALL"},
 		{Kubernetes, "Kubernetes: securityContext.procMount: Unmasked of the container, which wants hostUsers: false of the pod"},
 		{LXC, "LXC: lxc.include = /usr/share/lxc/config/nesting.conf; Incus and LXD: security.nesting=true"},
+	})
+}
+
+// TunInContainer says what gives a container the device of network interfaces, for its kind.
+func TunInContainer(kind string) []string {
+	return of(kind, []setting{
+		{Docker, "Docker: docker run --device " + TunDevice},
+		{Podman, "Podman: podman run --device " + TunDevice},
+		{Kubernetes, "Kubernetes: a device plugin that offers " + TunDevice + ", asked for in the container's resources"},
+		{LXC, "LXC: lxc.mount.entry = " + TunDevice + " dev/net/tun none bind,create=file; Incus and LXD: a device of type unix-char"},
+	})
+}
+
+// OpenFilesInContainer says what raises a container's limit of open files, for its kind.
+func OpenFilesInContainer(kind string) []string {
+	limit := strconv.Itoa(OpenFiles)
+	return of(kind, []setting{
+		{Docker, "Docker: docker run --ulimit nofile=" + limit},
+		{Podman, "Podman: podman run --ulimit nofile=" + limit},
+		{Kubernetes, "Kubernetes: LimitNOFILE= of the host's container runtime, of which containers have their limit"},
+		{LXC, "LXC: lxc.prlimit.nofile = " + limit + "; Incus and LXD: limits.kernel.nofile"},
+	})
+}
+
+// EngineProfile tells whether an AppArmor label, as /proc/self/attr/current has it, is that of an engine's own profile in force.
+// Those of Docker, Podman and containerd forbid every mount, in namespaces of one's own too. Pure.
+func EngineProfile(label string) bool {
+	name, mode, _ := strings.Cut(strings.TrimRight(label, "\n\x00"), " ")
+	known := name == "docker-default" || name == "cri-containerd.apparmor.d" || strings.HasPrefix(name, "containers-default-")
+	return known && mode == "(enforce)"
+}
+
+// NoAppArmor says what takes AppArmor's profile from a container, for its kind.
+func NoAppArmor(kind string) []string {
+	return of(kind, []setting{
+		{Docker, "Docker: docker run --security-opt apparmor=unconfined"},
+		{Podman, "Podman: podman run --security-opt apparmor=unconfined"},
+		{Kubernetes, "Kubernetes: securityContext.appArmorProfile: {type: Unconfined}"},
+		{LXC, "LXC: lxc.apparmor.profile = unconfined; Incus and LXD: security.nesting=true"},
+	})
+}
+
+// MoreIDs says what gives the user namespace of a container ids for an account and its subordinate ids, for its kind.
+func MoreIDs(kind string) []string {
+	return of(kind, []setting{
+		{Docker, "Docker with userns-remap: a longer range of dockremap in the host's " + SubuidFile + " and " + SubgidFile},
+		{Podman, "Podman: podman run --userns=auto:size=200000, or a longer range of the account that runs podman"},
+		{Kubernetes, "Kubernetes: userNamespaces.idsPerPod: 131072 or more in the host's kubelet configuration"},
+		{LXC, "LXC: longer ranges of lxc.idmap; Incus and LXD: security.idmap.size"},
 	})
 }
 

@@ -23,12 +23,22 @@ func TestDetectContainer(t *testing.T) {
 
 func TestContainerSettings(t *testing.T) {
 	t.Parallel()
-	for _, settings := range []func(string) []string{UnmaskedProc, WritableCgroups} {
+	for _, settings := range []func(string) []string{UnmaskedProc, WritableCgroups, TunInContainer, OpenFilesInContainer, MoreIDs, NoAppArmor} {
 		assert.Equal(t, len(settings("")), 5, "each kind, and what all have")
-		for kind, want := range map[string]string{Docker: "docker run", Podman: "podman run", Kubernetes: "Kubernetes:", LXC: "nesting"} {
+		for kind, want := range map[string]string{Docker: "Docker", Podman: "podman run", Kubernetes: "Kubernetes:", LXC: "Incus"} {
 			got := settings(kind)
 			assert.Equal(t, len(got), 1)
 			assert.Assert(t, strings.Contains(got[0], want), got[0])
 		}
+	}
+}
+
+func TestEngineProfile(t *testing.T) {
+	t.Parallel()
+	for label, want := range map[string]bool{
+		"docker-default (enforce)\n": true, "containers-default-0.57.4 (enforce)": true, "cri-containerd.apparmor.d (enforce)\x00": true,
+		"docker-default (complain)\n": false, "unconfined\n": false, "usr.local.bin.rootlessnode (unconfined)": false, "": false,
+	} {
+		assert.Equal(t, EngineProfile(label), want, label)
 	}
 }

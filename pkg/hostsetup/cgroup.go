@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // cgroupStep delegates a cgroup: a drop-in for user managers under systemd, a directory elsewhere.
@@ -43,6 +45,10 @@ func cgroupStep(p *Plan) (Step, error) {
 			if err != nil {
 				return err
 			}
+			if tree.ReadOnly {
+				return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.New("the cgroup2 tree at "+tree.Mount+" is mounted read-only"),
+					"# change how the container is started:\n# "+strings.Join(hostinfo.WritableCgroups(hostinfo.DetectContainer(e.Root+"/")), "\n# ")))
+			}
 			dir, err := cgroupv2.Prepare(tree, uid, gid)
 			if err != nil {
 				return err
@@ -60,7 +66,7 @@ func cgroupStep(p *Plan) (Step, error) {
 		Note: "this lasts until the host is started again: run host setup at boot. Nodes are started by: rootlessnode host enter --user " +
 			e.User + " -- up",
 	}
-	if treeErr == nil {
+	if treeErr == nil && !tree.ReadOnly {
 		uid, gid, err := ids()
 		s.Commands = e.prepareCommands(tree, uid, gid, err == nil)
 	}

@@ -90,7 +90,7 @@ func NewPlan(o Options) (*Plan, error) {
 	}
 	p := &Plan{env: e, record: r}
 	for _, step := range []func(*Plan) (Step, error){
-		accountStep, subidStep, packageStep, moduleStep, sysctlStep, appArmorStep, tunStep, lxcNicStep, cgroupStep, elogindStep, sessionStep, bootStep,
+		accountStep, subidStep, packageStep, idMapStep, moduleStep, sysctlStep, appArmorStep, tunStep, lxcNicStep, cgroupStep, elogindStep, sessionStep, bootStep,
 	} {
 		s, err := step(p)
 		if err != nil {

@@ -3,7 +3,9 @@ package preflight
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -171,7 +173,40 @@ func (h *host) judgeRows(a hostinfo.Account, kind subidKind, rows []hostinfo.Sub
 		f.fix.setup = true
 		found = append(found, f)
 	}
+	found = append(found, h.outside(kind, rows)...)
 	return append(found, h.checkHomed(rows)...)
+}
+
+// outside finds rows of ids that the user namespace does not have, which is the case in many containers.
+func (h *host) outside(kind subidKind, rows []hostinfo.SubidRow) []Finding {
+	b, err := os.ReadFile(h.path("/proc/self/" + map[string]string{"subuid": "uid_map", "subgid": "gid_map"}[kind.word]))
+	if err != nil {
+		return nil
+	}
+	var has []hostinfo.SubidRow // in ascending order, as the kernel prints them, and adjoining ones made one
+	for line := range strings.Lines(string(b)) {
+		var first, outer, count int64
+		if _, err := fmt.Sscan(line, &first, &outer, &count); err != nil {
+			return nil
+		}
+		if n := len(has); n > 0 && has[n-1].End() == first {
+			has[n-1].Count += count
+			continue
+		}
+		has = append(has, hostinfo.SubidRow{Start: first, Count: count})
+	}
+	for _, r := range rows {
+		if slices.ContainsFunc(has, func(o hostinfo.SubidRow) bool { return o.Start <= r.Start && r.End() <= o.End() }) {
+			continue
+		}
+		f := fail("%s (%s): not among the ids of this container, which are %s", r.Where, r, rowsText(has))
+		f.fix.add("# give the account a range of " + strconv.Itoa(hostinfo.MinSubids) + " of them in " + kind.file + ", or the container more ids:")
+		for _, line := range hostinfo.MoreIDs(hostinfo.DetectContainer(h.in.Root + "/")) {
+			f.fix.add("# " + line)
+		}
+		return []Finding{f}
+	}
+	return nil
 }
 
 // homedFirstID is the first id, after those of accounts, that systemd-homed's id-mapped mounts pass (systemd's
@@ -201,7 +236,7 @@ func rowsText(rows []hostinfo.SubidRow) string {
 	return strings.Join(parts, " ")
 }
 
-func checkIDMapPrograms(_ context.Context, h *host) []Finding {
+func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 	var found []Finding
 	var missing, weak, nosuid []string
 	for _, name := range []string{"newuidmap", "newgidmap"} {
@@ -243,5 +278,48 @@ func checkIDMapPrograms(_ context.Context, h *host) []Finding {
 			"# start from where it is not set: no NoNewPrivileges=yes in the unit,",
 			"# no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container"))
 	}
+	if len(found) == 0 {
+		found = h.tryIDMaps(ctx)
+	}
 	return orPass(found, "newuidmap and newgidmap are there and privileged")
+}
+
+// tryIDMaps has both programs map the account's ids, as the start will: what the kernel says depends on more than can be read.
+func (h *host) tryIDMaps(ctx context.Context) []Finding {
+	a, ok, err := h.account()
+	if err != nil || !ok {
+		return nil // the account's check says so
+	}
+	for i, own := range []int{a.UID, a.GID} {
+		name, kind := []string{"newuidmap", "newgidmap"}[i], subidKinds()[i]
+		rows, wrong := h.subidsOf(ctx, a, kind)
+		if len(rows) == 0 || len(wrong) > 0 || h.outside(kind, rows) != nil {
+			return nil // the check of subordinate ids says so
+		}
+		path := h.lookPath(name)
+		args := []string{"0", strconv.Itoa(own), "1", "1", strconv.FormatInt(rows[0].Start, 10), strconv.FormatInt(rows[0].Count, 10)}
+		if err := h.probes.MapIDs(ctx, path, args...); err != nil {
+			return []Finding{h.explainIDMap(name, err)}
+		}
+	}
+	return nil
+}
+
+// explainIDMap names the cause that containers have. Whoever writes a map needs CAP_SYS_ADMIN in the new namespace, which its
+// maker has there, and root only by having it outside (user_namespaces(7)). A program that is set-uid root runs as root, unless
+// it was built to become the caller again; one with a file capability runs as the maker.
+func (h *host) explainIDMap(name string, err error) Finding {
+	f := fail("%s cannot map the account's ids: %v", name, err)
+	caps, parseErr := strconv.ParseUint(h.statusField("CapBnd"), 16, 64)
+	if parseErr != nil || caps&(1<<unix.CAP_SYS_ADMIN) != 0 || !strings.Contains(err.Error(), "Operation not permitted") {
+		return f
+	}
+	f.Message += "; it is set-uid root, and root of this container has no CAP_SYS_ADMIN"
+	f.fix.add("# in the container or its image, have file capabilities take the place of set-uid root:")
+	for _, p := range []struct{ name, capability string }{{"newuidmap", "cap_setuid"}, {"newgidmap", "cap_setgid"}} {
+		path := hostinfo.Quote(h.lookPath(p.name))
+		f.fix.add(asRoot("chmod u-s "+path), asRoot("setcap "+p.capability+"=ep "+path))
+	}
+	f.fix.setup = true
+	return f
 }

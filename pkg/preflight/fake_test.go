@@ -79,6 +79,7 @@ func goodHost(t *testing.T) *fakeHost {
 			InUserNS:    func() bool { return false },
 			Listen:      func(string, string) error { return nil },
 			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },
+			MapIDs:      func(context.Context, string, ...string) error { return nil },
 			Delegation: func() (cgroupv2.Host, cgroupv2.Delegation, error) {
 				return cgroupv2.Host{Mount: "/sys/fs/cgroup"}, cgroupv2.Delegation{
 					Root: "/sys/fs/cgroup/x", Source: cgroupv2.SourceCurrent, Available: []string{"cpu", "cpuset", "io", "memory", "pids"},

@@ -19,12 +19,15 @@ func checkOpenFiles(_ context.Context, h *host) []Finding {
 	details := map[string]string{"hard": hard}
 	n, err := strconv.ParseUint(hard, 10, 64)
 	if err == nil && n < hostinfo.OpenFiles {
+		found := warn("hard limit of open files is %d: forwarded ports take one each, and components want %d", n, hostinfo.OpenFiles).with(details)
+		if kind := hostinfo.DetectContainer(h.in.Root + "/"); kind != "" {
+			return []Finding{found.hint(outerSettings(hostinfo.OpenFilesInContainer(kind))...)}
+		}
 		who := "NAME"
 		if a, ok, _ := h.account(); ok {
 			who = a.Name
 		}
-		return []Finding{warn("hard limit of open files is %d: forwarded ports take one each, and components want %d", n, hostinfo.OpenFiles).
-			with(details).hint(
+		return []Finding{found.hint(
 			asRoot("sh -c 'echo \""+who+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)+"\" > /etc/security/limits.d/rootlessnode.conf'"),
 			"# then log in anew; under systemd rather LimitNOFILE= of the unit or DefaultLimitNOFILE= in user.conf")}
 	}

@@ -187,6 +187,41 @@ func TestChecks(t *testing.T) {
 			f.remove("bin/newuidmap")
 			f.write("etc/os-release", "ID=mine\n")
 		}, "fail: not found on PATH: newuidmap\n  # install, by your distribution's means, the programs: newuidmap\n"},
+		{"in a container without CAP_SYS_ADMIN", "idmap-programs", func(f *fakeHost) {
+			f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n")
+			f.in.Probes.MapIDs = func(context.Context, string, ...string) error {
+				return errors.New("newuidmap: write to uid_map failed: Operation not permitted")
+			}
+		}, "fail: newuidmap cannot map the account's ids: newuidmap: write to uid_map failed: Operation not permitted; " +
+			"it is set-uid root, and root of this container has no CAP_SYS_ADMIN\n" +
+			"  # in the container or its image, have file capabilities take the place of set-uid root:\n" +
+			"  sudo chmod u-s /ROOT/bin/newuidmap\n  sudo setcap cap_setuid=ep /ROOT/bin/newuidmap\n" +
+			"  sudo chmod u-s /ROOT/bin/newgidmap\n  sudo setcap cap_setgid=ep /ROOT/bin/newgidmap\n" + setup},
+		{"ids cannot be mapped", "idmap-programs", func(f *fakeHost) {
+			f.write("proc/self/status", "CapBnd:\t000001ffffffffff\n")
+			f.in.Probes.MapIDs = func(_ context.Context, path string, ids ...string) error {
+				if strings.HasSuffix(path, "newuidmap") {
+					return nil
+				}
+				return errors.New("no " + strings.Join(ids, " "))
+			}
+		}, "fail: newgidmap cannot map the account's ids: no 0 4000 1 1 165536 65536\n"},
+		{"an engine's AppArmor profile", "proc", func(f *fakeHost) {
+			f.write(".dockerenv", "")
+			f.write("proc/self/attr/current", "docker-default (enforce)\n")
+		}, "fail: AppArmor's profile docker-default of this container forbids to mount a /proc, and all else\n" +
+			"  # change how the container is started:\n  # Docker: docker run --security-opt apparmor=unconfined\n"},
+		{"tun that the engine keeps from the container", "tun", func(f *fakeHost) { f.write(".dockerenv", ""); f.remove("dev/net/tun") },
+			"fail: /dev/net/tun: no such file or directory\n" +
+				"  # change how the container is started:\n  # Docker: docker run --device /dev/net/tun\n" + setup},
+		{"ids that the container does not have", "subids", func(f *fakeHost) {
+			f.write(".dockerenv", "")
+			f.write("proc/self/uid_map", "         0     100000      65536\n     65536     300000     100000\n")
+			f.write("proc/self/gid_map", "         0          0 4294967295\n")
+			f.write("etc/subuid", "dev:165530:65536\n")
+		}, "fail: /etc/subuid line 1 (dev:165530:65536): not among the ids of this container, which are 0-165535\n" +
+			"  # give the account a range of 65536 of them in /etc/subuid, or the container more ids:\n" +
+			"  # Docker with userns-remap: a longer range of dockremap in the host's /etc/subuid and /etc/subgid\n"},
 		{"A5 AppArmor", "user-namespaces", func(f *fakeHost) {
 			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
 			f.write("proc/self/attr/current", "unconfined\n")
@@ -597,6 +632,10 @@ func TestRealProbes(t *testing.T) {
 	may, err := p.MayMapIDs(plain, false)
 	assert.NilError(t, err)
 	assert.Assert(t, !may)
+	if p.CloneUserNS(t.Context()) == nil {
+		assert.NilError(t, p.MapIDs(t.Context(), filepath.Join("testdata", "programs", "answers"), "0", "1", "2"))
+		assert.ErrorContains(t, p.MapIDs(t.Context(), filepath.Join("testdata", "programs", "fails"), "0", "1", "2"), "")
+	}
 	if os.Getuid() == 0 {
 		assert.NilError(t, os.Chmod(plain, 0o755|os.ModeSetuid))
 		may, err = p.MayMapIDs(plain, false)

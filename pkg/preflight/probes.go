@@ -3,9 +3,12 @@ package preflight
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +27,8 @@ type Probes struct {
 	Listen func(network, address string) error
 	// MayMapIDs tells whether the program at path runs with the privilege to map uids (newuidmap) or gids (newgidmap).
 	MayMapIDs func(path string, gids bool) (bool, error)
+	// MapIDs has the program at path, newuidmap or newgidmap, map ids into a user namespace that is made for it.
+	MapIDs func(ctx context.Context, path string, ids ...string) error
 	// Delegation finds the cgroup that the node would use.
 	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
 	// InUserNS tells whether this process is in a user namespace other than the initial one.
@@ -54,6 +59,9 @@ func (p Probes) orReal() Probes {
 	}
 	if p.MayMapIDs == nil {
 		p.MayMapIDs = mayMapIDs
+	}
+	if p.MapIDs == nil {
+		p.MapIDs = mapIDs
 	}
 	if p.Delegation == nil {
 		p.Delegation = delegation
@@ -128,6 +136,39 @@ func mayMapIDs(path string, gids bool) (bool, error) {
 		capability = unix.CAP_SETGID
 	}
 	return binary.LittleEndian.Uint32(buf[4:8])&(1<<capability) != 0, nil
+}
+
+// waitingPrograms end with their standard input, in the places where distributions have them.
+func waitingPrograms() []string { return []string{"/bin/cat", "/usr/bin/cat"} }
+
+// mapIDs tells what the program complained of.
+func mapIDs(ctx context.Context, path string, ids ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	for _, program := range waitingPrograms() {
+		if _, err := os.Stat(program); err != nil {
+			continue
+		}
+		waiting := exec.CommandContext(ctx, program)
+		waiting.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
+		stdin, err := waiting.StdinPipe()
+		if err == nil {
+			err = waiting.Start()
+		}
+		if err != nil {
+			return nil // the check of user namespaces says so
+		}
+		mapping := exec.CommandContext(ctx, path, append([]string{strconv.Itoa(waiting.Process.Pid)}, ids...)...)
+		mapping.Env = []string{"LC_ALL=C"} // explainIDMap reads the complaint
+		out, err := mapping.CombinedOutput()
+		_ = stdin.Close()
+		_ = waiting.Wait() // with whatever it ends
+		if text := strings.TrimSpace(string(out)); err != nil && text != "" {
+			err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])
+		}
+		return err
+	}
+	return nil // nothing to try with: the start itself will tell
 }
 
 func delegation() (cgroupv2.Host, cgroupv2.Delegation, error) {

@@ -17,6 +17,11 @@ func coversNothing() []string { return []string{"sys/fs/binfmt_misc", "fs/nfsd",
 // namespace mount it only where one is visible already of which nothing is covered and that is not read-only
 // (mount_too_revealing in fs/namespace.c: the answer is EPERM). Container engines cover parts of /proc.
 func checkProc(_ context.Context, h *host) []Finding {
+	label, err := os.ReadFile(h.path("/proc/self/attr/current"))
+	if err == nil && hostinfo.EngineProfile(string(label)) {
+		return []Finding{fail("AppArmor's profile %s of this container forbids to mount a /proc, and all else", strings.Fields(string(label))[0]).hint(
+			outerSettings(hostinfo.NoAppArmor(hostinfo.DetectContainer(h.in.Root + "/")))...)}
+	}
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
 		return unreadable(err)
@@ -41,10 +46,7 @@ func checkProc(_ context.Context, h *host) []Finding {
 		return []Finding{pass("no mount of /proc is listed")} // a host that hides its mounts: the start will tell
 	}
 	found := fail("parts of /proc are covered or read-only, so the kernel refuses the node a /proc of its own: %s", few(covered))
-	found.fix.add("# change how the container is started:")
-	for _, line := range hostinfo.UnmaskedProc(hostinfo.DetectContainer(h.in.Root + "/")) {
-		found.fix.add("# " + line)
-	}
+	found.fix.add(outerSettings(hostinfo.UnmaskedProc(hostinfo.DetectContainer(h.in.Root + "/")))...)
 	return []Finding{found.with(map[string]string{"covered": strings.Join(covered, " ")})}
 }
 

@@ -1,0 +1,93 @@
+package hostsetup
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// TestIDMapStep: in a container without CAP_SYS_ADMIN, file capabilities take the place of set-uid root, and back.
+func TestIDMapStep(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.Root)
+	f := newHost(t, false)
+	find := f.o.LookPath
+	f.o.LookPath = func(program string) string {
+		if strings.HasPrefix(program, "new") {
+			return f.path("bin/" + program)
+		}
+		return find(program)
+	}
+	mode := func(program string) os.FileMode {
+		st, err := os.Stat(f.path("bin/" + program))
+		assert.NilError(t, err)
+		return st.Mode()
+	}
+	step := func() Step {
+		p, err := NewPlan(f.o)
+		assert.NilError(t, err)
+		s, err := idMapStep(p)
+		assert.NilError(t, err)
+		return s
+	}
+	for _, program := range []string{"newuidmap", "newgidmap"} {
+		f.write("bin/"+program, "")
+		assert.NilError(t, os.Chmod(f.path("bin/"+program), 0o755|os.ModeSetuid))
+	}
+	assert.Equal(t, step().Name, "", "nothing is known of the capabilities")
+	f.write("proc/self/status", "CapBnd:\t000001ffffffffff\n")
+	assert.Equal(t, step().Name, "", "root has them all")
+
+	f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n") // Docker's
+	s := step()
+	assert.DeepEqual(t, s.Commands[:2], []string{"chmod u-s " + f.path("bin/newuidmap"), "setcap cap_setuid=ep " + f.path("bin/newuidmap")})
+	needed, err := s.Needed()
+	assert.NilError(t, err)
+	assert.Assert(t, needed)
+	assert.NilError(t, s.Do(t.Context()))
+	for program, bit := range map[string]byte{"newuidmap": 1 << unix.CAP_SETUID, "newgidmap": 1 << unix.CAP_SETGID} {
+		assert.Equal(t, mode(program), os.FileMode(0o755))
+		attr := make([]byte, 64)
+		n, err := unix.Getxattr(f.path("bin/"+program), capabilityAttr, attr)
+		assert.NilError(t, err)
+		assert.Assert(t, n >= 20)
+		assert.Equal(t, attr[4], bit)
+	}
+	needed, err = step().Needed()
+	assert.NilError(t, err)
+	assert.Assert(t, !needed, "it is done")
+	assert.NilError(t, s.Undo(t.Context()))
+	for _, program := range []string{"newuidmap", "newgidmap"} {
+		assert.Equal(t, mode(program), 0o755|os.ModeSetuid)
+		_, err := unix.Getxattr(f.path("bin/"+program), capabilityAttr, make([]byte, 64))
+		assert.ErrorIs(t, err, unix.ENODATA)
+	}
+	assert.NilError(t, os.Remove(f.path("bin/newuidmap")))
+	assert.NilError(t, s.Undo(t.Context()), "a program that is gone")
+}
+
+// TestReadOnlyCgroups: what only who starts the container can change is named, and no command that would fail again.
+func TestReadOnlyCgroups(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, false)
+	f.write(".dockerenv", "")
+	f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 21 0:26 / "+f.path("cgroup")+" ro - cgroup2 cgroup2 rw\n")
+	p, err := NewPlan(f.o)
+	assert.NilError(t, err)
+	s, err := cgroupStep(p)
+	assert.NilError(t, err)
+	assert.Equal(t, len(s.Commands), 0)
+	err = s.Do(t.Context())
+	assert.ErrorContains(t, err, "mounted read-only")
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	assert.Assert(t, strings.Contains(errdefs.ReportOf(err).Hints[0], "# Docker 28 or later: docker run"), errdefs.ReportOf(err).Hints[0])
+	_, err = os.Stat(filepath.Join(f.path("cgroup"), "rootlessnode"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}

@@ -1,0 +1,125 @@
+package hostsetup
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// idMapProgram is a program that maps ids, and the capability that it needs for it.
+type idMapProgram struct {
+	path, name string
+	number     int
+}
+
+// idMapStep has newuidmap and newgidmap work in a container whose root lacks CAP_SYS_ADMIN. Only who has that capability in the
+// new namespace may write its maps: its maker, or root who has it outside (user_namespaces(7)). Set-uid root makes the programs
+// run as such a root without it, a file capability as the maker.
+func idMapStep(p *Plan) (Step, error) {
+	e := p.env
+	const step = "idmaps"
+	if !e.lacksSysAdmin() && !p.record.has(step) {
+		return Step{}, nil
+	}
+	programs := e.setuidPrograms()
+	s := Step{
+		Name: step, Title: "let newuidmap and newgidmap map ids without CAP_SYS_ADMIN",
+		Why:    "root of this container lacks it, so that set-uid root is no help to them",
+		Needed: func() (bool, error) { return len(programs) > 0, nil },
+		Do: func(context.Context) error {
+			for _, program := range programs {
+				before, err := program.change()
+				if err != nil {
+					return err
+				}
+				p.record.add(step, entry{Before: map[string]string{program.path: before}, After: map[string]string{program.path: program.name + "=ep"}})
+			}
+			return nil
+		},
+		Undo: func(context.Context) error {
+			before := p.record.Steps[step].Before
+			for _, path := range sortedKeys(before) {
+				if p.record.usedByOthers(step, path) {
+					continue
+				}
+				if err := restoreMode(path, before[path]); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	for _, program := range programs {
+		s.Commands = append(s.Commands, "chmod u-s "+program.path, "setcap "+program.name+"=ep "+program.path)
+	}
+	return s, nil
+}
+
+// lacksSysAdmin tells whether no program that this process starts can have CAP_SYS_ADMIN.
+func (e *env) lacksSysAdmin() bool {
+	b, err := os.ReadFile(e.path("/proc/self/status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "CapBnd:"); ok {
+			caps, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
+			return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
+		}
+	}
+	return false
+}
+
+// setuidPrograms are those that are there and set-uid root.
+func (e *env) setuidPrograms() []idMapProgram {
+	all := []idMapProgram{
+		{e.LookPath("newuidmap"), "cap_setuid", unix.CAP_SETUID}, {e.LookPath("newgidmap"), "cap_setgid", unix.CAP_SETGID},
+	}
+	return slices.DeleteFunc(all, func(p idMapProgram) bool {
+		var st unix.Stat_t
+		return p.path == "" || unix.Stat(p.path, &st) != nil || st.Mode&unix.S_ISUID == 0 || st.Uid != 0
+	})
+}
+
+const capabilityAttr = "security.capability"
+
+// change gives the program the file capability in the place of set-uid root, and returns the mode it had. The attribute is
+// struct vfs_cap_data of linux/capability.h, revision 2 with the effective bit; the kernel itself adds the namespace's root.
+func (p idMapProgram) change() (before string, err error) {
+	st, err := os.Stat(p.path)
+	if err != nil {
+		return "", err
+	}
+	attr := make([]byte, 20)
+	binary.LittleEndian.PutUint32(attr, 0x02000000|1)
+	binary.LittleEndian.PutUint32(attr[4:], 1<<p.number)
+	if err := os.Chmod(p.path, st.Mode()&^os.ModeSetuid); err != nil {
+		return "", err
+	}
+	if err := unix.Setxattr(p.path, capabilityAttr, attr, 0); err != nil {
+		return "", &os.PathError{Op: "setxattr " + capabilityAttr, Path: p.path, Err: err}
+	}
+	return fmt.Sprintf("%04o", st.Mode().Perm()|0o4000), nil
+}
+
+// restoreMode takes change back: the capability goes and set-uid comes.
+func restoreMode(path, mode string) error {
+	m, err := strconv.ParseUint(mode, 8, 12)
+	if err != nil {
+		return err
+	}
+	if err := unix.Removexattr(path, capabilityAttr); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODATA) {
+		return &os.PathError{Op: "removexattr " + capabilityAttr, Path: path, Err: err}
+	}
+	if err := os.Chmod(path, os.FileMode(m).Perm()|os.ModeSetuid); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
