@@ -164,8 +164,20 @@ without_systemd() {
 
 # e2e USER TEST: end-to-end tests with real components, as on the host.
 e2e() {
-	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,e2e-build \
+	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,nft-queue,e2e-build \
 		$tree/bin/e2e.test -test.v -test.parallel=1 -test.run='$1'"
+}
+
+# policies: nobody loads the modules by hand, and a client has an address that is not the host's loopback.
+policies() {
+	local code
+	grep -E '^(nft_queue|nfnetlink_queue|br_netfilter) ' /proc/modules
+	ip address add 192.0.2.10/32 dev lo
+	e2e 'TestNetworkPolicy$'
+	code=$?
+	grep -E '^(nft_queue|nfnetlink_queue|br_netfilter) ' /proc/modules
+	ip address del 192.0.2.10/32 dev lo
+	return $code
 }
 
 # installed: a service that is Ready when install returns, in a cgroup of its own, with a log in the journal.
@@ -461,6 +473,7 @@ else
 	verdict scope_by_cron scope_of by_cron
 	verdict rootful rootful
 	verdict limits e2e 'Test(Limits|OwnCPUs)$'
+	verdict policies policies
 	verdict installed installed
 	verdict killed killed
 	verdict verified verified
