@@ -51,6 +51,7 @@ func TestHasReader(t *testing.T) {
 	assert.NilError(t, nf.RegisterWithErrorFunc(ctx, func(nfqueue.Attribute) int { return 0 }, func(error) int { return 0 }))
 	assert.Assert(t, has(7) && has(7), "asking takes nothing away")
 	assert.Assert(t, !has(8))
+	cancel() // Close waits for the end of the reader
 	assert.NilError(t, nf.Close())
 	assert.Assert(t, !has(7), "after its end")
 }
