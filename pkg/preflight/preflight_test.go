@@ -303,9 +303,9 @@ func TestChecks(t *testing.T) {
 			"fail: not found on PATH: ip, umount, nft\n  sudo apt-get install -y iproute2 mount nftables\n"},
 		{"no policies", "network-policy", func(*fakeHost) {}, "pass: not switched on: nothing of the node enforces NetworkPolicies\n"},
 		{"policies", "network-policy", policies(nil, nil), "pass: the kernel hands packets to kube-network-policies (nft_queue, br_netfilter)\n"},
-		{"policies without nft_queue", "network-policy", policies(nil, errors.New("Error: Could not process rule: No such file or directory")),
+		{"policies without nft_queue", "network-policy", policies(nil, errors.New("Could not process rule: No such file or directory")),
 			"fail: the kernel has no nft queue expression (CONFIG_NFT_QUEUE), by which kube-network-policies sees packets: " +
-				"Error: Could not process rule: No such file or directory\n" +
+				"Could not process rule: No such file or directory\n" +
 				"  sudo modprobe -a nft_queue nfnetlink_queue\n" +
 				"  # no such module: this kernel was built without; take one with CONFIG_NFT_QUEUE and CONFIG_NETFILTER_NETLINK_QUEUE, as\n" +
 				"  # distributions ship it, or do without: --set networkPolicy=none\n"},

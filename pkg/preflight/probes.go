@@ -113,7 +113,11 @@ func packetRules(ctx context.Context, nft, rules string) error {
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
 	}
 	out, err := cmd.CombinedOutput()
-	if text, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n"); err != nil && text != "" {
+	text, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if _, after, ok := strings.Cut(text, "Error: "); ok { // before it stands where in our text
+		text = after
+	}
+	if err != nil && text != "" {
 		return errors.New(text)
 	}
 	return err
