@@ -37,8 +37,8 @@ func Default() *NodeConfig {
 			ImageGCHighThresholdPercent: 95, ImageGCLowThresholdPercent: 90,
 			NodeStatusUpdateFrequency: Duration(10 * time.Second),
 		},
-		KubeProxy:  KubeProxy{Mode: "auto"},
-		CNI:        CNIFlannel,
+		KubeProxy: KubeProxy{Mode: "auto"},
+		CNI:       CNIFlannel, NetworkPolicy: NetworkPolicyNone,
 		CRI:        CRI{Runtime: RuntimeContainerd},
 		CRIO:       CRIO{StorageDriver: "auto", PauseImage: pauseImage},
 		Containerd: Containerd{Snapshotter: "auto", PauseImage: pauseImage},
@@ -53,7 +53,7 @@ func Default() *NodeConfig {
 		Inside: Inside{
 			APIServerPort: 6443, EtcdClientPort: 2379, EtcdPeerPort: 2380, EtcdMetricsPort: 2381,
 			ControllerManagerPort: 10257, SchedulerPort: 10259, KubeletPort: 10250, KubeletHealthzPort: 10248,
-			KubeProxyHealthzPort: 10256, KubeProxyMetricsPort: 10249, FlannelHealthzPort: 8471,
+			KubeProxyHealthzPort: 10256, KubeProxyMetricsPort: 10249, FlannelHealthzPort: 8471, NetworkPolicyPort: 8473,
 		},
 		Timeouts: Timeouts{
 			Ready: Duration(5 * time.Minute), ComponentStart: Duration(2 * time.Minute), ComponentStop: Duration(10 * time.Second),

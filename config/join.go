@@ -14,6 +14,12 @@ const (
 	CNINone    = "none"
 )
 
+// Values of NetworkPolicy.
+const (
+	NetworkPolicyNone = "none"
+	NetworkPolicyKube = "kube-network-policies"
+)
+
 // BindNodeIP in Ports.BindAddresses stands for the node's address (NodeIP), whatever that is at the time.
 const BindNodeIP = "node-ip"
 

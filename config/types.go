@@ -55,16 +55,18 @@ type NodeConfig struct {
 	Kubelet   Kubelet   `json:"kubelet"`
 	KubeProxy KubeProxy `json:"kubeProxy"`
 	// CNI says whose the pod network is: flannel, or none, which leaves it to the cluster.
-	CNI          string       `json:"cni"`
-	CRI          CRI          `json:"cri"`
-	Containerd   Containerd   `json:"containerd"`
-	CRIO         CRIO         `json:"crio"`
-	Flannel      Flannel      `json:"flannel"`
-	ControlPlane ControlPlane `json:"controlPlane"`
-	Certificates Certificates `json:"certificates"`
-	Inside       Inside       `json:"inside"`
-	Timeouts     Timeouts     `json:"timeouts"`
-	Restart      Restart      `json:"restart"`
+	CNI string `json:"cni"`
+	// NetworkPolicy says what enforces NetworkPolicies for the node's pods: none of the node's own, or kube-network-policies.
+	NetworkPolicy string       `json:"networkPolicy"`
+	CRI           CRI          `json:"cri"`
+	Containerd    Containerd   `json:"containerd"`
+	CRIO          CRIO         `json:"crio"`
+	Flannel       Flannel      `json:"flannel"`
+	ControlPlane  ControlPlane `json:"controlPlane"`
+	Certificates  Certificates `json:"certificates"`
+	Inside        Inside       `json:"inside"`
+	Timeouts      Timeouts     `json:"timeouts"`
+	Restart       Restart      `json:"restart"`
 }
 
 // Network drivers. DriverAuto takes slirp4netns where it is found and gvisor-tap-vsock, which needs no program of the
@@ -346,6 +348,7 @@ type Inside struct {
 	KubeProxyHealthzPort  int `json:"kubeProxyHealthzPort"`
 	KubeProxyMetricsPort  int `json:"kubeProxyMetricsPort"`
 	FlannelHealthzPort    int `json:"flannelHealthzPort"`
+	NetworkPolicyPort     int `json:"networkPolicyPort"`
 }
 
 // Timeouts of the node.

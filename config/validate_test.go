@@ -114,6 +114,8 @@ func TestValidateRefuses(t *testing.T) {
 		{"kubeProxy.mode", "ipvs", `kubeProxy.mode: "ipvs": want one of auto, nftables, iptables`},
 		{"containerd.snapshotter", "zfs", `containerd.snapshotter: "zfs": want one of auto, overlayfs, fuse-overlayfs, native`},
 		{"containerd.pauseImage", "a b", `containerd.pauseImage: "a b": want an image reference such as registry.example.com/name:tag`},
+		{"networkPolicy", "calico", `networkPolicy: "calico": want one of none, kube-network-policies`},
+		{"inside.networkPolicyPort", "8471", "inside.networkPolicyPort: 8471 is inside.flannelHealthzPort already"},
 		{"flannel.backend", "udp", `flannel.backend: "udp": want one of vxlan, host-gw, wireguard`},
 		{"controlPlane.apiServerExtraArgs", "v=4", `controlPlane.apiServerExtraArgs[0]: "v=4": want --FLAG=VALUE in one entry`},
 		{"controlPlane.etcdQuotaBytes", "1", "controlPlane.etcdQuotaBytes: 1: want at least 67108864 bytes"},

@@ -250,7 +250,13 @@ func TestManifests(t *testing.T) {
 	c := newCLI(t)
 	c.uid = 0 // an administrator's
 	assert.Equal(t, c.run("manifests", "join-rbac"), 0, c.err.String())
-	want, err := resources.JoinRBAC(true)
+	want, err := resources.JoinRBAC(true, false)
+	assert.NilError(t, err)
+	assert.Equal(t, c.out.String(), string(want))
+
+	c.out.Reset()
+	assert.Equal(t, c.run("manifests", "join-rbac", "--network-policy"), 0, c.err.String())
+	want, err = resources.JoinRBAC(true, true)
 	assert.NilError(t, err)
 	assert.Equal(t, c.out.String(), string(want))
 }

@@ -14,7 +14,8 @@ func newManifests(a *app) *cobra.Command {
 		Annotations: map[string]string{allowRoot: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(&cobra.Command{
+	policies := false
+	rbac := &cobra.Command{
 		Use:   "join-rbac",
 		Short: "Print what a cluster needs so that nodes of ours can join it",
 		Long: `Print what a cluster with another control plane needs so that nodes of ours can
@@ -25,13 +26,17 @@ administrator reads and applies it once. docs/joining.md says why each is there.
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(*cobra.Command, []string) error {
-			text, err := resources.JoinRBAC(true)
+			const foreign = true
+			text, err := resources.JoinRBAC(foreign, policies)
 			if err != nil {
 				return err
 			}
 			_, err = a.out.Write(text)
 			return err
 		},
-	})
+	}
+	rbac.Flags().BoolVar(&policies, "network-policy", false,
+		"also what nodes with networkPolicy: kube-network-policies need; by it nodes may read all pods")
+	cmd.AddCommand(rbac)
 	return cmd
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -35,7 +36,7 @@ import (
 )
 
 // join gets a worker's credentials: the certificate that makes it this node, asked for with the bootstrap kubeconfig where
-// there is one, and by that the tokens of kube-proxy and flannel, where it is the node's. A cluster that does not answer is
+// there is one, and by that the tokens of kube-proxy, flannel and kube-network-policies, as far as they are the node's. A cluster that does not answer is
 // asked again; what it refuses is an error.
 func (n *nodeRole) join(ctx context.Context) error {
 	if err := n.nodeCertificate(ctx); err != nil {
@@ -56,6 +57,9 @@ func (n *nodeRole) join(ctx context.Context) error {
 	if n.cfg.CNI == config.CNIFlannel {
 		files[resources.SecretFlannel] = flannel.TokenFile()
 	}
+	if n.enforcesPolicies() {
+		files[resources.SecretNetworkPolicy] = networkpolicy.TokenFile()
+	}
 	return supervisor.Poll(joinPoll, "the tokens of kube-proxy and the pod network", func(ctx context.Context) error {
 		for name, path := range files {
 			secret, err := c.Secret(ctx, resources.JoinNamespace, name)
@@ -63,7 +67,11 @@ func (n *nodeRole) join(ctx context.Context) error {
 				err = errors.New("there is none")
 			}
 			if err != nil {
-				return fmt.Errorf("read Secret %s/%s (`rootlessnode manifests join-rbac` makes it): %w", resources.JoinNamespace, name, err)
+				maker := "`rootlessnode manifests join-rbac`"
+				if name == resources.SecretNetworkPolicy {
+					maker = "networkPolicy on the cluster's first node, or `rootlessnode manifests join-rbac --network-policy`,"
+				}
+				return fmt.Errorf("read Secret %s/%s (%s makes it): %w", resources.JoinNamespace, name, maker, err)
 			}
 			err = component.Write([]component.File{{Path: path, Mode: 0o600, Data: secret[corev1.ServiceAccountTokenKey]}})
 			if err != nil {
@@ -208,7 +216,7 @@ func (n *nodeRole) remember(node *corev1.Node) error {
 // joinManifests are what nodes that join need of a cluster of ours.
 func (n *nodeRole) joinManifests() ([]byte, error) {
 	const ours = false
-	rbac, rbacErr := resources.JoinRBAC(ours)
+	rbac, rbacErr := resources.JoinRBAC(ours, n.enforcesPolicies())
 	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
 	if err := errors.Join(rbacErr, caErr); err != nil {
 		return nil, err

@@ -86,8 +86,9 @@ func (n *nodeRole) sysctls() error {
 		// Loose: answers to a forwarded port may leave by another device than the question came in.
 		{"net.ipv4.conf.all.rp_filter", "2", false},
 		{"net.ipv4.conf.default.rp_filter", "2", false},
-		{"net.bridge.bridge-nf-call-iptables", "1", true},
-		{"net.bridge.bridge-nf-call-ip6tables", "1", true},
+		// Without it pods of the node reach one another past the packet filter, and past policies.
+		{"net.bridge.bridge-nf-call-iptables", "1", !n.enforcesPolicies()},
+		{"net.bridge.bridge-nf-call-ip6tables", "1", !n.enforcesPolicies() || !n.cfg.Network.IPv6},
 	}
 	if n.cfg.Network.IPv6 {
 		want = append(want,

@@ -19,6 +19,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
@@ -55,7 +56,11 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		units = append(units, oneShot(unitRoles, n.waitRoles, apiserver.Name), oneShot(unitAddons, n.applyAddons, apiserver.Name))
 	}
 	if n.cfg.CNI == config.CNIFlannel {
-		units = append(units, oneShot(unitCNI, n.writeCNI, flannel.Name))
+		network := []string{flannel.Name}
+		if n.enforcesPolicies() { // no pod gets a network before its policies hold
+			network = append(network, networkpolicy.Name)
+		}
+		units = append(units, oneShot(unitCNI, n.writeCNI, network...))
 	}
 	if n.cfg.Serves() {
 		units = append(units, supervisor.Unit{Name: unitApprover, Needs: needs(unitRoles), Task: n.approveNodes, Backoff: n.backoff()})

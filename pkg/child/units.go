@@ -14,6 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/pkg/component/scheduler"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
@@ -73,6 +74,9 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	if n.cfg.CNI == config.CNIFlannel {
 		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), nil})
 	}
+	if n.enforcesPolicies() {
+		programs = append(programs, program{networkpolicy.Render, networkpolicy.Ready, needs(n.unitOf(unitAddons)), nil})
+	}
 	var (
 		units []supervisor.Unit
 		errs  []error
@@ -84,6 +88,9 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	units = append(units, n.tasks()...)
 	return units, errors.Join(errs...)
 }
+
+// enforcesPolicies tells whether NetworkPolicies are enforced by a component of the node.
+func (n *nodeRole) enforcesPolicies() bool { return n.cfg.NetworkPolicy == config.NetworkPolicyKube }
 
 // unitOf is the unit after which something may begin that needs the API server, and in a cluster of our own more: there it
 // is own, for a worker the one that joins.

@@ -69,6 +69,10 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	case config.DriverNone:
 		return nil, nil
 	case config.PortsBuiltin:
+		if p.SourceIPTransparent && r.Config.NetworkPolicy == config.NetworkPolicyKube {
+			d, err = portdriver.NewKeeping(r.LogWriter, r.Runtime.StateDir(), r.Held...)
+			break
+		}
 		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent, r.Held...)
 	case config.DriverSlirp:
 		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))

@@ -40,12 +40,26 @@ func New(log io.Writer, stateDir string, keepSources bool, held ...*net.TCPListe
 	}, nil
 }
 
+// NewKeeping is New with keepSources, and a TCP client whose address cannot be kept is refused, but for one of the host's
+// loopback. Without that RootlessKit's child side, when a connection with the client's address fails, makes another one with
+// the node's own: a client that a packet filter turns away would come in as the node.
+func NewKeeping(log io.Writer, stateDir string, held ...*net.TCPListener) (port.ParentDriver, error) {
+	const keepSources = true
+	d, err := New(log, stateDir, keepSources, held...)
+	if err != nil {
+		return nil, err
+	}
+	d.(*driver).strict = true
+	return d, nil
+}
+
 // driver numbers all ports itself; the builtin driver has numbers of its own for those that it holds.
 type driver struct {
 	port.ParentDriver
 	socket string
 	log    io.Writer
 	held   []*net.TCPListener
+	strict bool // a client is refused whose address is not kept
 
 	mu    sync.Mutex
 	last  int
@@ -82,7 +96,7 @@ func (d *driver) AddPort(ctx context.Context, spec port.Spec) (*port.Status, err
 
 func (d *driver) open(ctx context.Context, spec port.Spec) (stop func(context.Context) error, err error) {
 	if strings.HasPrefix(spec.Proto, "tcp") {
-		f, err := listen(spec, d.held, d.socket, d.log)
+		f, err := d.listen(spec)
 		if err == nil {
 			return f.close, nil
 		}

@@ -321,7 +321,7 @@ func TestRemovalWithAMuteChild(t *testing.T) {
 	assert.NilError(t, err)
 	defer child.Close()
 	s := spec(freePort(t), 1)
-	f, err := listen(s, nil, child.Addr().String(), io.Discard)
+	f, err := (&driver{socket: child.Addr().String(), log: io.Discard}).listen(s)
 	assert.NilError(t, err)
 	c := dial(t, s.ParentPort)
 	asked, err := child.Accept()
@@ -356,4 +356,27 @@ func TestAcceptsAgain(t *testing.T) {
 	f.group.Go(f.accept)
 	answers(t, dial(t, p))
 	assert.NilError(t, f.close(t.Context()))
+}
+
+// RootlessKit's child side without sources does what it does with them when a connection with the client's address failed.
+func TestAddressNotKept(t *testing.T) {
+	d, _ := run(t)
+	port := serve(t, echo)
+	for _, tc := range []struct {
+		client  string
+		strict  bool
+		refused bool
+	}{
+		{"192.0.2.1", true, true}, {"192.0.2.1", false, false}, {"127.0.0.1", true, false}, {"::1", true, false},
+	} {
+		f := &forward{spec: spec(1, port), strict: tc.strict, socket: d.(*driver).socket, log: io.Discard, ctx: t.Context()}
+		c, err := f.connect(&net.TCPAddr{IP: net.ParseIP(tc.client), Port: 1})
+		if tc.refused {
+			assert.ErrorIs(t, err, errNotKept)
+			continue
+		}
+		assert.NilError(t, err)
+		assert.NilError(t, c.Close())
+	}
+	assert.Assert(t, kept(&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1")}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}))
 }

@@ -34,6 +34,7 @@ type forward struct {
 	ln     net.Listener
 	spec   port.Spec
 	held   bool
+	strict bool   // see NewKeeping
 	socket string // of the child's side
 	log    io.Writer
 	ctx    context.Context // of the port; its end ends the connections
@@ -42,7 +43,7 @@ type forward struct {
 	told   atomic.Bool    // of a fault, since the last connection that was none
 }
 
-func listen(spec port.Spec, held []*net.TCPListener, socket string, log io.Writer) (*forward, error) {
+func (d *driver) listen(spec port.Spec) (*forward, error) {
 	network := spec.Proto
 	if ip, err := netip.ParseAddr(spec.ParentIP); err == nil && ip.Is4() {
 		network = "tcp4" // to net.Listen, tcp on 0.0.0.0 is [::] too
@@ -50,16 +51,16 @@ func listen(spec port.Spec, held []*net.TCPListener, socket string, log io.Write
 	address := net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort))
 	var ln net.Listener
 	var err error
-	own := slices.IndexFunc(held, func(h *net.TCPListener) bool { return h.Addr().String() == address })
+	own := slices.IndexFunc(d.held, func(h *net.TCPListener) bool { return h.Addr().String() == address })
 	if own >= 0 {
-		ln, err = again(held[own])
+		ln, err = again(d.held[own])
 	} else {
 		ln, err = net.Listen(network, address)
 	}
 	if err != nil {
 		return nil, err
 	}
-	f := &forward{ln: ln, spec: spec, held: own >= 0, socket: socket, log: log}
+	f := &forward{ln: ln, spec: spec, held: own >= 0, strict: d.strict, socket: d.socket, log: d.log}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.group.Go(f.accept)
 	return f, nil
@@ -134,7 +135,7 @@ func (f *forward) connect(client net.Addr) (*net.TCPConn, error) {
 	}
 	for i := 1; ; i++ {
 		c, err := f.ask(client)
-		if err == nil || i == most {
+		if err == nil || i == most || errors.Is(err, errNotKept) {
 			return c, err
 		}
 		if !f.wait(min(time.Duration(i-1)*pause, longest)) {
@@ -167,7 +168,24 @@ func (f *forward) ask(client net.Addr) (*net.TCPConn, error) {
 	if !ok {
 		return nil, errors.Join(fmt.Errorf("the child gave a %T", c), c.Close())
 	}
+	if f.strict && !kept(client, node.LocalAddr()) {
+		return nil, errors.Join(errNotKept, node.Close())
+	}
 	return node, nil
+}
+
+// errNotKept: asking again would take the child's side another second, and end in the same way.
+var errNotKept = errors.New("the client's address could not be kept, most likely because a network policy refuses it")
+
+// kept tells whether the node's side of a connection has the client's address. It has none from loopback, which means
+// another one in the node's network namespace.
+func kept(client, inside net.Addr) bool {
+	from, ok := client.(*net.TCPAddr)
+	if ok && from.IP.IsLoopback() {
+		return true
+	}
+	now, same := inside.(*net.TCPAddr)
+	return ok && same && now.IP.Equal(from.IP)
 }
 
 // wait returns false when the port was removed first.

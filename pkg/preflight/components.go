@@ -24,6 +24,9 @@ func required(c *config.NodeConfig) []string {
 	if c.ControlPlane.Embedded {
 		names = append(names, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 	}
+	if c.NetworkPolicy == config.NetworkPolicyKube {
+		names = append(names, "kube-network-policies")
+	}
 	return names
 }
 

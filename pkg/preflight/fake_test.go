@@ -76,6 +76,7 @@ func goodHost(t *testing.T) *fakeHost {
 				return FileSystem{Type: 0xef53, Available: 50 << 30, Total: 100 << 30, InodesFree: 1 << 20, Inodes: 2 << 20}, nil
 			},
 			CloneUserNS: func(context.Context) error { return nil },
+			PacketRules: func(context.Context, string, string) error { return nil },
 			InUserNS:    func() bool { return false },
 			Listen:      func(string, string) error { return nil },
 			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },

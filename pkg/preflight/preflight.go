@@ -95,6 +95,7 @@ func checks() []check {
 		{"resources", checkResources},
 		{"programs", checkPrograms},
 		{"network-program", checkNetworkProgram},
+		{"network-policy", checkNetworkPolicy},
 		{"tun", checkTun},
 		{"ports", checkPorts},
 		{"routes", checkRoutes},

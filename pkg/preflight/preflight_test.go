@@ -114,6 +114,20 @@ func TestDeepAndHintsFromElsewhere(t *testing.T) {
 	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"modprobe bridge"})
 }
 
+// policies switches NetworkPolicies on, with what the kernel says to a plain rule and to one with a queue.
+func policies(plain, queue error) func(*fakeHost) {
+	return func(f *fakeHost) {
+		f.set("networkPolicy", "kube-network-policies")
+		f.write("proc/sys/net/bridge/bridge-nf-call-iptables", "1\n")
+		f.in.Probes.PacketRules = func(_ context.Context, _, rules string) error {
+			if strings.Contains(rules, "queue") {
+				return queue
+			}
+			return plain
+		}
+	}
+}
+
 // Each case changes one thing about the good host; the letter is its section in the cases that users reported.
 func TestChecks(t *testing.T) {
 	t.Parallel()
@@ -322,6 +336,21 @@ func TestChecks(t *testing.T) {
 			f.remove("bin/iptables")
 		},
 			"fail: not found on PATH: ip, umount, nft\n  sudo apt-get install -y iproute2 mount nftables\n"},
+		{"no policies", "network-policy", func(*fakeHost) {}, "pass: not switched on: nothing of the node enforces NetworkPolicies\n"},
+		{"policies", "network-policy", policies(nil, nil), "pass: the kernel hands packets to kube-network-policies (nft_queue, br_netfilter)\n"},
+		{"policies without nft_queue", "network-policy", policies(nil, errors.New("Could not process rule: No such file or directory")),
+			"fail: the kernel has no nft queue expression (CONFIG_NFT_QUEUE), by which kube-network-policies sees packets: " +
+				"Could not process rule: No such file or directory\n" +
+				"  sudo modprobe -a nft_queue nfnetlink_queue\n" +
+				"  # no such module: this kernel was built without; take one with CONFIG_NFT_QUEUE and CONFIG_NETFILTER_NETLINK_QUEUE, as\n" +
+				"  # distributions ship it, or do without: --set networkPolicy=none\n"},
+		{"policies where nothing can be tried", "network-policy", policies(errors.New("operation not permitted"), errors.New("x")),
+			"warn: whether the kernel has nftables' queue expression could not be tried: operation not permitted\n"},
+		{"policies past the bridge", "network-policy", func(f *fakeHost) { policies(nil, nil)(f); f.remove("proc/sys/net/bridge") },
+			"fail: the kernel module br_netfilter is not loaded: pods of the node would reach one another past their policies\n" +
+				"  sudo modprobe br_netfilter\n" + setup},
+		{"policies without nft", "network-policy", func(f *fakeHost) { policies(nil, nil)(f); f.remove("bin/nft") },
+			"fail: not found on PATH: nft\n  sudo apt-get install -y nftables\n"},
 		{"nftables asked for", "programs", func(f *fakeHost) { f.remove("bin/nft"); f.set("kubeProxy.mode", "nftables") },
 			"fail: not found on PATH: nft\n  sudo apt-get install -y nftables\n"},
 		{"no iptables", "programs", func(f *fakeHost) { f.remove("bin/iptables") },

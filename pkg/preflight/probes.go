@@ -31,6 +31,8 @@ type Probes struct {
 	MapIDs func(ctx context.Context, path string, ids ...string) error
 	// Delegation finds the cgroup that the node would use.
 	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
+	// PacketRules has the program nft make rules in a user and network namespace of its own, as the node would.
+	PacketRules func(ctx context.Context, nft, rules string) error
 	// InUserNS tells whether this process is in a user namespace other than the initial one.
 	InUserNS func() bool
 }
@@ -66,6 +68,9 @@ func (p Probes) orReal() Probes {
 	if p.Delegation == nil {
 		p.Delegation = delegation
 	}
+	if p.PacketRules == nil {
+		p.PacketRules = packetRules
+	}
 	if p.InUserNS == nil {
 		p.InUserNS = userns.Inside
 	}
@@ -99,6 +104,29 @@ func cloneUserNS(ctx context.Context) error {
 		return cmd.Run()
 	}
 	return nil // nothing to try with: the start itself will tell
+}
+
+// packetRules maps this account to root in the namespaces, which takes no privilege (user_namespaces(7)). The error is the
+// first line of nft's complaint.
+func packetRules(ctx context.Context, nft, rules string) error {
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, nft, "-f", "-")
+	cmd.Stdin, cmd.WaitDelay = strings.NewReader(rules), programTimeout
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}
+	out, err := cmd.CombinedOutput()
+	text, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if _, after, ok := strings.Cut(text, "Error: "); ok { // before it stands where in our text
+		text = after
+	}
+	if err != nil && text != "" {
+		return errors.New(text)
+	}
+	return err
 }
 
 func listen(network, address string) error {

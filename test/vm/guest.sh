@@ -164,7 +164,7 @@ without_systemd() {
 
 # e2e USER TEST: end-to-end tests with real components, as on the host.
 e2e() {
-	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,e2e-build \
+	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,nft-queue,e2e-build \
 		$tree/bin/e2e.test -test.v -test.parallel=1 -test.run='$1'"
 }
 
@@ -178,6 +178,18 @@ joined() {
 	within 4500 "the word of the host, whose log is joined-host.log," test -s ~dev/joined || return 1
 	journalctl --no-pager -q -o short-monotonic -t sshd | tail -n 20
 	grep -qx passed ~dev/joined
+}
+
+# policies: nobody loads the modules by hand, and a client has an address that is not the host's loopback.
+policies() {
+	local code
+	grep -E '^(nft_queue|nfnetlink_queue|br_netfilter) ' /proc/modules
+	ip address add 192.0.2.10/32 dev lo
+	e2e 'TestNetworkPolicy$'
+	code=$?
+	grep -E '^(nft_queue|nfnetlink_queue|br_netfilter) ' /proc/modules
+	ip address del 192.0.2.10/32 dev lo
+	return $code
 }
 
 # installed: a service that is Ready when install returns, in a cgroup of its own, with a log in the journal.
@@ -477,6 +489,7 @@ else
 	verdict limits e2e 'Test(Limits|OwnCPUs)$'
 	# The host has a test for it only when it is wanted by name.
 	[ ! -e "$share/key.pub" ] || verdict joined joined
+	verdict policies policies
 	verdict installed installed
 	verdict killed killed
 	verdict verified verified

@@ -95,6 +95,12 @@ func plan() []target {
 			check:  &check{args: []string{"--version"}, wants: []string{"v{version}"}},
 		},
 		{
+			name: "kube-network-policies", module: "kube-network-policies", upstream: "sigs.k8s.io/kube-network-policies",
+			group:  "client-go",
+			recipe: goProgram{variables: []string{"main.version=v{version}"}},
+			check:  &check{args: []string{"--version"}, wants: []string{"kube-network-policies v{version}"}},
+		},
+		{
 			name: "etcd", module: "etcd", upstream: "go.etcd.io/etcd/server/v3",
 			recipe: goProgram{pkg: "go.etcd.io/etcd/server/v3"},
 			check:  &check{args: []string{"--version"}, wants: []string{"etcd Version: {version}"}},

@@ -28,12 +28,14 @@ const (
 	Scheduler              = "scheduler"
 	KubeProxy              = "kube-proxy"
 	Flannel                = "flannel"
+	NetworkPolicy          = "network-policy"
 )
 
 // Users that certificates carry and that roles are bound to.
 const (
 	UserKubeletClient     = "rootlessnode:apiserver-kubelet-client"
 	UserFlannel           = "rootlessnode:flannel"
+	UserNetworkPolicy     = "rootlessnode:network-policy"
 	UserAdmin             = "rootlessnode:admin"
 	UserKubeProxy         = "system:kube-proxy"
 	UserControllerManager = "system:kube-controller-manager"

@@ -18,6 +18,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -95,6 +96,21 @@ func TestChains(t *testing.T) {
 		assert.NilError(t, err)
 		assert.Assert(t, key.PublicKey.Equal(cert.PublicKey), want.Name)
 		assert.Assert(t, !cert.IsCA, want.Name)
+	}
+}
+
+// Who enforces policies has a certificate where they are enforced, and nowhere else.
+func TestNetworkPolicyCertificate(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	for mode, want := range map[string]bool{config.NetworkPolicyNone: false, config.NetworkPolicyKube: true} {
+		e.Config.NetworkPolicy = mode
+		spec, err := NodeSpec(e)
+		assert.NilError(t, err)
+		has := slices.ContainsFunc(spec.Certificates, func(c Certificate) bool {
+			return c.Name == NetworkPolicy && c.CommonName == UserNetworkPolicy && c.Client && !c.Server && len(c.Organizations) == 0
+		})
+		assert.Equal(t, has, want, mode)
 	}
 }
 

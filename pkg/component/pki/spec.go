@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 )
 
@@ -63,7 +64,7 @@ func NodeSpec(e component.Env) (Spec, error) {
 		c.Server, c.DNSNames, c.Addresses = true, []string{localhost}, loop
 		return c
 	}
-	return Spec{
+	spec := Spec{
 		CALifetime: e.Config.Certificates.CALifetime.D(),
 		Lifetime:   e.Config.Certificates.Lifetime.D(),
 		Authorities: []Authority{
@@ -87,7 +88,11 @@ func NodeSpec(e component.Env) (Spec, error) {
 			client(KubeProxy, ClusterCA, UserKubeProxy),
 			client(Flannel, ClusterCA, UserFlannel),
 		},
-	}, nil
+	}
+	if e.Config.NetworkPolicy == config.NetworkPolicyKube {
+		spec.Certificates = append(spec.Certificates, client(NetworkPolicy, ClusterCA, UserNetworkPolicy))
+	}
+	return spec, nil
 }
 
 const localhost = "localhost"

@@ -31,13 +31,19 @@ var (
 	onlyOurs    = map[string]bool{
 		"Namespace kube-public": true, "Role rootlessnode:cluster-info": true, "RoleBinding rootlessnode:cluster-info": true,
 	}
+	onlyPolicies = map[string]bool{
+		"ServiceAccount " + SecretNetworkPolicy: true, "Secret " + SecretNetworkPolicy: true,
+		"ClusterRole rootlessnode:network-policy": true, "ClusterRoleBinding rootlessnode:joined-network-policy": true,
+		"Role rootlessnode:network-policy-token": true, "RoleBinding rootlessnode:network-policy-token": true,
+	}
 )
 
 // JoinRBAC returns what a cluster needs for nodes of ours to join, as a YAML stream with comments, to be applied in its order:
 // ServiceAccounts for kube-proxy and flannel with their tokens, and the rights of tokens and nodes. foreign is for a cluster
 // whose control plane is not ours. The namespace kube-public comes first in one of ours: the API server makes it by itself, but
-// some time after it is ready; kube-system is that of Manifests.
-func JoinRBAC(foreign bool) ([]byte, error) {
+// some time after it is ready; kube-system is that of Manifests. policies adds what kube-network-policies of such nodes needs:
+// its token lets nodes read all pods.
+func JoinRBAC(foreign, policies bool) ([]byte, error) {
 	var kept [][]byte
 	separator := []byte("---\n")
 	for _, document := range bytes.Split(join, append([]byte("\n"), separator...)) {
@@ -47,7 +53,7 @@ func JoinRBAC(foreign bool) ([]byte, error) {
 		}
 		meta, _ := objects[0]["metadata"].(map[string]any)
 		id := fmt.Sprint(objects[0]["kind"], " ", meta["name"])
-		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] {
+		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] || !policies && onlyPolicies[id] {
 			continue
 		}
 		kept = append(kept, append(bytes.TrimRight(document, "\n"), '\n'))
@@ -94,8 +100,9 @@ func publicConfigMap(name string, data map[string]any) ([]byte, error) {
 
 // Names in join.yaml that the node role uses.
 const (
-	// JoinNamespace has the Secrets with the tokens of kube-proxy and flannel.
-	JoinNamespace   = "kube-system"
-	SecretKubeProxy = "rootlessnode-kube-proxy"
-	SecretFlannel   = "rootlessnode-flannel"
+	// JoinNamespace has the Secrets with the tokens of kube-proxy, flannel and kube-network-policies.
+	JoinNamespace       = "kube-system"
+	SecretKubeProxy     = "rootlessnode-kube-proxy"
+	SecretFlannel       = "rootlessnode-flannel"
+	SecretNetworkPolicy = "rootlessnode-network-policy"
 )

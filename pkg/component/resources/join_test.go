@@ -13,18 +13,24 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
 )
 
 func TestJoinRBAC(t *testing.T) {
 	t.Parallel()
-	for _, foreign := range []bool{false, true} {
-		data, err := JoinRBAC(foreign)
+	for _, c := range []struct {
+		foreign, policies bool
+		file              string
+		documents         int
+	}{
+		{false, false, "join-ours.golden", 18}, {true, false, "join-foreign.golden", 16}, {true, true, "join-policies.golden", 22},
+	} {
+		data, err := JoinRBAC(c.foreign, c.policies)
 		assert.NilError(t, err)
-		file := map[bool]string{false: "join-ours.golden", true: "join-foreign.golden"}[foreign]
-		golden.AssertBytes(t, data, file)
+		golden.AssertBytes(t, data, c.file)
 		documents := strings.Split(string(data), "---\n")
-		assert.Assert(t, is.Len(documents, map[bool]int{false: 18, true: 16}[foreign]))
+		assert.Assert(t, is.Len(documents, c.documents))
 
 		// Every binding binds a role that is here or that Kubernetes has, and every object is of its type.
 		roles, bindings := map[string]bool{}, map[string]string{}
@@ -59,9 +65,11 @@ func TestJoinRBAC(t *testing.T) {
 // TestJoinRBACIsBesideManifests: what is applied one after the other must not undo itself.
 func TestJoinRBACIsBesideManifests(t *testing.T) {
 	t.Parallel()
-	ours, err := JoinRBAC(false)
+	ours, err := JoinRBAC(false, true)
 	assert.NilError(t, err)
-	first, err := Manifests(fixture.Env())
+	e := fixture.Env()
+	e.Config.NetworkPolicy = config.NetworkPolicyKube
+	first, err := Manifests(e)
 	assert.NilError(t, err)
 	seen := map[string]string{}
 	for _, d := range strings.Split(string(first)+"---\n"+string(ours), "---\n") {

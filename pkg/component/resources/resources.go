@@ -8,6 +8,7 @@ import (
 	_ "embed" // the manifests
 	"errors"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/coredns"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
@@ -16,6 +17,9 @@ import (
 
 //go:embed rbac.yaml
 var rbac []byte
+
+//go:embed policies.yaml
+var policies []byte
 
 // Manifests returns all objects as a YAML stream, to be applied in its order as soon as the API server answers. The
 // namespace kube-system is the first of them: the API server makes it by itself, but some time after it is ready.
@@ -32,6 +36,16 @@ func Manifests(e component.Env) ([]byte, error) {
 		objects.Set("ClusterRoleBinding", pki.UserFlannel, user(pki.UserFlannel), "subjects"),
 	); err != nil {
 		return nil, err
+	}
+	if e.Config.NetworkPolicy == config.NetworkPolicyKube {
+		more, err := manifest.Decode(policies)
+		if err != nil {
+			return nil, err
+		}
+		if err := more.Set("ClusterRoleBinding", pki.UserNetworkPolicy, user(pki.UserNetworkPolicy), "subjects"); err != nil {
+			return nil, err
+		}
+		objects = append(objects, more...)
 	}
 	if e.Config.ControlPlane.CoreDNS {
 		stream, err := coredns.Manifests(e)

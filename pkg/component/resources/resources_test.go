@@ -10,6 +10,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 )
@@ -37,6 +38,28 @@ func TestManifests(t *testing.T) {
 	assert.Equal(t, kubelet.Subjects[0].Name, pki.UserKubeletClient)
 	assert.Equal(t, flannelBinding.Subjects[0].Name, pki.UserFlannel)
 	assert.Equal(t, flannelBinding.RoleRef.Name, flannel.Name)
+}
+
+func TestManifestsWithPolicies(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	e.Config.ControlPlane.CoreDNS = false
+	e.Config.NetworkPolicy = config.NetworkPolicyKube
+	data, err := Manifests(e)
+	assert.NilError(t, err)
+	documents := strings.Split(string(data), "---\n")
+	assert.Equal(t, len(documents), 6)
+	var (
+		role    rbacv1.ClusterRole
+		binding rbacv1.ClusterRoleBinding
+	)
+	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[4]), &role))
+	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[5]), &binding))
+	assert.Equal(t, binding.RoleRef.Name, role.Name)
+	assert.Equal(t, binding.Subjects[0].Name, pki.UserNetworkPolicy)
+	for _, r := range role.Rules {
+		assert.DeepEqual(t, r.Verbs, []string{"list", "watch"})
+	}
 }
 
 func TestManifestsWithDNS(t *testing.T) {
