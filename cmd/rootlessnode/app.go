@@ -30,6 +30,7 @@ type handle interface {
 	Status(ctx context.Context) (*status.Status, error)
 	Events(ctx context.Context, follow bool, fn func(status.Event) error) error
 	Stop(ctx context.Context) error
+	WaitCleaned(ctx context.Context) error
 	AddForward(ctx context.Context, forward string) ([]status.Port, error)
 	RemoveForward(ctx context.Context, forward string) error
 	WatchStatus(ctx context.Context, fn func(*status.Status) error) error

@@ -8,7 +8,7 @@ import (
 )
 
 func newDown(a *app) *cobra.Command {
-	var deleteData bool
+	var deleteData, ended bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -17,11 +17,29 @@ func newDown(a *app) *cobra.Command {
 and "rootlessnode up" goes on with it, unless --delete-data is given. A node
 that does not run is no error.`,
 		Args: arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.down(cmd.Context(), timeout, deleteData) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if ended {
+				return a.cleaned(cmd.Context())
+			}
+			return a.down(cmd.Context(), timeout, deleteData)
+		},
 	}
 	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "remove the data dir too, with what belongs to subordinate ids")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill what has not ended by then (default: timeouts.stop)")
+	cmd.Flags().BoolVar(&ended, "ended", false, "leave a node alone that runs; wait for what one that has ended leaves")
+	_ = cmd.Flags().MarkHidden("ended") // for the unit of install
 	return cmd
+}
+
+// cleaned is what the unit of install asks once the service's main process has ended.
+func (a *app) cleaned(ctx context.Context) error {
+	n, err := a.attached()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Stop.D())
+	defer cancel()
+	return n.WaitCleaned(ctx)
 }
 
 func (a *app) down(ctx context.Context, timeout time.Duration, deleteData bool) error {

@@ -82,6 +82,8 @@ func (f *fakeNode) Events(_ context.Context, _ bool, fn func(status.Event) error
 	return f.call("events")
 }
 func (f *fakeNode) Stop(context.Context) error { return f.call("stop") }
+
+func (f *fakeNode) WaitCleaned(context.Context) error { return f.call("wait-cleaned") }
 func (f *fakeNode) AddForward(_ context.Context, s string) ([]status.Port, error) {
 	return f.ports, f.call("add " + s)
 }

@@ -108,6 +108,12 @@ func live(t *testing.T, s *Store, ns, as string) (pid int, stop func()) {
 		cmd = exec.Command("/proc/self/exe", "/usr/bin/env", envHelper+"=live", program)
 		cmd.Env = append(os.Environ(), envHelper+"=exec", envDir+"="+s.dir, "NS="+ns)
 	}
+	return begin(t, cmd)
+}
+
+// begin starts a live helper.
+func begin(t *testing.T, cmd *exec.Cmd) (pid int, stop func()) {
+	t.Helper()
 	stdin, err := cmd.StdinPipe()
 	assert.NilError(t, err)
 	stdout, err := cmd.StdoutPipe()

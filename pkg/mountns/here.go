@@ -104,12 +104,16 @@ func Relate(host, inside string) (g Guarantees, private bool) {
 	return r.guarantees(), r.host.shared == 0
 }
 
-// DaemonNamespace finds the mount namespace of the first process of that name (at most 15 bytes), as a path for Within.
-// Empty: there is none. Runs in: either, in the pid namespace that is looked at.
+// DaemonNamespace finds the mount namespace of the first process of that name (at most 15 bytes), as a path for Within. Those of
+// other user or pid namespaces are of another node. Empty: there is none. Runs in: either, in the namespaces that are looked at.
 func DaemonNamespace(name string) (path string, err error) {
 	err = eachProcess(func(_ int, dir string) error {
 		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
-		if err == nil && path == "" && strings.TrimSpace(string(comm)) == name {
+		if err != nil || path != "" || strings.TrimSpace(string(comm)) != name {
+			return err
+		}
+		ours, err := ofThisNode(dir)
+		if ours {
 			path = filepath.Join(dir, "ns/mnt")
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -217,6 +218,25 @@ func TestStatusNamesDaemonsOutside(t *testing.T) {
 		st, err = s.Status(DefaultName)
 		assert.NilError(t, err)
 		assert.NilError(t, st.Err())
+	})
+}
+
+// TestDaemonNamespace: the kubelet of another node, which is in other namespaces, is not this one's.
+func TestDaemonNamespace(t *testing.T) {
+	onHost(t, sharedHost, func(t *testing.T, s *Store) {
+		others := filepath.Join(t.TempDir(), "kubelet")
+		assert.NilError(t, os.Symlink(ownCopy(t), others))
+		cmd := exec.Command(others)
+		cmd.Env = append(os.Environ(), envHelper+"=live")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		begin(t, cmd)
+		path, err := DaemonNamespace("kubelet")
+		assert.NilError(t, err)
+		equal(t, path, "", "another node's")
+		pid, _ := live(t, s, "", "kubelet")
+		path, err = DaemonNamespace("kubelet")
+		assert.NilError(t, err)
+		equal(t, path, fmt.Sprintf("/proc/%d/ns/mnt", pid), "this node's")
 	})
 }
 

@@ -64,8 +64,7 @@ func processesIn(id ID) ([]Process, error) {
 	return all, err
 }
 
-// daemonsOutside lists the daemons of this host that live in another mount namespace than id. Those of other user or pid
-// namespaces are of another node: a rootless one, or one in a container.
+// daemonsOutside lists the daemons of this node that live in another mount namespace than id.
 func daemonsOutside(id ID) ([]Process, error) {
 	var all []Process
 	err := eachProcess(func(pid int, dir string) error {
@@ -73,10 +72,8 @@ func daemonsOutside(id ID) ([]Process, error) {
 		if err != nil || its == id {
 			return err
 		}
-		for _, kind := range []string{"user", "pid"} {
-			if same, err := sameNamespace(dir, kind); err != nil || !same {
-				return err
-			}
+		if ours, err := ofThisNode(dir); err != nil || !ours {
+			return err
 		}
 		p, err := describeProcess(pid, dir, its)
 		if err == nil && p.Daemon != "" {
@@ -85,6 +82,17 @@ func daemonsOutside(id ID) ([]Process, error) {
 		return err
 	})
 	return all, err
+}
+
+// ofThisNode tells whether a process is in our user and pid namespaces. Daemons of others are of another node: a rootless one, or
+// one in a container.
+func ofThisNode(dir string) (bool, error) {
+	for _, kind := range []string{"user", "pid"} {
+		if same, err := sameNamespace(dir, kind); err != nil || !same {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 func sameNamespace(dir, kind string) (bool, error) {

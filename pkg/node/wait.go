@@ -183,8 +183,28 @@ func (n *Node) kill(cause error) error {
 // killLimit is how long the end of a killed node may take.
 const killLimit = 30 * time.Second
 
+// WaitCleaned waits until nothing is left of a node whose parent has ended, however that ended: its guard removes the rest. A
+// node whose parent lives is left alone. A service manager that kills what a service leaves needs it.
+func (n *Node) WaitCleaned(ctx context.Context) error {
+	if err := n.waitHolder(ctx, func(h parent.LockHolder) bool { return !h.Locked || h.ParentPID > 0 }); err != nil {
+		return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("wait for the guard of the node %q to clean up: %w", n.Config().Name, err))
+	}
+	return nil
+}
+
 // waitGone waits until nobody holds the lock.
 func (n *Node) waitGone(ctx context.Context) error {
+	if err := n.waitHolder(ctx, func(h parent.LockHolder) bool { return !h.Locked }); err != nil {
+		return err
+	}
+	if h := n.current(); h != nil {
+		<-h.ended
+	}
+	return nil
+}
+
+// waitHolder waits for a state of the lock.
+func (n *Node) waitHolder(ctx context.Context, is func(parent.LockHolder) bool) error {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for {
@@ -192,8 +212,8 @@ func (n *Node) waitGone(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !h.Locked {
-			break
+		if is(h) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -201,10 +221,6 @@ func (n *Node) waitGone(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
-	if h := n.current(); h != nil {
-		<-h.ended
-	}
-	return nil
 }
 
 // DeleteData removes the data dir of a node that does not run, with what belongs to subordinate ids in it.

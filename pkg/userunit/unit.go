@@ -51,7 +51,9 @@ StartLimitBurst=5
 [Service]
 Type=notify
 NotifyAccess=main
-ExecStart=%s --name %%i up --foreground --config "%%E/rootlessnode/%%i.yaml"
+ExecStart=%[1]s --name %%i up --foreground --config "%%E/rootlessnode/%%i.yaml"
+# What is left after this is killed, and the guard tidies up after the node has ended.
+ExecStopPost=-%[1]s --name %%i down --ended
 Delegate=yes
 KillMode=mixed
 TasksMax=infinity
@@ -59,9 +61,9 @@ Restart=on-failure
 RestartSec=5
 # Wrong configuration and hosts that lack something do not get better by trying.
 RestartPreventExitStatus=2 3
-WatchdogSec=%d
-TimeoutStartSec=%d
-TimeoutStopSec=%d
+WatchdogSec=%[2]d
+TimeoutStartSec=%[3]d
+TimeoutStopSec=%[4]d
 
 [Install]
 WantedBy=default.target

@@ -69,6 +69,7 @@ func TestInstall(t *testing.T) {
 	assert.NilError(t, err)
 	for _, want := range []string{
 		`ExecStart="/opt/100%% mine/rootlessnode" --name %i up --foreground --config "%E/rootlessnode/%i.yaml"`,
+		`ExecStopPost=-"/opt/100%% mine/rootlessnode" --name %i down --ended`,
 		"Type=notify", "Delegate=yes", "KillMode=mixed", "TimeoutStopSec=75", "WatchdogSec=120",
 	} {
 		assert.Assert(t, cmp.Contains(string(unit), want+"\n"))

@@ -286,7 +286,7 @@ back() {
 	as dev "$settled | grep -x active" || { as dev "systemctl --user status rootlessnode@default --no-pager -n 60"; return 1; }
 	loginctl list-sessions --no-legend
 	[ -z "$(loginctl list-sessions --no-legend)" ] && as dev "$node status" &&
-		as dev "$node kubectl rollout status deployment/sleeper --timeout=$patience" && as dev "$node kubectl get pods -A -o wide"
+		as dev "$node kubectl wait --for=condition=Ready pod -l app=sleeper --timeout=$patience" && as dev "$node kubectl get pods -A -o wide"
 }
 
 # stopped: in order, within 20 s, with nothing left.
@@ -296,6 +296,7 @@ stopped() {
 	began=$((SECONDS - began))
 	echo "stopped in $began s"
 	as dev "systemctl --user status rootlessnode@default --no-pager -n 30"
+	ls "/run/user/$(id -u dev)/rootlessnode" && echo "is left in the runtime directory"
 	[ "$began" -le 20 ] && [ "$(as dev "systemctl --user show -p Result --value rootlessnode@default")" = success ] &&
 		! find "/sys/fs/cgroup/user.slice/user-$(id -u dev).slice" -path '*rootlessnode@default*' | grep . &&
 		[ ! -e "/run/user/$(id -u dev)/rootlessnode/default" ] && ! pgrep -u dev -f 'containerd|rootlessnode'
