@@ -133,9 +133,9 @@ func (n *testNode) csiDrivers() string {
 func (n *testNode) csiRegistered(times int) {
 	n.t.Helper()
 	eventually(n.t, podLimit, fmt.Sprintf("the driver is registered for time %d", times), func() error {
-		log := n.kubectl("logs", "csi-driver")
-		if strings.Count(log, "registered: true") < times {
-			return errors.New(log)
+		log, stderr, code := n.try(podLimit, "kubectl", "logs", "csi-driver") // a kubelet that has just begun knows of no pod
+		if code != 0 || strings.Count(log, "registered: true") < times {
+			return errors.New(log + stderr)
 		}
 		return nil
 	})
