@@ -310,8 +310,7 @@ func (h *host) tryIDMaps(ctx context.Context) []Finding {
 // it was built to become the caller again; one with a file capability runs as the maker.
 func (h *host) explainIDMap(name string, err error) Finding {
 	f := fail("%s cannot map the account's ids: %v", name, err)
-	caps, parseErr := strconv.ParseUint(h.statusField("CapBnd"), 16, 64)
-	if parseErr != nil || caps&(1<<unix.CAP_SYS_ADMIN) != 0 || !strings.Contains(err.Error(), "Operation not permitted") {
+	if !h.lacksSysAdmin() || !strings.Contains(err.Error(), "Operation not permitted") {
 		return f
 	}
 	f.Message += "; it is set-uid root, and root of this container has no CAP_SYS_ADMIN"
@@ -322,4 +321,10 @@ func (h *host) explainIDMap(name string, err error) Finding {
 	}
 	f.fix.setup = true
 	return f
+}
+
+// lacksSysAdmin tells whether no program that this process starts can have CAP_SYS_ADMIN: then this is a container.
+func (h *host) lacksSysAdmin() bool {
+	caps, err := strconv.ParseUint(h.statusField("CapBnd"), 16, 64)
+	return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
 }

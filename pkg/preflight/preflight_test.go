@@ -514,6 +514,16 @@ func TestChecks(t *testing.T) {
 		{"E5 host root private", "mounts", func(f *fakeHost) {
 			f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / /home rw - ext4 /dev/x rw\n")
 		}, "warn: the host's root is private: " + innerMounts + "\n  # before the node is started:\n  sudo mount --make-rshared /\n"},
+		{"a container's root", "mounts", func(f *fakeHost) {
+			f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+			f.write(".dockerenv", "")
+			f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n")
+		}, "pass: the container's root is private: " + innerMounts + "\n"},
+		{"a machine made from a container's image", "mounts", func(f *fakeHost) {
+			f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+			f.write(".dockerenv", "")
+			f.write("proc/self/status", "CapBnd:\t000001ffffffffff\n")
+		}, "warn: the host's root is private: " + innerMounts + "\n  # before the node is started:\n  sudo mount --make-rshared /\n"},
 		{"a private disk", "mounts", func(f *fakeHost) {
 			f.write("proc/self/mountinfo", "21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n22 21 0:5 / /my\\040disk rw master:2 - ext4 /dev/x rw\n"+
 				"23 21 0:6 / /proc rw - proc proc rw\n")
