@@ -20,6 +20,9 @@ const (
 	NetworkPolicyKube = "kube-network-policies"
 )
 
+// EnforcesPolicies tells whether a component of the node enforces NetworkPolicies for its pods.
+func (c *NodeConfig) EnforcesPolicies() bool { return c.NetworkPolicy == NetworkPolicyKube }
+
 // BindNodeIP in Ports.BindAddresses stands for the node's address (NodeIP), whatever that is at the time.
 const BindNodeIP = "node-ip"
 

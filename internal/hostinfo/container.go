@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Kinds of containers that can be told.
@@ -33,6 +35,31 @@ func DetectContainer(root string) string {
 		}
 	}
 	return ""
+}
+
+// LacksSysAdmin tells whether no program that this process starts can have CAP_SYS_ADMIN, root's neither: such is a container, and
+// not a machine whose file system was made from a container's image.
+func LacksSysAdmin(root string) bool {
+	b, err := os.ReadFile(filepath.Join(root, "/proc/self/status"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "CapBnd:"); ok {
+			caps, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
+			return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
+		}
+	}
+	return false
+}
+
+// OuterSettings makes comments for a shell of settings that only who starts the container can change.
+func OuterSettings(settings []string) []string {
+	lines := []string{"# change how the container is started:"}
+	for _, s := range settings {
+		lines = append(lines, "# "+s)
+	}
+	return lines
 }
 
 // setting is what to change outside of a container of some kind.

@@ -36,8 +36,8 @@ import (
 )
 
 // join gets a worker's credentials: the certificate that makes it this node, asked for with the bootstrap kubeconfig where
-// there is one, and by that the tokens of kube-proxy, flannel and kube-network-policies, as far as they are the node's. A cluster that does not answer is
-// asked again; what it refuses is an error.
+// there is one, and by that the tokens of kube-proxy, flannel and kube-network-policies, as far as they are the node's. A
+// cluster that does not answer is asked again; what it refuses is an error.
 func (n *nodeRole) join(ctx context.Context) error {
 	if err := n.nodeCertificate(ctx); err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, err)
@@ -57,7 +57,7 @@ func (n *nodeRole) join(ctx context.Context) error {
 	if n.cfg.CNI == config.CNIFlannel {
 		files[resources.SecretFlannel] = flannel.TokenFile()
 	}
-	if n.enforcesPolicies() {
+	if n.cfg.EnforcesPolicies() {
 		files[resources.SecretNetworkPolicy] = networkpolicy.TokenFile()
 	}
 	return supervisor.Poll(joinPoll, "the tokens of kube-proxy and the pod network", func(ctx context.Context) error {
@@ -216,7 +216,7 @@ func (n *nodeRole) remember(node *corev1.Node) error {
 // joinManifests are what nodes that join need of a cluster of ours.
 func (n *nodeRole) joinManifests() ([]byte, error) {
 	const ours = false
-	rbac, rbacErr := resources.JoinRBAC(ours, n.enforcesPolicies())
+	rbac, rbacErr := resources.JoinRBAC(ours, n.cfg.EnforcesPolicies())
 	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
 	if err := errors.Join(rbacErr, caErr); err != nil {
 		return nil, err

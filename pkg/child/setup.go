@@ -87,8 +87,8 @@ func (n *nodeRole) sysctls() error {
 		{"net.ipv4.conf.all.rp_filter", "2", false},
 		{"net.ipv4.conf.default.rp_filter", "2", false},
 		// Without it pods of the node reach one another past the packet filter, and past policies.
-		{"net.bridge.bridge-nf-call-iptables", "1", !n.enforcesPolicies()},
-		{"net.bridge.bridge-nf-call-ip6tables", "1", !n.enforcesPolicies() || !n.cfg.Network.IPv6},
+		{"net.bridge.bridge-nf-call-iptables", "1", !n.cfg.EnforcesPolicies()},
+		{"net.bridge.bridge-nf-call-ip6tables", "1", !n.cfg.EnforcesPolicies() || !n.cfg.Network.IPv6},
 	}
 	if n.cfg.Network.IPv6 {
 		want = append(want,

@@ -57,7 +57,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	if n.cfg.CNI == config.CNIFlannel {
 		network := []string{flannel.Name}
-		if n.enforcesPolicies() { // no pod gets a network before its policies hold
+		if n.cfg.EnforcesPolicies() { // no pod gets a network before its policies hold
 			network = append(network, networkpolicy.Name)
 		}
 		units = append(units, oneShot(unitCNI, n.writeCNI, network...))

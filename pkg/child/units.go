@@ -74,7 +74,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	if n.cfg.CNI == config.CNIFlannel {
 		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), nil})
 	}
-	if n.enforcesPolicies() {
+	if n.cfg.EnforcesPolicies() {
 		programs = append(programs, program{networkpolicy.Render, networkpolicy.Ready, needs(n.unitOf(unitAddons)), nil})
 	}
 	var (
@@ -88,9 +88,6 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	units = append(units, n.tasks()...)
 	return units, errors.Join(errs...)
 }
-
-// enforcesPolicies tells whether NetworkPolicies are enforced by a component of the node.
-func (n *nodeRole) enforcesPolicies() bool { return n.cfg.NetworkPolicy == config.NetworkPolicyKube }
 
 // unitOf is the unit after which something may begin that needs the API server, and in a cluster of our own more: there it
 // is own, for a worker the one that joins.

@@ -47,7 +47,7 @@ func cgroupStep(p *Plan) (Step, error) {
 			}
 			if tree.ReadOnly {
 				return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.New("the cgroup2 tree at "+tree.Mount+" is mounted read-only"),
-					"# change how the container is started:\n# "+strings.Join(hostinfo.WritableCgroups(hostinfo.DetectContainer(e.Root+"/")), "\n# ")))
+					strings.Join(hostinfo.OuterSettings(hostinfo.WritableCgroups(hostinfo.DetectContainer(e.Root+"/"))), "\n")))
 			}
 			dir, err := cgroupv2.Prepare(tree, uid, gid)
 			if err != nil {

@@ -47,7 +47,7 @@ func TestIDMapStep(t *testing.T) {
 
 	f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n") // Docker's
 	s := step()
-	assert.DeepEqual(t, s.Commands[:2], []string{"chmod u-s " + f.path("bin/newuidmap"), "setcap cap_setuid=ep " + f.path("bin/newuidmap")})
+	assert.DeepEqual(t, s.Commands[:2], []string{"setcap cap_setuid=ep " + f.path("bin/newuidmap"), "chmod u-s " + f.path("bin/newuidmap")})
 	needed, err := s.Needed()
 	assert.NilError(t, err)
 	assert.Assert(t, needed)

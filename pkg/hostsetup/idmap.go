@@ -8,9 +8,10 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // idMapProgram is a program that maps ids, and the capability that it needs for it.
@@ -25,7 +26,7 @@ type idMapProgram struct {
 func idMapStep(p *Plan) (Step, error) {
 	e := p.env
 	const step = "idmaps"
-	if !e.lacksSysAdmin() && !p.record.has(step) {
+	if !hostinfo.LacksSysAdmin(e.path("/")) && !p.record.has(step) {
 		return Step{}, nil
 	}
 	programs := e.setuidPrograms()
@@ -57,24 +58,9 @@ func idMapStep(p *Plan) (Step, error) {
 		},
 	}
 	for _, program := range programs {
-		s.Commands = append(s.Commands, "chmod u-s "+program.path, "setcap "+program.name+"=ep "+program.path)
+		s.Commands = append(s.Commands, "setcap "+program.name+"=ep "+program.path, "chmod u-s "+program.path)
 	}
 	return s, nil
-}
-
-// lacksSysAdmin tells whether no program that this process starts can have CAP_SYS_ADMIN.
-func (e *env) lacksSysAdmin() bool {
-	b, err := os.ReadFile(e.path("/proc/self/status"))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "CapBnd:"); ok {
-			caps, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-			return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
-		}
-	}
-	return false
 }
 
 // setuidPrograms are those that are there and set-uid root.
@@ -100,11 +86,12 @@ func (p idMapProgram) change() (before string, err error) {
 	attr := make([]byte, 20)
 	binary.LittleEndian.PutUint32(attr, 0x02000000|1)
 	binary.LittleEndian.PutUint32(attr[4:], 1<<p.number)
-	if err := os.Chmod(p.path, st.Mode()&^os.ModeSetuid); err != nil {
-		return "", err
-	}
+	// First what a file system may refuse: then nothing is changed.
 	if err := unix.Setxattr(p.path, capabilityAttr, attr, 0); err != nil {
 		return "", &os.PathError{Op: "setxattr " + capabilityAttr, Path: p.path, Err: err}
+	}
+	if err := os.Chmod(p.path, st.Mode()&^os.ModeSetuid); err != nil {
+		return "", err
 	}
 	return fmt.Sprintf("%04o", st.Mode().Perm()|0o4000), nil
 }

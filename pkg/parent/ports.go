@@ -69,11 +69,14 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	case config.DriverNone:
 		return nil, nil
 	case config.PortsBuiltin:
-		if p.SourceIPTransparent && r.Config.NetworkPolicy == config.NetworkPolicyKube {
-			d, err = portdriver.NewKeeping(r.LogWriter, r.Runtime.StateDir(), r.Held...)
-			break
+		sources := portdriver.SourcesHidden
+		switch {
+		case p.SourceIPTransparent && r.Config.EnforcesPolicies():
+			sources = portdriver.SourcesKeptOrRefused
+		case p.SourceIPTransparent:
+			sources = portdriver.SourcesKept
 		}
-		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), p.SourceIPTransparent, r.Held...)
+		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), sources, r.Held...)
 	case config.DriverSlirp:
 		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))
 	case config.DriverGvisor:

@@ -22,35 +22,35 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/portutil"
 )
 
-// New returns the driver. Its parameters are those of RootlessKit's builtin.NewParentDriver, with which the child's side,
-// builtin.NewChildDriver, goes. Errors are the builtin driver's; a refused port can also be told apart by errors.Is with
+// Sources says what becomes of the address of a TCP client that is not on the host's loopback.
+type Sources int
+
+const (
+	// SourcesHidden: every connection comes from the node.
+	SourcesHidden Sources = iota
+	// SourcesKept: the connection has the client's address where the kernel allows it, and else the node's.
+	SourcesKept
+	// SourcesKeptOrRefused: a client is refused whose address cannot be kept. RootlessKit's child side, when a connection with the
+	// client's address fails, makes another one with the node's own: a client that a packet filter turns away would come in as
+	// the node.
+	SourcesKeptOrRefused
+)
+
+// New returns the driver. The child's side that goes with it is RootlessKit's builtin.NewChildDriver. Errors are the builtin driver's; a refused port can also be told apart by errors.Is with
 // the error number of bind(2).
 //
 // held are listening sockets that the service manager opened for us (sd_listen_fds(3)). A port at the address of one is not
 // bound but taken over from it: who connects while the port is not there waits in its queue, and while nobody answers in the
 // node for some minutes more. They stay the caller's.
-func New(log io.Writer, stateDir string, keepSources bool, held ...*net.TCPListener) (port.ParentDriver, error) {
-	inner, err := builtin.NewParentDriver(log, stateDir, keepSources, "auto")
+func New(log io.Writer, stateDir string, sources Sources, held ...*net.TCPListener) (port.ParentDriver, error) {
+	inner, err := builtin.NewParentDriver(log, stateDir, sources != SourcesHidden, "auto")
 	if err != nil {
 		return nil, err
 	}
 	return &driver{
 		ParentDriver: inner, socket: inner.OpaqueForChild()[opaque.SocketPath], log: log,
-		held: held, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
+		held: held, strict: sources == SourcesKeptOrRefused, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
 	}, nil
-}
-
-// NewKeeping is New with keepSources, and a TCP client whose address cannot be kept is refused, but for one of the host's
-// loopback. Without that RootlessKit's child side, when a connection with the client's address fails, makes another one with
-// the node's own: a client that a packet filter turns away would come in as the node.
-func NewKeeping(log io.Writer, stateDir string, held ...*net.TCPListener) (port.ParentDriver, error) {
-	const keepSources = true
-	d, err := New(log, stateDir, keepSources, held...)
-	if err != nil {
-		return nil, err
-	}
-	d.(*driver).strict = true
-	return d, nil
 }
 
 // driver numbers all ports itself; the builtin driver has numbers of its own for those that it holds.

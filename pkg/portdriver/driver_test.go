@@ -41,7 +41,7 @@ func run(t *testing.T, held ...*net.TCPListener) (d port.ParentDriver, stop func
 	dir, err := os.MkdirTemp("", "pd") // a socket's path must be short
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	d, err = New(io.Discard, dir, false, held...)
+	d, err = New(io.Discard, dir, SourcesHidden, held...)
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
 	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()

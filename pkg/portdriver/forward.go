@@ -34,7 +34,7 @@ type forward struct {
 	ln     net.Listener
 	spec   port.Spec
 	held   bool
-	strict bool   // see NewKeeping
+	strict bool   // SourcesKeptOrRefused
 	socket string // of the child's side
 	log    io.Writer
 	ctx    context.Context // of the port; its end ends the connections

@@ -44,7 +44,7 @@ func rootlesskit(t *testing.T) Manager {
 	dir, err := os.MkdirTemp("", "pf") // a socket's path must be short
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	parent, err := portdriver.New(io.Discard, dir, false)
+	parent, err := portdriver.New(io.Discard, dir, portdriver.SourcesHidden)
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
 	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(parent.OpaqueForChild(), quit, "") }()

@@ -201,7 +201,7 @@ func (h *host) outside(kind subidKind, rows []hostinfo.SubidRow) []Finding {
 		}
 		f := fail("%s (%s): not among the ids of this container, which are %s", r.Where, r, rowsText(has))
 		f.fix.add("# give the account a range of " + strconv.Itoa(hostinfo.MinSubids) + " of them in " + kind.file + ", or the container more ids:")
-		for _, line := range hostinfo.MoreIDs(hostinfo.DetectContainer(h.in.Root + "/")) {
+		for _, line := range hostinfo.MoreIDs(h.container()) {
 			f.fix.add("# " + line)
 		}
 		return []Finding{f}
@@ -310,21 +310,15 @@ func (h *host) tryIDMaps(ctx context.Context) []Finding {
 // it was built to become the caller again; one with a file capability runs as the maker.
 func (h *host) explainIDMap(name string, err error) Finding {
 	f := fail("%s cannot map the account's ids: %v", name, err)
-	if !h.lacksSysAdmin() || !strings.Contains(err.Error(), "Operation not permitted") {
+	if !hostinfo.LacksSysAdmin(h.path("/")) || !strings.Contains(err.Error(), "Operation not permitted") {
 		return f
 	}
 	f.Message += "; it is set-uid root, and root of this container has no CAP_SYS_ADMIN"
 	f.fix.add("# in the container or its image, have file capabilities take the place of set-uid root:")
 	for _, p := range []struct{ name, capability string }{{"newuidmap", "cap_setuid"}, {"newgidmap", "cap_setgid"}} {
 		path := hostinfo.Quote(h.lookPath(p.name))
-		f.fix.add(asRoot("chmod u-s "+path), asRoot("setcap "+p.capability+"=ep "+path))
+		f.fix.add(asRoot("setcap "+p.capability+"=ep "+path), asRoot("chmod u-s "+path))
 	}
 	f.fix.setup = true
 	return f
-}
-
-// lacksSysAdmin tells whether no program that this process starts can have CAP_SYS_ADMIN: then this is a container.
-func (h *host) lacksSysAdmin() bool {
-	caps, err := strconv.ParseUint(h.statusField("CapBnd"), 16, 64)
-	return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
 }

@@ -23,7 +23,7 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 		if errors.As(err, &nd) {
 			f.Details = map[string]string{"cgroup": nd.Self, "owner": nd.Owner}
 			if nd.ReadOnly {
-				f.fix = fix{lines: outerSettings(hostinfo.WritableCgroups(hostinfo.DetectContainer(h.in.Root + "/")))}
+				f.fix = fix{lines: hostinfo.OuterSettings(hostinfo.WritableCgroups(h.container()))}
 			}
 		}
 		return []Finding{f}

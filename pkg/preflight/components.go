@@ -24,7 +24,7 @@ func required(c *config.NodeConfig) []string {
 	if c.ControlPlane.Embedded {
 		names = append(names, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 	}
-	if c.NetworkPolicy == config.NetworkPolicyKube {
+	if c.EnforcesPolicies() {
 		names = append(names, "kube-network-policies")
 	}
 	return names

@@ -31,15 +31,6 @@ func (f *fix) add(lines ...string) { f.lines = append(f.lines, lines...) }
 // asRoot marks commands that only root can run.
 func asRoot(command string) string { return sudoMark + command }
 
-// outerSettings are what can be changed only by who starts the container.
-func outerSettings(settings []string) []string {
-	lines := []string{"# change how the container is started:"}
-	for _, s := range settings {
-		lines = append(lines, "# "+s)
-	}
-	return lines
-}
-
 // setSysctl sets a kernel's setting now and at each boot, or a node that is started at boot would not find it.
 func setSysctl(key string, value int) []string {
 	setting := fmt.Sprintf("%s=%d", key, value)

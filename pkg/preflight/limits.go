@@ -20,8 +20,8 @@ func checkOpenFiles(_ context.Context, h *host) []Finding {
 	n, err := strconv.ParseUint(hard, 10, 64)
 	if err == nil && n < hostinfo.OpenFiles {
 		found := warn("hard limit of open files is %d: forwarded ports take one each, and components want %d", n, hostinfo.OpenFiles).with(details)
-		if kind := hostinfo.DetectContainer(h.in.Root + "/"); kind != "" {
-			return []Finding{found.hint(outerSettings(hostinfo.OpenFilesInContainer(kind))...)}
+		if h.confined() {
+			return []Finding{found.hint(hostinfo.OuterSettings(hostinfo.OpenFilesInContainer(h.container()))...)}
 		}
 		who := "NAME"
 		if a, ok, _ := h.account(); ok {

@@ -86,9 +86,8 @@ func checkMounts(_ context.Context, h *host) []Finding {
 	details := map[string]string{"holds": "1 2"}
 	if !root {
 		details["holds"] = "2"
-		if hostinfo.DetectContainer(h.in.Root+"/") != "" && h.lacksSysAdmin() {
+		if h.confined() {
 			// Engines make the root of a container private, and only CAP_SYS_ADMIN could change it; little is mounted later there.
-			// A machine whose file system was made from a container's image has the marks of one too, and that capability.
 			return []Finding{pass("the container's root is private: %s", innerMounts).with(details)}
 		}
 		return []Finding{warn("the host's root is private: %s", innerMounts).with(details).hint(

@@ -17,13 +17,13 @@ const (
 
 // checkNetworkPolicy tries what kube-network-policies does, where it is switched on.
 func checkNetworkPolicy(ctx context.Context, h *host) []Finding {
-	if h.cfg.NetworkPolicy != config.NetworkPolicyKube {
+	if !h.cfg.EnforcesPolicies() {
 		return []Finding{pass("not switched on: nothing of the node enforces NetworkPolicies")}
 	}
 	var found []Finding
 	if h.cfg.CNI == config.CNIFlannel && !h.exists(bridgeFilter) {
 		f := fail("the kernel module br_netfilter is not loaded: pods of the node would reach one another past their policies")
-		f.fix.add(asRoot("modprobe br_netfilter"))
+		f.fix.add(loadModules("br_netfilter")...)
 		f.fix.setup = true
 		found = append(found, f)
 	}
@@ -46,8 +46,8 @@ func (h *host) queues(ctx context.Context) []Finding {
 		return nil
 	}
 	f := fail("the kernel has no nft queue expression (CONFIG_NFT_QUEUE), by which kube-network-policies sees packets: %v", err)
-	f.fix.add(asRoot("modprobe -a nft_queue nfnetlink_queue"),
-		"# no such module: this kernel was built without; take one with CONFIG_NFT_QUEUE and CONFIG_NETFILTER_NETLINK_QUEUE, as",
+	f.fix.add(loadModules("nft_queue", "nfnetlink_queue")...)
+	f.fix.add("# no such module: this kernel was built without; take one with CONFIG_NFT_QUEUE and CONFIG_NETFILTER_NETLINK_QUEUE, as",
 		"# distributions ship it, or do without: --set networkPolicy=none")
 	return []Finding{f}
 }

@@ -231,6 +231,13 @@ func (h *host) self() string {
 	return "rootlessnode"
 }
 
+// container is the kind of container whose marks are here. A machine whose file system was made from a container's image has
+// them too; where a fault is one that only containers have, that is no matter.
+func (h *host) container() string { return hostinfo.DetectContainer(h.path("/")) }
+
+// confined tells of a container whose root cannot change what a machine's root could.
+func (h *host) confined() bool { return h.container() != "" && hostinfo.LacksSysAdmin(h.path("/")) }
+
 // unreadable is the finding for a file of the host that cannot be read, which is no reason to refuse.
 func unreadable(err error) []Finding {
 	var pe *os.PathError

@@ -209,8 +209,8 @@ func TestChecks(t *testing.T) {
 		}, "fail: newuidmap cannot map the account's ids: newuidmap: write to uid_map failed: Operation not permitted; " +
 			"it is set-uid root, and root of this container has no CAP_SYS_ADMIN\n" +
 			"  # in the container or its image, have file capabilities take the place of set-uid root:\n" +
-			"  sudo chmod u-s /ROOT/bin/newuidmap\n  sudo setcap cap_setuid=ep /ROOT/bin/newuidmap\n" +
-			"  sudo chmod u-s /ROOT/bin/newgidmap\n  sudo setcap cap_setgid=ep /ROOT/bin/newgidmap\n" + setup},
+			"  sudo setcap cap_setuid=ep /ROOT/bin/newuidmap\n  sudo chmod u-s /ROOT/bin/newuidmap\n" +
+			"  sudo setcap cap_setgid=ep /ROOT/bin/newgidmap\n  sudo chmod u-s /ROOT/bin/newgidmap\n" + setup},
 		{"ids cannot be mapped", "idmap-programs", func(f *fakeHost) {
 			f.write("proc/self/status", "CapBnd:\t000001ffffffffff\n")
 			f.in.Probes.MapIDs = func(_ context.Context, path string, ids ...string) error {
@@ -225,7 +225,11 @@ func TestChecks(t *testing.T) {
 			f.write("proc/self/attr/current", "docker-default (enforce)\n")
 		}, "fail: AppArmor's profile docker-default of this container forbids to mount a /proc, and all else\n" +
 			"  # change how the container is started:\n  # Docker: docker run --security-opt apparmor=unconfined\n"},
-		{"tun that the engine keeps from the container", "tun", func(f *fakeHost) { f.write(".dockerenv", ""); f.remove("dev/net/tun") },
+		{"tun that the engine keeps from the container", "tun", func(f *fakeHost) {
+			f.write(".dockerenv", "")
+			f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n")
+			f.remove("dev/net/tun")
+		},
 			"fail: /dev/net/tun: no such file or directory\n" +
 				"  # change how the container is started:\n  # Docker: docker run --device /dev/net/tun\n" + setup},
 		{"ids that the container does not have", "subids", func(f *fakeHost) {
@@ -341,14 +345,14 @@ func TestChecks(t *testing.T) {
 		{"policies without nft_queue", "network-policy", policies(nil, errors.New("Could not process rule: No such file or directory")),
 			"fail: the kernel has no nft queue expression (CONFIG_NFT_QUEUE), by which kube-network-policies sees packets: " +
 				"Could not process rule: No such file or directory\n" +
-				"  sudo modprobe -a nft_queue nfnetlink_queue\n" +
+				"  sudo modprobe -a nft_queue nfnetlink_queue\n  printf \"%s\\n\" nft_queue nfnetlink_queue | sudo tee -a /etc/modules-load.d/rootlessnode.conf\n" +
 				"  # no such module: this kernel was built without; take one with CONFIG_NFT_QUEUE and CONFIG_NETFILTER_NETLINK_QUEUE, as\n" +
 				"  # distributions ship it, or do without: --set networkPolicy=none\n"},
 		{"policies where nothing can be tried", "network-policy", policies(errors.New("operation not permitted"), errors.New("x")),
 			"warn: whether the kernel has nftables' queue expression could not be tried: operation not permitted\n"},
 		{"policies past the bridge", "network-policy", func(f *fakeHost) { policies(nil, nil)(f); f.remove("proc/sys/net/bridge") },
 			"fail: the kernel module br_netfilter is not loaded: pods of the node would reach one another past their policies\n" +
-				"  sudo modprobe br_netfilter\n" + setup},
+				"  sudo modprobe -a br_netfilter\n  printf \"%s\\n\" br_netfilter | sudo tee -a /etc/modules-load.d/rootlessnode.conf\n" + setup},
 		{"policies without nft", "network-policy", func(f *fakeHost) { policies(nil, nil)(f); f.remove("bin/nft") },
 			"fail: not found on PATH: nft\n  sudo apt-get install -y nftables\n"},
 		{"nftables asked for", "programs", func(f *fakeHost) { f.remove("bin/nft"); f.set("kubeProxy.mode", "nftables") },

@@ -20,7 +20,7 @@ func checkProc(_ context.Context, h *host) []Finding {
 	label, err := os.ReadFile(h.path("/proc/self/attr/current"))
 	if err == nil && hostinfo.EngineProfile(string(label)) {
 		return []Finding{fail("AppArmor's profile %s of this container forbids to mount a /proc, and all else", strings.Fields(string(label))[0]).hint(
-			outerSettings(hostinfo.NoAppArmor(hostinfo.DetectContainer(h.in.Root + "/")))...)}
+			hostinfo.OuterSettings(hostinfo.NoAppArmor(h.container()))...)}
 	}
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
@@ -46,7 +46,7 @@ func checkProc(_ context.Context, h *host) []Finding {
 		return []Finding{pass("no mount of /proc is listed")} // a host that hides its mounts: the start will tell
 	}
 	found := fail("parts of /proc are covered or read-only, so the kernel refuses the node a /proc of its own: %s", few(covered))
-	found.fix.add(outerSettings(hostinfo.UnmaskedProc(hostinfo.DetectContainer(h.in.Root + "/")))...)
+	found.fix.add(hostinfo.OuterSettings(hostinfo.UnmaskedProc(h.container()))...)
 	return []Finding{found.with(map[string]string{"covered": strings.Join(covered, " ")})}
 }
 

@@ -193,13 +193,12 @@ func checkTun(_ context.Context, h *host) []Finding {
 	}
 	found := fail("%s: %v", hostinfo.TunDevice, errors.Unwrap(err))
 	found.fix.setup = true
-	kind := hostinfo.DetectContainer(h.in.Root + "/")
 	switch {
 	case errors.Is(err, unix.EPERM): // not EACCES: the mode is no matter
 		found.Message = "what started this container does not let it open " + hostinfo.TunDevice
-		found.fix = fix{lines: outerSettings(hostinfo.TunInContainer(kind))}
-	case kind != "" && errors.Is(err, os.ErrNotExist): // most runtimes let root make it, and open it then
-		found.fix.add(outerSettings(hostinfo.TunInContainer(kind))...)
+		found.fix = fix{lines: hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))}
+	case h.confined() && errors.Is(err, os.ErrNotExist): // most runtimes let root make it, and open it then
+		found.fix.add(hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))...)
 	case errors.Is(err, os.ErrPermission):
 		st, statErr := os.Stat(h.path(hostinfo.TunDevice))
 		if statErr == nil {

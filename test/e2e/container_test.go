@@ -28,6 +28,7 @@ const (
 	boxMark      = ".dockerenv" // by which Docker's containers are known, and Kubernetes' by a secret
 	boxKubeMark  = "run/secrets/kubernetes.io/x"
 	boxNewuidmap = "/usr/bin/newuidmap"
+	boxHome      = "/srv/node" // inside
 )
 
 // box is a container that runc makes, as an engine does without --privileged: namespaces of its own besides that of users, and
@@ -78,14 +79,14 @@ func (b *box) rootFS() {
 		assert.NilError(t, os.Mkdir(b.at(b.dir+"/"+dir), 0o755))
 	}
 	lower := b.at(b.dir + "/lower")
-	for _, dir := range []string{"usr", "proc", "sys", "dev", "run", "srv", "opt", "root", "var/lib", "var/log", "var/tmp", "tmp", "home/node"} {
+	for _, dir := range []string{"usr", "proc", "sys", "dev", "run", "srv", "opt", "root", "var/lib", "var/log", "var/tmp", "tmp", boxHome} {
 		assert.NilError(t, os.MkdirAll(filepath.Join(lower, dir), 0o755))
 	}
 	for _, dir := range []string{"tmp", "var/tmp"} {
 		assert.NilError(t, os.Chmod(filepath.Join(lower, dir), 0o777|os.ModeSticky))
 	}
-	assert.NilError(t, os.Chmod(filepath.Join(lower, "home/node"), 0o700))
-	assert.NilError(t, os.Chown(filepath.Join(lower, "home/node"), boxUID, boxUID))
+	assert.NilError(t, os.Chmod(filepath.Join(lower, boxHome), 0o700))
+	assert.NilError(t, os.Chown(filepath.Join(lower, boxHome), boxUID, boxUID))
 	b.host.do("cp", "-a", "/etc", b.dir+"/lower/")
 	mounts := b.mounts()
 	libs, err := filepath.Glob("/lib*")
@@ -99,7 +100,7 @@ func (b *box) rootFS() {
 		mounts = append(mounts, bind(dir))
 	}
 	for path, text := range map[string]string{
-		"etc/passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\n%s:x:%d:%d::/home/node:/bin/sh\n", boxUser, boxUID, boxUID),
+		"etc/passwd": fmt.Sprintf("root:x:0:0::/:/bin/sh\n%s:x:%d:%d::%s:/bin/sh\n", boxUser, boxUID, boxUID, boxHome),
 		"etc/group":  fmt.Sprintf("root:x:0:\n%s:x:%d:\n", boxUser, boxUID), "etc/subuid": boxSubids, "etc/subgid": boxSubids,
 		"etc/hostname": "box\n", "etc/hosts": "127.0.0.1 localhost box\n", b.mark: "",
 	} {
@@ -209,7 +210,7 @@ func (b *box) setup() (output string, err error) {
 func (b *box) account(byRoot bool) *testNode {
 	n := &testNode{t: b.t, name: "e2e-box", wrap: append(b.command("exec", b.name), binary("rootlessnode"), "host", "enter", "--user", boxUser, "--command", "--")}
 	if !byRoot {
-		n.wrap = b.command("exec", "--user", fmt.Sprintf("%d:%[1]d", boxUID), "--env", "HOME=/home/node", "--env", "XDG_RUNTIME_DIR=/home/node", b.name)
+		n.wrap = b.command("exec", "--user", fmt.Sprintf("%d:%[1]d", boxUID), "--env", "HOME="+boxHome, "--env", "XDG_RUNTIME_DIR="+boxHome, b.name)
 	}
 	return n
 }
@@ -345,6 +346,6 @@ func (b *box) nothingLeft() {
 	for _, dir := range b.rows("cd /sys/fs/cgroup; find . -mindepth 1 -type d -printf '%P\n'") {
 		assert.Check(b.t, slices.Contains([]string{"rootlessnode", prepared, prepared + "/enter", "evac"}, dir), "a cgroup %s is left", dir)
 	}
-	left := b.rows(fmt.Sprintf("find /run/user/%d /tmp /home/node/rootlessnode /home/node/.local -mindepth 1 ! -type d 2>/dev/null || true", boxUID))
+	left := b.rows(fmt.Sprintf("find /run/user/%d /tmp %[2]s/rootlessnode %[2]s/.local -mindepth 1 ! -type d 2>/dev/null || true", boxUID, boxHome))
 	assert.Check(b.t, len(left) == 0, "left: %v", left)
 }

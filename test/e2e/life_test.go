@@ -107,7 +107,9 @@ func TestRolesKilled(t *testing.T) {
 		{"uplink", func(status.Status) int { return uplink(t, n) }},
 	} {
 		n.up()
+		n.run(podLimit, "down", "--ended") // leaves a node alone that runs
 		kill(t, victim.pid(n.status()))
+		n.run(downLimit, "down", "--ended") // waits for what is left, once the parent has ended
 		noTrace(t, n.name)
 		s := n.status()
 		assert.Equal(t, s.State, status.NodeFailed, "after the %s was killed", victim.name)

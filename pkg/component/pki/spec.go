@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 )
 
@@ -89,7 +88,7 @@ func NodeSpec(e component.Env) (Spec, error) {
 			client(Flannel, ClusterCA, UserFlannel),
 		},
 	}
-	if e.Config.NetworkPolicy == config.NetworkPolicyKube {
+	if e.Config.EnforcesPolicies() {
 		spec.Certificates = append(spec.Certificates, client(NetworkPolicy, ClusterCA, UserNetworkPolicy))
 	}
 	return spec, nil

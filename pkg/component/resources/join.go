@@ -14,6 +14,9 @@ import (
 //go:embed join.yaml
 var join []byte
 
+//go:embed join-policies.yaml
+var joinPolicies []byte
+
 // What nodes read of a cluster before they are part of it.
 const (
 	publicNamespace = "kube-public"
@@ -30,11 +33,6 @@ var (
 	onlyForeign = map[string]bool{"ClusterRoleBinding rootlessnode:approve-node-client": true}
 	onlyOurs    = map[string]bool{
 		"Namespace kube-public": true, "Role rootlessnode:cluster-info": true, "RoleBinding rootlessnode:cluster-info": true,
-	}
-	onlyPolicies = map[string]bool{
-		"ServiceAccount " + SecretNetworkPolicy: true, "Secret " + SecretNetworkPolicy: true,
-		"ClusterRole rootlessnode:network-policy": true, "ClusterRoleBinding rootlessnode:joined-network-policy": true,
-		"Role rootlessnode:network-policy-token": true, "RoleBinding rootlessnode:network-policy-token": true,
 	}
 )
 
@@ -53,10 +51,13 @@ func JoinRBAC(foreign, policies bool) ([]byte, error) {
 		}
 		meta, _ := objects[0]["metadata"].(map[string]any)
 		id := fmt.Sprint(objects[0]["kind"], " ", meta["name"])
-		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] || !policies && onlyPolicies[id] {
+		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] {
 			continue
 		}
 		kept = append(kept, append(bytes.TrimRight(document, "\n"), '\n'))
+	}
+	if policies {
+		kept = append(kept, joinPolicies)
 	}
 	return bytes.Join(kept, separator), nil
 }
@@ -98,7 +99,7 @@ func publicConfigMap(name string, data map[string]any) ([]byte, error) {
 	}}.Encode()
 }
 
-// Names in join.yaml that the node role uses.
+// Names in join.yaml and join-policies.yaml that the node role uses.
 const (
 	// JoinNamespace has the Secrets with the tokens of kube-proxy, flannel and kube-network-policies.
 	JoinNamespace       = "kube-system"

@@ -8,7 +8,6 @@ import (
 	_ "embed" // the manifests
 	"errors"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/coredns"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
@@ -37,7 +36,7 @@ func Manifests(e component.Env) ([]byte, error) {
 	); err != nil {
 		return nil, err
 	}
-	if e.Config.NetworkPolicy == config.NetworkPolicyKube {
+	if e.Config.EnforcesPolicies() {
 		more, err := manifest.Decode(policies)
 		if err != nil {
 			return nil, err

@@ -64,7 +64,7 @@ func startDriver(t *testing.T) *manager {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bp") // a socket's path must be short
 	assert.NilError(t, err)
-	d, err := portdriver.New(io.Discard, dir, false)
+	d, err := portdriver.New(io.Discard, dir, portdriver.SourcesHidden)
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
 	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()

@@ -39,7 +39,7 @@ func kitParent(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	ports, err := portdriver.New(io.Discard, stateDir, false) // it would tell of each of our connections, which nobody answers
+	ports, err := portdriver.New(io.Discard, stateDir, portdriver.SourcesHidden) // it would tell of each of our connections, which nobody answers
 	if err != nil {
 		return err
 	}
