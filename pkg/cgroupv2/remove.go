@@ -15,8 +15,8 @@ import (
 
 // RemoveTree kills everything below path, a node's subtree as Subtree.Path tells it, and removes it from the leaves up.
 // The calling process, when inside, first moves out. When no other node is left in the delegated directory, what Claim
-// changed there is undone too. A path that is gone is no error. With no earlier deadline in ctx it gives up after ten
-// seconds and says which processes are left.
+// changed there is undone too, and systemd is given the time to remove the scope that Claim had asked for. A path that is
+// gone is no error. With no earlier deadline in ctx it gives up after ten seconds and says which processes are left.
 //
 // Who may call: the owner of the subtree, in any process on the host; the guard does so after a kill -9 of the parent.
 // Runs in: parent.
@@ -28,8 +28,16 @@ func removeSubtree(ctx context.Context, path, origin string, o Options) error {
 	if !filepath.IsAbs(path) || !isSubtreeName(filepath.Base(path)) {
 		return fmt.Errorf("remove cgroup: %q is not the subtree of a node", path)
 	}
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
 	path = filepath.Clean(path)
-	d := filepath.Dir(path)
+	if err := removeBelow(ctx, filepath.Dir(path), path, origin, o); err != nil {
+		return err
+	}
+	return waitScope(ctx, path, o)
+}
+
+func removeBelow(ctx context.Context, d, path, origin string, o Options) error {
 	unlock, err := lockDir(d)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -41,12 +49,33 @@ func removeSubtree(ctx context.Context, path, origin string, o Options) error {
 	if err := leave(path, []string{origin, d}, o); err != nil {
 		return fmt.Errorf("remove cgroup %s: move out of it: %w", path, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
-	defer cancel()
 	if err := killAndRemove(ctx, path); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	tidy(d)
+	return nil
+}
+
+// waitScope waits until systemd has removed the scope that claimScope asked for, which it does once the scope's last process has
+// ended: not at once on a busy machine. A caller inside the scope would wait for itself and does not.
+func waitScope(ctx context.Context, path string, o Options) error {
+	scope := filepath.Dir(path)
+	if filepath.Base(scope) != filepath.Base(path)+scopeSuffix {
+		return nil
+	}
+	h, err := DetectHost(o)
+	if err != nil || inside(h.SelfDir(), scope) {
+		return err
+	}
+	tick := time.NewTicker(pollSlice)
+	defer tick.Stop()
+	for exists(scope) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("remove cgroup: wait for systemd to remove the scope: %w", leftIn(scope, ctx.Err()))
+		case <-tick.C:
+		}
+	}
 	return nil
 }
 

@@ -3,15 +3,18 @@ package cgroupv2
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/godbus/dbus/v5"
 	"gotest.tools/v3/assert"
@@ -217,6 +220,30 @@ func TestClaimScope(t *testing.T) {
 	assert.DeepEqual(t, m.killed, []string{"rootlessnode-a.scope"})
 	assert.Equal(t, len(m.started), 2)
 	assert.NilError(t, moveSelf(filepath.Join(d, enterLeaf)))
+
+	// Who removes a node from outside, as the guard does, has systemd end the scope before it is told that nothing is left.
+	subtree := filepath.Join(scope, "rootlessnode-a")
+	ended := make(chan error, 1)
+	go func() { ended <- removeSubtree(t.Context(), subtree, "", o) }()
+	for exists(subtree) {
+		runtime.Gosched()
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("removed, with the scope still there: %v", err)
+	case <-time.After(2 * pollSlice):
+	}
+	assert.NilError(t, rmdirAll(scope))
+	assert.NilError(t, <-ended)
+
+	// A scope that stays, since somebody moved in, is told of.
+	assert.NilError(t, os.Mkdir(scope, dirMode))
+	squatter := cat(t)
+	assert.NilError(t, movePid(scope, squatter.Process.Pid))
+	ctx, cancel := context.WithTimeout(t.Context(), pollSlice)
+	defer cancel()
+	assert.ErrorContains(t, removeSubtree(ctx, subtree, "", o), "remove the scope: "+scope+": processes are left: ")
+	assert.NilError(t, movePid(filepath.Join(d, enterLeaf), squatter.Process.Pid))
 	assert.NilError(t, rmdirAll(scope))
 }
 
