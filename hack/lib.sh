@@ -61,23 +61,31 @@ ensure_packages() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
-# ensure_go: a Go toolchain that go.mod accepts, on PATH.
+# ensure_go: a Go toolchain that every go.mod here accepts, on PATH. A distribution's may be years old: it can still fetch a newer one, which
+# the module proxy has as a module and the checksum database vouches for.
 ensure_go() {
 	if ! command -v go >/dev/null 2>&1; then
 		[ ! -x /usr/local/go/bin/go ] || PATH=$PATH:/usr/local/go/bin
 		export PATH
 	fi
 	command -v go >/dev/null 2>&1 || ensure_packages 'go:golang-go'
-	local want
-	want=$(sed -n 's/^go //p' "$top/go.mod")
-	if ! (cd "$top" && go version >/dev/null 2>&1); then
-		# Go 1.21 and newer fetch the toolchain that go.mod asks for, unless told not to.
-		export GOTOOLCHAIN=auto
-		(cd "$top" && go version >/dev/null 2>&1) || die $exit_preflight \
-			"Go $want or newer is needed, found $(go env GOVERSION 2>/dev/null || echo 'an older one')" \
-			"install Go $want, or Go 1.21 or newer with GOTOOLCHAIN=auto"
-	fi
+	local want found module dir
+	want=$(find "$top" -path "$out" -prune -o -name go.mod -exec sed -n 's/^go //p' {} + | sort -V | tail -n 1)
+	if go_is "$want"; then return; fi
+	found=$(cd / && go env GOVERSION)
+	export GOTOOLCHAIN=go$want+auto # Go 1.21 and newer do the rest
+	if go_is "$want"; then return; fi
+	module=golang.org/toolchain@v0.0.1-go$want.linux-$(cd / && go env GOARCH)
+	say "fetching Go $want, since the machine's is $found"
+	dir=$(cd / && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+	[ -n "$dir" ] || die $exit_preflight "Go $want or newer is needed, found $found" "install Go $want"
+	chmod +x "$dir"/bin/* "$dir"/pkg/tool/*/* # modules have no modes
+	PATH=$dir/bin:$PATH
+	export PATH
 }
+
+# go_is VERSION: go on PATH is that new, by itself or with the toolchain that it fetches.
+go_is() { printf '%s\n' "go$1" "$(cd / && go env GOVERSION 2>/dev/null)" | sort -CV; }
 
 # host_accounts PROGRAM ACCOUNT: in $accounts, three accounts that the program prepares for hosts of the tests.
 host_accounts() {
