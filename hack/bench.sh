@@ -33,8 +33,7 @@ programs() {
 	install -m 0755 test/bench/bare.sh "$1/bare.sh"
 }
 
-ensure_packages "$build_needs $run_needs curl:curl nsenter:util-linux ps:procps"
-ensure_go
+ensure_build "$run_needs curl:curl nsenter:util-linux ps:procps"
 same_rootlesskit
 make --no-print-directory build components
 mkdir -p "$out/bench/bin"

@@ -15,8 +15,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
 
 # build DIR: the driver, the suite and the images.
 build() {
-	ensure_packages "$build_needs apt-get:apt dpkg-deb:dpkg"
-	ensure_go
+	ensure_build "apt-get:apt dpkg-deb:dpkg"
 	# The images are made of packages, which a fresh machine may have no list of.
 	if ! apt-cache show busybox-static >/dev/null 2>&1; then
 		[ "$(id -u)" = 0 ] || die $exit_preflight "apt knows no packages" "sudo apt-get update"

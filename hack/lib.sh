@@ -18,8 +18,11 @@ die() {
 	exit "$code"
 }
 
+# Where the Go of its authors goes, whose installer leaves PATH alone.
+command -v go >/dev/null 2>&1 || export PATH=$PATH:/usr/local/go/bin
+
 # Programs and the Debian package that brings each: for building, for running, for the end-to-end tests.
-build_needs='make:make gcc:gcc git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
+build_needs='go:golang-go make:make gcc:gcc git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
 run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack'
 e2e_needs='/bin/busybox:busybox-static'
 
@@ -61,14 +64,12 @@ ensure_packages() {
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
-# ensure_go: a Go toolchain that every go.mod here accepts, on PATH. A distribution's may be years old: it can still fetch a newer one, which
-# the module proxy has as a module and the checksum database vouches for.
-ensure_go() {
-	if ! command -v go >/dev/null 2>&1; then
-		[ ! -x /usr/local/go/bin/go ] || PATH=$PATH:/usr/local/go/bin
-		export PATH
-	fi
-	command -v go >/dev/null 2>&1 || ensure_packages 'go:golang-go'
+# ensure_build: what building takes, and a Go toolchain on PATH that every go.mod here accepts. A distribution's may be years old:
+# it can still fetch a newer one, which the module proxy has as a module and the checksum database vouches for.
+#
+#   ensure_build [NEEDS]       with what else is needed, so that all that is missing is told at once
+ensure_build() {
+	ensure_packages "$build_needs ${1:-}"
 	local want found module dir
 	want=$(find "$top" -path "$out" -prune -o -name go.mod -exec sed -n 's/^go //p' {} + | sort -V | tail -n 1)
 	if go_is "$want"; then return; fi

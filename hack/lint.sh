@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
-ensure_go
+ensure_build
 
 say "gofmt"
 # What is there, committed or not.

@@ -10,8 +10,7 @@ test_account=${ROOTLESSNODE_TEST_ACCOUNT:-rootlessnode-test}
 limit=40m
 
 [ "$(id -u)" = 0 ] || die $exit_preflight "hosts that are network namespaces need root" "sudo make bench-scale"
-ensure_packages "$build_needs $run_needs $e2e_needs bridge:iproute2 nsenter:util-linux"
-ensure_go
+ensure_build "$run_needs $e2e_needs bridge:iproute2 nsenter:util-linux"
 make --no-print-directory build components
 e2e_programs
 

@@ -120,10 +120,9 @@ e2e() {
 	fi
 }
 
-needs="$build_needs $run_needs $e2e_needs ps:procps pasta:passt systemd-socket-activate:systemd"
+needs="$run_needs $e2e_needs ps:procps pasta:passt systemd-socket-activate:systemd"
 [ -z "$lxc" ] || needs="$needs /usr/libexec/lxc/lxc-user-nic:lxc dnsmasq:dnsmasq-base"
-ensure_packages "$needs"
-ensure_go
+ensure_build "$needs"
 stage=$(mktemp -d /var/tmp/rootlessnode-test.XXXXXX)
 chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT

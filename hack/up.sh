@@ -5,8 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
 
-ensure_packages "$build_needs $run_needs"
-ensure_go
+ensure_build "$run_needs"
 make --no-print-directory build components
 
 if [ "$(id -u)" != 0 ]; then

@@ -163,8 +163,7 @@ wanted=("$@")
 # Whether this host takes part; the test that does, while it runs; and its directory.
 joins='' joining='' host=''
 case " $* " in *" joined "*) joins=yes ;; esac
-ensure_packages "$build_needs $run_needs $e2e_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs qemu-system-x86_64:qemu-system-x86 ${joins:+ssh:openssh-client}"
-ensure_go
+ensure_build "$run_needs $e2e_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs qemu-system-x86_64:qemu-system-x86 ${joins:+ssh:openssh-client}"
 mkdir -p "$cache"
 # In memory, where there is room: an etcd waits for the disk after each write.
 place=/var/tmp
