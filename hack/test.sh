@@ -69,17 +69,17 @@ as_account() {
 # build cache, and run by the account, in copies of their directories, which hold the test data.
 unit_as_user() {
 	prepare_account
-	local pkg dir name failed=0
-	for pkg in cgroupv2 copyup supervisor nodeexec parent node child status preflight hostsetup mountns; do
-		dir=pkg/$pkg
-		ls "$dir"/*_test.go >/dev/null 2>&1 || continue
-		name=$stage/unit/$dir
-		mkdir -p "$name"
-		cp -r "$dir/." "$name/"
-		CGO_ENABLED=1 go test -race -c -o "$name/$pkg.test" "./$dir"
-		chmod -R go+rX "$stage/unit"
+	local pkg failed=0 packages='cgroupv2 copyup supervisor nodeexec parent node child status preflight hostsetup mountns'
+	mkdir -p "$stage/unit"
+	# shellcheck disable=SC2086
+	CGO_ENABLED=1 go test -race -c -o "$stage/unit/" $(printf './pkg/%s ' $packages)
+	for pkg in $packages; do
+		cp -r "pkg/$pkg" "$stage/unit/"
+	done
+	chmod -R go+rX "$stage/unit"
+	for pkg in $packages; do
 		as_account env "ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build conformance-suite)" \
-			sh -c "cd $name && exec ./$pkg.test -test.timeout=$unit_limit" || failed=1
+			sh -c "cd $stage/unit/$pkg && exec ../$pkg.test -test.timeout=$unit_limit" || failed=1
 	done
 	return $failed
 }
