@@ -12,15 +12,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/systemd/activation"
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
+
+// reapAfter is how long an orphan stays a zombie, and the most that anybody may take to wait for a child that has ended.
+const reapAfter = time.Second
 
 // nodeCommand is what RootlessKit starts when the namespaces are ready: this executable again, in the node role.
 func nodeCommand(name string) []string {
@@ -45,6 +50,9 @@ func Run(log logrus.FieldLogger) error {
 	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
 		return err
 	}
+	// RootlessKit's own reaper takes children from whoever waits for them: its port driver then finds no nft, for one, and
+	// clients lose their addresses.
+	defer deadchild.ReapOrphans(reapAfter)()
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey:              layout.EnvPipeFD,
 		RunActivationHelperEnvKey: layout.EnvActivationHelper,
@@ -57,7 +65,6 @@ func Run(log logrus.FieldLogger) error {
 		PortDriver:                ports,
 		MountProcfs:               true,
 		Propagation:               cfg.Mounts.Propagation,
-		Reaper:                    true,
 		// RootlessKit's name for it; what it does in the child is to mount cgroup2 over /sys/fs/cgroup. The evacuation
 		// itself is the parent's, by cgroupv2.Subtree.Settle.
 		EvacuateCgroup2: true,

@@ -62,6 +62,10 @@ type nodeRole struct {
 // exec until a TERM, INT or HUP, or a stop through the status socket. Whatever ends it otherwise is also written to the
 // data dir, where the parent finds it. Called by node.Dispatch alone.
 func RunNode(log *logrus.Logger, version string) error {
+	// Signals of the parent's terminal come by way of the parent, not twice.
+	if _, err := syscall.Setsid(); err != nil {
+		return fmt.Errorf("leave the parent's session: %w", err)
+	}
 	cfg, rt, err := effective()
 	if err != nil {
 		return err

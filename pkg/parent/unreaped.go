@@ -1,31 +1,22 @@
 package parent
 
 import (
-	"errors"
-	"fmt"
 	"time"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 )
-
-// death is a child process that is dead and that nobody waits for.
-type death struct {
-	pid    int
-	status string
-}
 
 // unreaped finds dead children of this process that stay unreaped. Everything that somebody waits for disappears
 // within a moment; RootlessKit's network program and, during set-up, its child do not.
 type unreaped struct {
-	found chan death
+	found chan deadchild.Child
 	ask   chan struct{}
 	quit  chan struct{}
 	ended chan struct{}
 }
 
 func (w *watch) unreaped() *unreaped {
-	u := &unreaped{found: make(chan death, 1), ask: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
+	u := &unreaped{found: make(chan deadchild.Child, 1), ask: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
 	go u.run()
 	u.look() // a child may have died before SIGCHLD was listened to
 	return u
@@ -52,7 +43,7 @@ func (u *unreaped) run() {
 			return
 		case <-u.ask:
 		}
-		first, ok := deadChild(unix.P_ALL, 0)
+		first, ok := deadchild.Any()
 		if !ok {
 			continue
 		}
@@ -61,7 +52,7 @@ func (u *unreaped) run() {
 			return
 		case <-time.After(unreapedAfter):
 		}
-		if d, still := deadChild(unix.P_PID, first.pid); still {
+		if d, still := deadchild.ByPID(first.PID); still {
 			select {
 			case u.found <- d:
 			case <-u.quit:
@@ -70,32 +61,4 @@ func (u *unreaped) run() {
 		}
 		u.look() // another one may have hidden behind it
 	}
-}
-
-// siginfo is the head of siginfo_t as waitid(2) fills it in for SIGCHLD on 64-bit Linux.
-type siginfo struct {
-	signo, errno, code, _ int32
-	pid, uid, status      int32
-	_                     [100]byte
-}
-
-// deadChild returns a dead child without reaping it.
-func deadChild(idType, id int) (death, bool) {
-	var si siginfo
-	for {
-		_, _, errno := unix.Syscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&si)),
-			unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, 0, 0)
-		if errors.Is(errno, unix.EINTR) {
-			continue
-		}
-		if errno != 0 || si.pid == 0 {
-			return death{}, false
-		}
-		break
-	}
-	const cldExited = 1 // CLD_EXITED of sigaction(2)
-	if si.code == cldExited {
-		return death{int(si.pid), fmt.Sprintf("exit status %d", si.status)}, true
-	}
-	return death{int(si.pid), "signal: " + unix.Signal(si.status).String()}, true
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -89,9 +90,9 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		case <-w.chld:
 			dead.look()
 		case d := <-dead.found:
-			if d.pid == w.hook.childPID() || w.hook.childPID() == 0 {
+			if d.PID == w.hook.childPID() || w.hook.childPID() == 0 {
 				if !stopping {
-					cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during set-up: %s", d.status))
+					cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during set-up: %s", d.Status))
 				}
 				gone = time.After(returnLimit)
 				break
@@ -111,8 +112,8 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 }
 
 // uplinkLost describes the end of the process that carries the network.
-func (w *watch) uplinkLost(d death) error {
-	err := fmt.Errorf("the network's process (%s, pid %d) ended: %s", w.o.Config.Network.Driver, d.pid, d.status)
+func (w *watch) uplinkLost(d deadchild.Child) error {
+	err := fmt.Errorf("the network's process (%s, pid %d) ended: %s", w.o.Config.Network.Driver, d.PID, d.Status)
 	w.o.Log.WithError(err).Error("uplink lost")
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrComponent, err),
 		"the node cannot reach anything without it and was stopped; start it again: rootlessnode --name %s up", w.o.Config.Name)

@@ -39,6 +39,6 @@
 // # What it refuses to do
 //
 // It creates no cgroups and no directories, reads no configuration, reaps no orphans (the node role is not process 1 of
-// its namespace; RootlessKit's reaper is), and never signals by a number that could have been given to a stranger: a
+// its namespace; the child role is), and never signals by a number that could have been given to a stranger: a
 // process group is signalled only while its leader has not been reaped, which keeps the number taken.
 package supervisor

@@ -215,7 +215,9 @@ func (n *testNode) bundle() {
 	defer cancel()
 	for _, args := range [][]string{
 		{"status"}, {"events"}, {"logs", "node", "--tail", "40"}, {"logs", "kubelet", "--tail", "30"},
-		{"logs", "containerd", "--tail", "30"}, {"kubectl", "get", "pods,svc,events", "-A", "-o", "wide"},
+		{"logs", "containerd", "--tail", "30"}, {"logs", "kube-proxy", "--tail", "30"},
+		{"exec", "--", "nft", "list", "table", "ip", "kube-proxy"},
+		{"kubectl", "get", "pods,svc,endpointslices,events", "-A", "-o", "wide"},
 	} {
 		out, _ := n.command(ctx, args...).CombinedOutput() // whatever can be had
 		n.t.Logf("rootlessnode %s:\n%s", strings.Join(args, " "), out)
