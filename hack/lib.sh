@@ -23,7 +23,7 @@ command -v go >/dev/null 2>&1 || export PATH=$PATH:/usr/local/go/bin
 
 # Programs and the Debian package that brings each: for building, for running, for the end-to-end tests.
 build_needs='go:golang-go make:make gcc:gcc /usr/include/stdlib.h:libc6-dev git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
-run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack'
+run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack /etc/protocols:netbase'
 e2e_needs='/bin/busybox:busybox-static'
 
 # stage_suite FROM TO: copies what `hack/conformance.sh build` left to where another account can read it.
