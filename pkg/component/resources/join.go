@@ -1,21 +1,23 @@
 package resources
 
 import (
-	"bytes"
 	_ "embed" // the manifests
 	"encoding/base64"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
 )
 
-//go:embed join.yaml
-var join []byte
-
-//go:embed join-policies.yaml
-var joinPolicies []byte
+// Strings, for nothing can write to them: the node role and others ask for these at the same time.
+var (
+	//go:embed join.yaml
+	join string
+	//go:embed join-policies.yaml
+	joinPolicies string
+)
 
 // What nodes read of a cluster before they are part of it.
 const (
@@ -42,10 +44,10 @@ var (
 // some time after it is ready; kube-system is that of Manifests. policies adds what kube-network-policies of such nodes needs:
 // its token lets nodes read all pods.
 func JoinRBAC(foreign, policies bool) ([]byte, error) {
-	var kept [][]byte
-	separator := []byte("---\n")
-	for _, document := range bytes.Split(join, append([]byte("\n"), separator...)) {
-		objects, err := manifest.Decode(document)
+	const separator = "---\n"
+	var kept []string
+	for document := range strings.SplitSeq(join, "\n"+separator) {
+		objects, err := manifest.Decode([]byte(document))
 		if err != nil || len(objects) != 1 {
 			return nil, fmt.Errorf("join.yaml: %d objects between two lines of dashes: %w", len(objects), err)
 		}
@@ -54,12 +56,12 @@ func JoinRBAC(foreign, policies bool) ([]byte, error) {
 		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] {
 			continue
 		}
-		kept = append(kept, append(bytes.TrimRight(document, "\n"), '\n'))
+		kept = append(kept, strings.TrimRight(document, "\n")+"\n")
 	}
 	if policies {
 		kept = append(kept, joinPolicies)
 	}
-	return bytes.Join(kept, separator), nil
+	return []byte(strings.Join(kept, separator)), nil
 }
 
 // ClusterInfo returns the ConfigMap kube-public/cluster-info, by which holders of a bootstrap token find the API server and

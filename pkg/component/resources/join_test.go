@@ -3,6 +3,7 @@ package resources
 import (
 	"encoding/base64"
 	"strings"
+	"sync"
 	"testing"
 
 	"gotest.tools/v3/assert"
@@ -60,6 +61,19 @@ func TestJoinRBAC(t *testing.T) {
 			assert.Check(t, roles[role] || strings.HasPrefix(role, "ClusterRole /system:"), "%s binds %s", name, role)
 		}
 	}
+}
+
+// TestJoinRBACByTwoAtOnce: nothing that callers share is written to, which the race detector sees.
+func TestJoinRBACByTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	var got [2][]byte
+	var two sync.WaitGroup
+	for i := range got {
+		two.Go(func() { got[i], _ = JoinRBAC(false, true) })
+	}
+	two.Wait()
+	assert.Assert(t, len(got[0]) > 0)
+	assert.Equal(t, string(got[0]), string(got[1]))
 }
 
 // TestJoinRBACIsBesideManifests: what is applied one after the other must not undo itself.
