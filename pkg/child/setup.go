@@ -32,6 +32,9 @@ func (n *nodeRole) setUp() error {
 	if err := nameNode(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
 		return err
 	}
+	if err := nameProtocols("/etc/protocols"); err != nil {
+		return err
+	}
 	if err := n.hostAddress(); err != nil {
 		return err
 	}
@@ -56,6 +59,27 @@ func nameNode(name, hostAddress string) error {
 	}
 	_, err = fmt.Fprintf(f, "127.0.0.1 %s\n%s %s\n", name, hostAddress, config.HostName)
 	return errors.Join(err, f.Close())
+}
+
+// protocols are those of Services, and what else nft names.
+const protocols = "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n"
+
+// nameProtocols gives the node the list of protocols that a minimal host lacks (Debian's netbase has it). Without it nft lists
+// "6" for "tcp", and a kube-proxy that is started again, or compares all its rules after an hour, takes its own entries for stale
+// and deletes them.
+func nameProtocols(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		_, err = f.WriteString(protocols)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("name the protocols inside: %w", err)
+	}
+	return nil
 }
 
 // noFileMax bounds the soft limit of open files: some programs close every descriptor up to it.

@@ -3,9 +3,6 @@ package child
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -64,7 +61,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 		{kubelet.Render, kubelet.Ready, needs(n.runtimeUnit(), unitStaleNode), nil},
 	}
 	if n.cfg.Joins() {
-		programs = append(programs, program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), n.adaptKubeProxy})
+		programs = append(programs, program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), nil})
 	} else {
 		programs = append(programs,
 			program{etcd.Render, etcd.Ready, nil, nil},
@@ -72,7 +69,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 			program{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, n.adaptAPIServer},
 			program{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
 			program{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
-			program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), n.adaptKubeProxy})
+			program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil})
 	}
 	if n.cfg.CNI == config.CNIFlannel {
 		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), nil})
@@ -155,26 +152,6 @@ func (n *nodeRole) backoff() supervisor.Backoff {
 
 // adaptAPIServer: what makes it usable is more than what keeps it from being useless.
 func (n *nodeRole) adaptAPIServer(u *supervisor.Unit) { u.Live = apiserver.Alive(n.env) }
-
-// protocols are those of Services, and what else nft names.
-const protocols = "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n"
-
-// adaptKubeProxy: a minimal host has no /etc/protocols (Debian's netbase), the node gets one. Without it nft lists "6" for "tcp", and
-// a kube-proxy that is started again, or compares all its rules after an hour, takes its own entries for stale and deletes them.
-func (n *nodeRole) adaptKubeProxy(u *supervisor.Unit) {
-	prepare := u.Prepare
-	u.Prepare = func(ctx context.Context) error {
-		f, err := os.OpenFile("/etc/protocols", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-		if err == nil {
-			_, err = f.WriteString(protocols)
-			err = errors.Join(err, f.Close())
-		}
-		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("make /etc/protocols inside: %w", err)
-		}
-		return prepare(ctx)
-	}
-}
 
 // environ is the environment of components: ours without the private keys, with the components first on PATH.
 func (n *nodeRole) environ(extra []string) []string {

@@ -99,6 +99,7 @@ func (b *box) rootFS() {
 		assert.NilError(t, os.Mkdir(lower+dir, 0o755))
 		mounts = append(mounts, bind(dir))
 	}
+	assert.NilError(t, os.RemoveAll(filepath.Join(lower, "etc/protocols"))) // small images have none
 	for path, text := range map[string]string{
 		"etc/passwd": fmt.Sprintf("root:x:0:0::/:/bin/sh\n%s:x:%d:%d::%s:/bin/sh\n", boxUser, boxUID, boxUID, boxHome),
 		"etc/group":  fmt.Sprintf("root:x:0:\n%s:x:%d:\n", boxUser, boxUID), "etc/subuid": boxSubids, "etc/subgid": boxSubids,
@@ -331,6 +332,8 @@ func boxWithNode(t *testing.T) {
 	n.apply(boxPod)
 	n.waitPod("box")
 	assert.Equal(t, n.sh("box", "id -u"), "0\n")
+	// A kube-proxy that is started again knows its entries again by this name, and deletes what it does not know.
+	assert.Assert(t, cmp.Contains(n.run(podLimit, "exec", "--", "nft", "list", "map", "ip", "kube-proxy", "service-ips"), " . tcp . 443 : "))
 	assert.Assert(t, cmp.Contains(n.run(podLimit, "status"), "/sys/fs/cgroup/rootlessnode/user-"))
 	n.run(downLimit, "down", "--delete-data")
 	b.nothingLeft()
