@@ -19,7 +19,7 @@ func RunRemove() error {
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
 		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
-		TargetCmd: []string{"/proc/self/exe", "remove"}, MountProcfs: true, Reaper: true,
+		TargetCmd: []string{"/proc/self/exe", "remove"}, MountProcfs: true,
 	})
 }
 
