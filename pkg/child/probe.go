@@ -94,7 +94,7 @@ func (n *nodeRole) proxyMode(ctx context.Context) (string, error) {
 	}
 	err := errors.Join(fmt.Errorf("nftables: %w", nftErr), fmt.Errorf("iptables: %w", iptErr))
 	return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("choose kube-proxy's mode: %w", err)),
-		"apt-get install nftables\nmodprobe nf_tables  # or ip_tables and iptable_nat; see rootlessnode host setup")
+		"apt-get install nftables  # or iptables\nmodprobe nf_tables  # or ip_tables and iptable_nat; see rootlessnode host setup")
 }
 
 // explain runs cmd and puts what it printed into the error.

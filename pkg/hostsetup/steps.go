@@ -62,7 +62,7 @@ func (e *env) shell() string {
 
 // nodePrograms are those of the host that a node uses; slirp4netns is better than the driver that is built in.
 func nodePrograms() []string {
-	return []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "iptables", "nft", "conntrack", "slirp4netns"}
+	return []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nft", "conntrack", "slirp4netns"}
 }
 
 func packageStep(p *Plan) (Step, error) {

@@ -35,13 +35,14 @@ func checkPrograms(_ context.Context, h *host) []Finding {
 		f.fix.programs = missing
 		return []Finding{f}
 	}
-	if !iptables {
-		// The portmap and bridge plugins and the kubelet's own chains want it; nftables serves Services without.
-		f := warn("not found on PATH: iptables; hostPort and masquerading by CNI plugins may not work")
-		f.fix.programs = []string{"iptables"}
-		return []Finding{f}
+	there := []string{"ip", "mount"}
+	if nft {
+		there = append(there, "nft")
 	}
-	return []Finding{pass("ip, mount, %s are there", map[bool]string{true: "nft, iptables", false: "iptables"}[nft])}
+	if iptables { // not needed beside nft, which the CNI plugins then use as well
+		there = append(there, "iptables")
+	}
+	return []Finding{pass("%s are there", strings.Join(there, ", "))}
 }
 
 // driverProgram is the program of a network driver; "" for a driver that needs none.
