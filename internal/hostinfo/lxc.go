@@ -22,14 +22,22 @@ func LXCDirs() []string {
 // LXCDHCPPidFile is where lxc-net keeps the process id of the DHCP server of its bridge.
 const LXCDHCPPidFile = "/run/lxc/dnsmasq.pid"
 
+// lxcNetUp is the file by which lxc-net knows that it was started. It makes it after the server has made its own, and removes it last.
+const lxcNetUp = "/run/lxc/network_up"
+
 // LXCBridgeFault says why interfaces on the bridge would get no address, and nil if nothing is known against it: there
 // is no such bridge, or it is lxc-net's and its DHCP server ended, which takes neither the bridge nor the process id
-// file away. root stands before the paths.
+// file away; somebody who cleans up may have taken the latter. root stands before the paths.
 func LXCBridgeFault(root, bridge string) error {
 	if _, err := os.Stat(filepath.Join(root, "/sys/class/net", bridge, "bridge")); err != nil {
 		return fmt.Errorf("the host has no bridge %s", bridge)
 	}
 	b, err := os.ReadFile(filepath.Join(root, LXCDHCPPidFile))
+	if errors.Is(err, os.ErrNotExist) && bridge == lxcNetBridge(root) {
+		if _, err := os.Stat(filepath.Join(root, lxcNetUp)); err == nil {
+			return fmt.Errorf("the DHCP server of the bridge %s is gone (%s is there, %s is not)", bridge, lxcNetUp, LXCDHCPPidFile)
+		}
+	}
 	pid, syntax := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil || syntax != nil || pid <= 0 || bridge != lxcNetBridge(root) {
 		return nil // whoever made the bridge serves it in a way of his own

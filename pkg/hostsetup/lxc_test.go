@@ -97,7 +97,7 @@ func TestLXCUserNICUndoesItsOwn(t *testing.T) {
 // by now is let alone.
 func TestLXCUserNICRevivesTheBridge(t *testing.T) {
 	t.Parallel()
-	for _, died := range []string{"no process", "another process"} {
+	for _, died := range []string{"no process", "another process", "no file"} {
 		f := withLXC(t, false)
 		_, s := f.lxc()
 		assert.NilError(t, s.Do(context.Background()))
@@ -110,15 +110,21 @@ func TestLXCUserNICRevivesTheBridge(t *testing.T) {
 		assert.Assert(t, !needed, "it serves")
 
 		f.remove("proc/" + pid)
-		if died == "another process" {
+		want := []string{"rm -f /run/lxc/dnsmasq.pid", "lxc-net restart"}
+		switch died {
+		case "another process":
 			f.write("proc/"+pid+"/comm", "sshd\n")
+		case "no file":
+			f.remove("run/lxc/dnsmasq.pid")
+			f.write("run/lxc/network_up", "")
+			want = want[1:]
 		}
 		_, s = f.lxc()
 		needed, err = s.Needed()
 		assert.NilError(t, err)
 		assert.Assert(t, needed, died)
 		assert.NilError(t, s.Do(context.Background()))
-		assert.DeepEqual(t, f.commands, []string{"rm -f /run/lxc/dnsmasq.pid", "lxc-net restart"})
+		assert.DeepEqual(t, f.commands, want)
 
 		f.write("etc/default/lxc-net", "USE_LXC_BRIDGE=true\nLXC_BRIDGE=\"other0\"\n")
 		needed, err = s.Needed()
