@@ -32,15 +32,17 @@ func LXCBridgeFault(root, bridge string) error {
 	if _, err := os.Stat(filepath.Join(root, "/sys/class/net", bridge, "bridge")); err != nil {
 		return fmt.Errorf("the host has no bridge %s", bridge)
 	}
+	if bridge != lxcNetBridge(root) {
+		return nil // whoever made the bridge serves it in a way of his own
+	}
 	b, err := os.ReadFile(filepath.Join(root, LXCDHCPPidFile))
-	if errors.Is(err, os.ErrNotExist) && bridge == lxcNetBridge(root) {
-		if _, err := os.Stat(filepath.Join(root, lxcNetUp)); err == nil {
-			return fmt.Errorf("the DHCP server of the bridge %s is gone (%s is there, %s is not)", bridge, lxcNetUp, LXCDHCPPidFile)
-		}
+	_, notUp := os.Stat(filepath.Join(root, lxcNetUp))
+	if errors.Is(err, os.ErrNotExist) && notUp == nil {
+		return fmt.Errorf("the DHCP server of the bridge %s is gone (%s is there, %s is not)", bridge, lxcNetUp, LXCDHCPPidFile)
 	}
 	pid, syntax := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || syntax != nil || pid <= 0 || bridge != lxcNetBridge(root) {
-		return nil // whoever made the bridge serves it in a way of his own
+	if err != nil || syntax != nil || pid <= 0 {
+		return nil // as above, under lxc-net's name
 	}
 	comm, err := os.ReadFile(filepath.Join(root, "/proc", strconv.Itoa(pid), "comm"))
 	if err != nil && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) { // hidepid hides it
