@@ -13,7 +13,10 @@ func Default() *NodeConfig {
 		Kind:       Kind,
 		Name:       DefaultName,
 		LogLevel:   "info",
-		Network:    Network{Driver: DriverAuto, MTU: 1500, CIDR: "10.0.2.0/24", LXCBridge: "lxcbr0", HostAddress: "169.254.100.1"},
+		Network: Network{
+			Driver: DriverAuto, MTU: 1500, CIDR: "10.0.2.0/24", SlirpSandbox: Auto, SlirpSeccomp: Auto, LXCBridge: "lxcbr0",
+			HostAddress: "169.254.100.1",
+		},
 		Cluster: Cluster{
 			PodCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", Domain: "cluster.local", NodeCIDRMaskSize: 24,
 			PodCIDRv6: "fd00:10:42::/56", ServiceCIDRv6: "fd00:10:43::/112",

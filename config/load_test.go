@@ -133,7 +133,7 @@ func full(t *testing.T) *NodeConfig {
 		"controlPlane.controllerManagerExtraArgs": "[\"--a=b,c\"]", "containerd.registryConfigDir": "/etc/x", "ports.static": "1:2",
 		"network.hostPorts": "5432, 6379", "ports.hostNetworkPods": "true", "ports.privilegedPortOffset": "10000",
 		"resources.cpu": "3", "resources.memory": "4Gi", "resources.pids": "4096", "resources.podPids": "100",
-		"resources.memoryHighPercent": "90",
+		"resources.memoryHighPercent": "90", "network.slirpSandbox": "true", "network.slirpSeccomp": "false",
 	} {
 		assert.NilError(t, c.Set(path, v))
 	}
@@ -150,7 +150,7 @@ func full(t *testing.T) *NodeConfig {
 	}
 	for _, l := range c.leaves() {
 		switch l.path {
-		case "network.allowHostLoopback", "network.ipv6", "network.slirpSandbox", "network.slirpSeccomp", "containerd.nri", "crio.nri",
+		case "network.allowHostLoopback", "network.ipv6", "containerd.nri", "crio.nri",
 			"controlPlane.etcdUnsafeNoFsync":
 			l.value.SetBool(true)
 		case "kubelet.enforceNodeAllocatable":

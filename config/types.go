@@ -105,9 +105,10 @@ type Network struct {
 	// IPv6 gives the node, its pods and its Services IPv6 beside IPv4: a dual-stack cluster. The way out has it where the
 	// driver can.
 	IPv6 bool `json:"ipv6"`
-	// SlirpSandbox and SlirpSeccomp confine slirp4netns: to a mount namespace of its own, by a seccomp filter.
-	SlirpSandbox bool `json:"slirpSandbox"`
-	SlirpSeccomp bool `json:"slirpSeccomp"`
+	// SlirpSandbox and SlirpSeccomp confine slirp4netns: to a mount namespace that holds only the host's /etc and /run, and by
+	// a seccomp filter. Auto uses each where the host permits it.
+	SlirpSandbox AutoBool `json:"slirpSandbox"`
+	SlirpSeccomp AutoBool `json:"slirpSeccomp"`
 	// LXCBridge is the bridge that lxc-user-nic connects to.
 	LXCBridge string `json:"lxcBridge"`
 	// HostPorts are TCP ports of the host's loopback that the node and its pods reach at HostAddress.

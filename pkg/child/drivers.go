@@ -95,6 +95,9 @@ func (n *nodeRole) learnUplink() error {
 // shortcomings says once, in the log and in the status, what the chosen drivers cannot do and may be expected to.
 func (n *nodeRole) shortcomings() {
 	c := n.cfg
+	for _, text := range n.handover.Network.Warnings {
+		n.warn("%s", text)
+	}
 	if c.Network.Driver == config.DriverNone {
 		n.warn("network.driver none: nothing inside reaches out, and images have to be imported")
 	}

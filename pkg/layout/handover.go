@@ -35,6 +35,8 @@ type NetworkInfo struct {
 	// Ports is the port driver, PortsWhy why it is that.
 	Ports    string `json:"ports,omitempty"`
 	PortsWhy string `json:"portsWhy,omitempty"`
+	// Warnings are what the driver could not do on this host, for the status.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // HostAddress is one address of the host and the interface that has it.

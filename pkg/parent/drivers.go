@@ -10,7 +10,6 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/gvisortapvsock"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/lxcusernic"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/vpnkit"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -78,8 +77,7 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	var d network.ParentDriver
 	switch n.Driver {
 	case config.DriverSlirp:
-		d, err = slirp4netns.NewParentDriver(r.LogWriter, config.DriverSlirp, n.MTU, ipnet, tapName, !n.AllowHostLoopback,
-			r.portSocket(config.DriverSlirp), n.SlirpSandbox, n.SlirpSeccomp, n.IPv6)
+		d, err = r.slirpDriver(config.DriverSlirp, ipnet)
 	case config.DriverGvisor:
 		d, err = gvisortapvsock.NewParentDriver(r.LogWriter, n.MTU, ipnet, tapName, !n.AllowHostLoopback, n.IPv6)
 	case config.DriverPasta:

@@ -81,6 +81,8 @@ type run struct {
 	claimed cgroupv2.Delegation
 	// uncapped are the caps of Config.Resources that the kernel did not take.
 	uncapped map[string]string
+	// networkWarnings returns what the network driver could not do on this host; nil for a driver without any.
+	networkWarnings func() []string
 	// portsWhy is why Config.Ports.Driver is what it is.
 	portsWhy string
 }
@@ -128,6 +130,9 @@ func (r *run) node(ctx context.Context) error {
 	ports, err := r.portDriver()
 	if err != nil {
 		return err
+	}
+	if s, ok := network.(*slirp); ok {
+		r.networkWarnings = s.Warnings
 	}
 	hook := &networkHook{ParentDriver: network, after: r.settle, uplink: r.Runtime.Uplink()}
 	watch := newWatch(r.Options, hook)
@@ -222,6 +227,9 @@ func (r *run) settle(childPID int, n layout.NetworkInfo) error {
 		return err
 	}
 	n.Driver, n.Ports, n.PortsWhy = r.Config.Network.Driver, r.Config.Ports.Driver, r.portsWhy
+	if r.networkWarnings != nil {
+		n.Warnings = r.networkWarnings()
+	}
 	return layout.WriteJSON(r.Runtime.Handover(), layout.HandoverInfo{
 		ParentPID: os.Getpid(), ChildPID: childPID, StartedAt: r.started, Network: n,
 		Cgroup: layout.CgroupInfo{
