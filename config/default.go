@@ -23,8 +23,8 @@ func Default() *NodeConfig {
 		},
 		API: API{BindAddress: "127.0.0.1", Port: 6443},
 		Ports: Ports{
-			Driver: DriverAuto, SourceIPTransparent: true, NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true,
-			WaitForEndpoints: true, PickRange: "20000-29999",
+			Driver: DriverAuto, SourceIPTransparent: true, NodePorts: true, LoadBalancers: true, PodHostPorts: true,
+			WaitForEndpoints: true, PickRange: "20000-29999", Annotations: PortAnnotations{Namespaces: []string{AllNamespaces}}, MaxForwards: 4096,
 		},
 		Mounts: Mounts{CopyUp: []string{"/etc", "/run", "/var", "/opt"}, Propagation: "rslave"},
 		Subids: Subids{Source: "auto"},

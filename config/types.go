@@ -190,8 +190,8 @@ type Ports struct {
 	NodePorts bool `json:"nodePorts"`
 	// LoadBalancers gives Services of type LoadBalancer an address of the host and forwards their ports.
 	LoadBalancers bool `json:"loadBalancers"`
-	// ExternalIPs forwards the ports of Services on those of their externalIPs that are the host's own.
-	ExternalIPs bool `json:"externalIPs"`
+	// ExternalIPs are the addresses of the host on which Services that list them in externalIPs are forwarded. Empty: none.
+	ExternalIPs AddressRanges `json:"externalIPs"`
 	// PodHostPorts forwards the hostPorts of pods, HostNetworkPods the ports declared by pods in the node's network.
 	PodHostPorts    bool `json:"podHostPorts"`
 	HostNetworkPods bool `json:"hostNetworkPods"`
@@ -200,12 +200,27 @@ type Ports struct {
 	// BindAddresses are the host addresses that forwarded ports listen on; names of interfaces stand for theirs. Default:
 	// loopback, of both families with Network.IPv6 where the driver forwards both.
 	BindAddresses []string `json:"bindAddresses,omitempty"`
+	// Annotations limits what Services and pods choose for themselves.
+	Annotations PortAnnotations `json:"annotations"`
+	// MaxForwards limits the ports of Services and pods together.
+	MaxForwards int `json:"maxForwards"`
 	// PrivilegedPortOffset is added to ports below 1024 of Services and pods. 0: they keep their number.
 	PrivilegedPortOffset int `json:"privilegedPortOffset"`
 	// PickRange, "FIRST-LAST", is where host ports are picked from for forwards that leave the choice to the node.
 	PickRange string `json:"pickRange"`
 	// Static forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]"; see ParseForward.
 	Static []string `json:"static,omitempty"`
+}
+
+// AllNamespaces in PortAnnotations.Namespaces means every namespace.
+const AllNamespaces = "*"
+
+// PortAnnotations limits the annotations rootlessnode.dev/host-port and rootlessnode.dev/bind, and the hostIP of pods.
+type PortAnnotations struct {
+	// Namespaces are those whose Services and pods may use the annotations; AllNamespaces for all.
+	Namespaces []string `json:"namespaces"`
+	// Bind lets them choose addresses of the host that Ports.BindAddresses does not contain.
+	Bind bool `json:"bind"`
 }
 
 // Mounts says what of the host's file system the node replaces.

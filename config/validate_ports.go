@@ -29,6 +29,17 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	if len(c.Ports.Static) > 0 && c.Ports.Driver == DriverNone {
 		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
 	}
+	for i, text := range c.Ports.ExternalIPs {
+		if _, ok := parseRange(text); !ok {
+			fs.add(fmt.Sprintf("ports.externalIPs[%d]", i), "", "%q: want an IP address or a CIDR", text)
+		}
+	}
+	for i, name := range c.Ports.Annotations.Namespaces {
+		if name != AllNamespaces && !isDNSLabel(name) {
+			fs.add(fmt.Sprintf("ports.annotations.namespaces[%d]", i), "", "%q: want the name of a namespace, or %s for all", name, AllNamespaces)
+		}
+	}
+	inRange(fs, "ports.maxForwards", c.Ports.MaxForwards, 1, 2*maxPort)
 	if o := c.Ports.PrivilegedPortOffset; o != 0 {
 		inRange(fs, "ports.privilegedPortOffset", o, privilegedPorts-1, maxPort-privilegedPorts+1)
 	}

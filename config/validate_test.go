@@ -65,6 +65,9 @@ func TestValidateRefuses(t *testing.T) {
 		{"ports.driver", "implicit", "ports.driver: implicit: pasta would open every port that something listens on inside, the control " +
 			"plane's on all addresses of the host, and no NodePort, on which nothing listens"},
 		{"ports.bindAddresses", "", "ports.bindAddresses: empty: forwarded ports need an address to listen on"},
+		{"ports.externalIPs", "192.0.2.7,eth0", `ports.externalIPs[1]: "eth0": want an IP address or a CIDR`},
+		{"ports.annotations.namespaces", "*,Team", `ports.annotations.namespaces[1]: "Team": want the name of a namespace, or * for all`},
+		{"ports.maxForwards", "0", "ports.maxForwards: 0: want 1 to 131070"},
 		{"ports.bindAddresses", "::1,::1", "ports.bindAddresses[1]: ::1 is there already"},
 		{"ports.static", "80", `ports.static[0]: "80": want [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]`},
 		{"ports.static", "6443:1", "ports.static[0]: host port 6443/tcp is that of api.port already"},

@@ -30,7 +30,8 @@ func newPorts(a *app) *cobra.Command {
 		Long: `Show the ports of the host that the node answers on, for Services, pods, the
 config and by hand: what each serves, its state and since when, and what is
 wrong. A port that is waiting is closed because its Service has no ready
-endpoint; one that failed is tried again by itself.`,
+endpoint; one that failed is tried again by itself; one that is refused belongs to
+another Service or pod, or the config does not allow it.`,
 		Example: `  rootlessnode ports
   rootlessnode ports -w
   rootlessnode ports add 8080:30080`,
@@ -104,7 +105,7 @@ func (a *app) addPort(ctx context.Context, forward string) error {
 	var errs []error
 	for _, p := range ports {
 		switch {
-		case p.State == status.PortFailed:
+		case p.State == status.PortFailed, p.State == status.PortRefused:
 			err := fmt.Errorf("%s is refused, and will be tried again: %s", p.Address(), p.Error)
 			errs = append(errs, errdefs.WithHint(err, joinNonEmpty("\n", p.Hint, a.command("ports remove "+forward))))
 		case a.output != "json":
@@ -159,8 +160,9 @@ func (a *app) watchPorts(ctx context.Context, n handle) error {
 		var changed []status.Port
 		now := map[string]status.Port{}
 		for _, p := range s.Ports {
-			now[p.Address()] = p
-			if shown[p.Address()] != p {
+			at := p.Address() + " " + p.Owner // several owners may want one address
+			now[at] = p
+			if shown[at] != p {
 				changed = append(changed, p)
 			}
 		}
@@ -225,7 +227,7 @@ func countText(n status.PortCounts) string {
 	for _, c := range []struct {
 		n    int
 		what string
-	}{{n.Forwarded, "forwarded"}, {n.Waiting, "waiting for an endpoint"}, {n.Pending, "pending"}, {n.Failed, "failed"}} {
+	}{{n.Forwarded, "forwarded"}, {n.Waiting, "waiting for an endpoint"}, {n.Pending, "pending"}, {n.Failed, "failed"}, {n.Refused, "refused"}} {
 		if c.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
 		}

@@ -172,7 +172,7 @@ func shownPorts(all []status.Port) (shown []status.Port, hidden int) {
 		return all, 0
 	}
 	for _, p := range all {
-		if p.State == status.PortFailed || p.State == status.PortPending {
+		if p.State != status.PortForwarded && p.State != status.PortWaiting {
 			shown = append(shown, p)
 		}
 	}

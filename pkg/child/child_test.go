@@ -108,12 +108,14 @@ func TestForwardable(t *testing.T) {
 		Ports:      []kubeapi.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
 		ClusterIPs: []string{"10.43.0.5"}, ExternalIPs: []string{"192.0.2.1"}, ExternalTrafficPolicy: "Local", HealthCheckNodePort: 3,
 		LoadBalancerClass: "c", Ingress: []string{"127.0.0.1"}, Annotations: map[string]string{"rootlessnode.dev/bind": "::"},
+		LoadBalancerSourceRanges: []string{"192.0.2.0/24"}, Created: time.Unix(1, 0),
 	})
 	assert.DeepEqual(t, got, portfwd.Service{
 		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
 		Ports:      []portfwd.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
 		ClusterIPs: []string{"10.43.0.5"}, ExternalIPs: []string{"192.0.2.1"}, ExternalTrafficPolicy: "Local", HealthCheckNodePort: 3,
 		LoadBalancerClass: "c", Ingress: []string{"127.0.0.1"}, Annotations: map[string]string{"rootlessnode.dev/bind": "::"},
+		LoadBalancerSourceRanges: []string{"192.0.2.0/24"}, Created: time.Unix(1, 0),
 	})
 }
 

@@ -124,9 +124,13 @@ func (d *portDesk) readManual(n *nodeRole) error {
 func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
 	p := n.cfg.Ports
 	c := portfwd.Config{
-		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, ExternalIPs: p.ExternalIPs, PodHostPorts: p.PodHostPorts,
+		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, PodHostPorts: p.PodHostPorts,
+		ExternalIPs: len(p.ExternalIPs) > 0, ExternalIPRanges: p.ExternalIPs.Prefixes(), BindAnywhere: p.Annotations.Bind, MaxForwards: p.MaxForwards,
 		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, HostAddresses: d.host,
 		BindAddresses: []netip.Addr{}, ChildIPv6: n.ipv6,
+	}
+	if !slices.Contains(p.Annotations.Namespaces, config.AllNamespaces) {
+		c.AnnotationNamespaces = append([]string{}, p.Annotations.Namespaces...)
 	}
 	node, multi := n.address.now()
 	for _, entry := range p.BindAddresses {

@@ -55,7 +55,7 @@ func TestPortConfig(t *testing.T) {
 	assert.DeepEqual(t, specs(c), []string{
 		`static "api" tcp 6443:6443`, `static "" tcp 8080:30080`, `static "" udp 5353:30053`, `static "" udp 5354:30054`, `static "0:80/tcp" tcp 0:80`})
 	assert.Equal(t, fmt.Sprint(c.BindAddresses), "[127.0.0.1 192.0.2.7]")
-	assert.Assert(t, c.NodePorts && c.LoadBalancers && c.ExternalIPs && c.PodHostPorts && !c.HostNetworkPods)
+	assert.Assert(t, c.NodePorts && c.LoadBalancers && !c.ExternalIPs && c.PodHostPorts && !c.HostNetworkPods)
 	assert.Equal(t, c.PrivilegedPortOffset, 10000)
 	assert.Equal(t, c.PickLast, 29999)
 }
@@ -142,4 +142,19 @@ func TestForwardsByHand(t *testing.T) {
 	n.cfg.Ports.Driver = "none"
 	_, err = n.ports.add(n, "1:2")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
+}
+
+func TestPortPolicy(t *testing.T) {
+	t.Parallel()
+	n := desk(t)
+	c, err := n.ports.config(n)
+	assert.NilError(t, err)
+	assert.Assert(t, !c.ExternalIPs && !c.BindAnywhere && c.AnnotationNamespaces == nil)
+	assert.Equal(t, c.MaxForwards, portfwd.DefaultMaxForwards)
+	n.cfg.Ports.ExternalIPs = config.AddressRanges{"192.0.2.7"}
+	n.cfg.Ports.Annotations = config.PortAnnotations{Namespaces: []string{}, Bind: true}
+	c, err = n.ports.config(n)
+	assert.NilError(t, err)
+	assert.Assert(t, c.ExternalIPs && c.BindAnywhere && c.AnnotationNamespaces != nil && len(c.AnnotationNamespaces) == 0)
+	assert.Equal(t, fmt.Sprint(c.ExternalIPRanges), "[192.0.2.7/32]")
 }

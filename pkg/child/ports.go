@@ -115,6 +115,8 @@ func portPictures(ports []portfwd.PortStatus) []status.Port {
 			state = status.PortFailed
 		case portfwd.StateWaiting:
 			state = status.PortWaiting
+		case portfwd.StateRefused:
+			state = status.PortRefused
 		}
 		out = append(out, status.Port{
 			HostIP: p.HostIP, HostPort: p.HostPort, Proto: p.Proto, NodePort: p.ChildPort, Owner: p.Owner,

@@ -14,7 +14,7 @@ import (
 func (n *nodeRole) portSources() portfwd.Options {
 	var o portfwd.Options
 	p := n.cfg.Ports
-	if p.NodePorts || p.LoadBalancers || p.ExternalIPs {
+	if p.NodePorts || p.LoadBalancers || len(p.ExternalIPs) > 0 {
 		o.Source = services{n}
 		if p.WaitForEndpoints {
 			o.Endpoints = endpoints{n}
@@ -54,7 +54,10 @@ func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
 	if err != nil {
 		return err
 	}
-	return c.WatchServices(ctx, !s.n.cfg.Ports.ExternalIPs, func(e kubeapi.ServiceEvent) {
+	// Without external addresses, those of type ClusterIP are only of interest for an Event that says so. In a cluster with
+	// many Services, that is for the control plane's node to record.
+	exposed := len(s.n.cfg.Ports.ExternalIPs) == 0 && s.n.cfg.Joins()
+	return c.WatchServices(ctx, exposed, func(e kubeapi.ServiceEvent) {
 		switch e.Change {
 		case kubeapi.ServicesListed:
 			all := make([]portfwd.Service, 0, len(e.Services))
@@ -75,6 +78,7 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 		Namespace: s.Namespace, Name: s.Name, UID: s.UID, Type: s.Type, IPFamilies: s.IPFamilies, ClusterIPs: s.ClusterIPs,
 		ExternalIPs: s.ExternalIPs, ExternalTrafficPolicy: s.ExternalTrafficPolicy, HealthCheckNodePort: s.HealthCheckNodePort,
 		LoadBalancerClass: s.LoadBalancerClass, Ingress: s.Ingress, Annotations: s.Annotations,
+		LoadBalancerSourceRanges: s.LoadBalancerSourceRanges, Created: s.Created,
 	}
 	for _, p := range s.Ports {
 		out.Ports = append(out.Ports, portfwd.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
@@ -134,6 +138,7 @@ func (s pods) Run(ctx context.Context, sink portfwd.PodSink) error {
 func forwardablePod(p kubeapi.Pod) portfwd.Pod {
 	out := portfwd.Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, HostNetwork: p.HostNetwork, IPs: p.IPs, Annotations: p.Annotations,
+		Created: p.Created,
 	}
 	for _, q := range p.Ports {
 		out.Ports = append(out.Ports, portfwd.PodPort(q))

@@ -280,12 +280,12 @@ func bodyOf(r *http.Request) string {
 func service(name string, uid string, nodePort int) object {
 	return object{
 		"metadata": object{
-			"namespace": "ns", "name": name, "uid": uid,
-			"annotations":   object{"rootlessnode.dev/bind": "0.0.0.0", "other": "x"},
+			"namespace": "ns", "name": name, "uid": uid, "creationTimestamp": "2026-01-02T03:04:05Z",
+			"annotations":   object{"rootlessnode.dev/bind": "0.0.0.0", "other": "x", AnnotationSourceRanges: "192.0.2.0/24"},
 			"managedFields": []object{{"manager": strings.Repeat("x", 100)}},
 		},
 		"spec": object{
-			"type": "NodePort", "ipFamilies": []string{"IPv4"},
+			"type": "NodePort", "ipFamilies": []string{"IPv4"}, "loadBalancerSourceRanges": []string{"198.51.100.0/24"},
 			"ports": []object{{"name": "web", "protocol": "TCP", "port": 80, "nodePort": nodePort}},
 		},
 	}
@@ -295,7 +295,8 @@ func wantService(name, uid string, nodePort int) Service {
 	return Service{
 		Namespace: "ns", Name: name, UID: uid, Type: "NodePort", IPFamilies: []string{"IPv4"},
 		Ports:       []ServicePort{{Name: "web", Protocol: "TCP", Port: 80, NodePort: nodePort}},
-		Annotations: map[string]string{"rootlessnode.dev/bind": "0.0.0.0"},
+		Annotations: map[string]string{"rootlessnode.dev/bind": "0.0.0.0", AnnotationSourceRanges: "192.0.2.0/24"},
+		Created:     time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), LoadBalancerSourceRanges: []string{"198.51.100.0/24"},
 	}
 }
 

@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"reflect"
+	"time"
 )
 
 const podsPath = "/api/v1/pods"
@@ -16,6 +17,8 @@ type Pod struct {
 	Ports                []PodPort
 	// Annotations holds those that begin with AnnotationPrefix; nil if there are none.
 	Annotations map[string]string
+	// Created is the creation timestamp; zero if there is none.
+	Created time.Time
 }
 
 // PodPort is one port that a container of the pod declares.
@@ -86,6 +89,7 @@ type wirePod struct {
 		UID             string            `json:"uid"`
 		ResourceVersion string            `json:"resourceVersion"`
 		Annotations     map[string]string `json:"annotations"`
+		Created         time.Time         `json:"creationTimestamp"`
 	} `json:"metadata"`
 	Spec struct {
 		HostNetwork    bool            `json:"hostNetwork"`
@@ -116,6 +120,7 @@ func (w *wirePod) pod() (p Pod, counts bool) {
 	p = Pod{
 		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
 		HostNetwork: w.Spec.HostNetwork, Annotations: ownAnnotations(w.Metadata.Annotations),
+		Created: w.Metadata.Created,
 	}
 	for _, ip := range w.Status.PodIPs {
 		p.IPs = append(p.IPs, ip.IP)

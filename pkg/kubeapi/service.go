@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"strings"
+	"time"
 )
 
 const (
@@ -12,8 +13,11 @@ const (
 	// (AddFieldLabelConversionsForService in Kubernetes' pkg/apis/core/v1/conversion.go); kube-proxy uses the first.
 	servedServices  = "spec.clusterIP!=None,spec.type!=ExternalName"
 	exposedServices = servedServices + ",spec.type!=ClusterIP"
-	// AnnotationPrefix marks the annotations that are kept in a Service; all others are dropped on arrival.
+	// AnnotationPrefix marks the annotations that are kept in a Service; all others but AnnotationSourceRanges are dropped on
+	// arrival.
 	AnnotationPrefix = "rootlessnode.dev/"
+	// AnnotationSourceRanges is Kubernetes' own.
+	AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 )
 
 // Service is the part of a Service object that decides about ports on the host. Slices and maps are shared with the
@@ -32,10 +36,14 @@ type Service struct {
 	LoadBalancerClass   string
 	ExternalIPs         []string
 	ClusterIPs          []string
+	// LoadBalancerSourceRanges are as the user wrote them.
+	LoadBalancerSourceRanges []string
 	// Ingress are the addresses in its load balancer status; an entry with a host name instead is left out.
 	Ingress []string
-	// Annotations holds those that begin with AnnotationPrefix; nil if there are none.
+	// Annotations holds AnnotationSourceRanges and those that begin with AnnotationPrefix; nil if there are none.
 	Annotations map[string]string
+	// Created is the creation timestamp; zero if there is none.
+	Created time.Time
 }
 
 // ServicePort is one port of a Service. Protocol is TCP, UDP or SCTP; NodePort is 0 if there is none.
@@ -119,6 +127,7 @@ type wireService struct {
 		UID             string            `json:"uid"`
 		ResourceVersion string            `json:"resourceVersion"`
 		Annotations     map[string]string `json:"annotations"`
+		Created         time.Time         `json:"creationTimestamp"`
 	} `json:"metadata"`
 	Spec struct {
 		Type  string `json:"type"`
@@ -134,6 +143,7 @@ type wireService struct {
 		LoadBalancerClass     string   `json:"loadBalancerClass"`
 		ExternalIPs           []string `json:"externalIPs"`
 		ClusterIPs            []string `json:"clusterIPs"`
+		SourceRanges          []string `json:"loadBalancerSourceRanges"`
 	} `json:"spec"`
 	Status struct {
 		LoadBalancer struct {
@@ -154,6 +164,9 @@ func (w *wireService) service() Service {
 		LoadBalancerClass:     w.Spec.LoadBalancerClass,
 		ExternalIPs:           w.Spec.ExternalIPs,
 		ClusterIPs:            w.Spec.ClusterIPs,
+
+		LoadBalancerSourceRanges: w.Spec.SourceRanges,
+		Created:                  w.Metadata.Created,
 	}
 	for _, in := range w.Status.LoadBalancer.Ingress {
 		if in.IP != "" {
@@ -170,11 +183,11 @@ func (w *wireService) service() Service {
 	return s
 }
 
-// ownAnnotations keeps those with AnnotationPrefix; nil if there are none.
+// ownAnnotations keeps those that decide about ports; nil if there are none.
 func ownAnnotations(all map[string]string) map[string]string {
 	var own map[string]string
 	for k, v := range all {
-		if strings.HasPrefix(k, AnnotationPrefix) {
+		if strings.HasPrefix(k, AnnotationPrefix) || k == AnnotationSourceRanges {
 			if own == nil {
 				own = map[string]string{}
 			}

@@ -2,6 +2,7 @@ package portfwd
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -24,7 +25,8 @@ const (
 	AnnotationHostPort = AnnotationPrefix + "host-port"
 )
 
-// choices are what annotations choose.
+// choices are what annotations choose. With Config.AnnotationNamespaces, AnnotationBind and AnnotationHostPort are for some
+// namespaces only; AnnotationForward is for all, because it opens nothing.
 type choices struct {
 	off  bool
 	bind []netip.Addr // nil: the config's
@@ -34,9 +36,9 @@ type choices struct {
 	all int
 }
 
-// parseChoices reads the annotations of a Service or pod. Anything malformed is an error: what was meant is not guessed,
-// and nothing is opened that nobody asked for.
-func parseChoices(annotations map[string]string, cfg Config) (choices, error) {
+// parseChoices reads the annotations of a Service or pod. Anything malformed or not allowed is an error: what was meant is
+// not guessed, and nothing is opened that nobody asked for.
+func parseChoices(namespace string, annotations map[string]string, cfg Config) (choices, error) {
 	var c choices
 	if v, ok := annotations[AnnotationForward]; ok {
 		switch v {
@@ -44,7 +46,12 @@ func parseChoices(annotations map[string]string, cfg Config) (choices, error) {
 		case "false":
 			c.off = true
 		default:
-			return c, fmt.Errorf("annotation %s: %q: want true or false", AnnotationForward, v)
+			return c, fmt.Errorf("annotation %s: %s: want true or false", AnnotationForward, quote(v))
+		}
+	}
+	for _, name := range []string{AnnotationBind, AnnotationHostPort} {
+		if _, ok := annotations[name]; ok && !c.off && !cfg.annotates(namespace) {
+			return c, &notAllowed{fmt.Sprintf("annotation %s: not allowed in namespace %s", name, namespace)}
 		}
 	}
 	if v, ok := annotations[AnnotationBind]; ok {
@@ -53,6 +60,11 @@ func parseChoices(annotations map[string]string, cfg Config) (choices, error) {
 			return c, fmt.Errorf("annotation %s: %w", AnnotationBind, err)
 		}
 		c.bind = distinct(addrs)
+		for _, a := range c.bind {
+			if !c.off && !cfg.mayBind(namespace, a) {
+				return c, &notAllowed{fmt.Sprintf("annotation %s: %s is not among the addresses that ports may be bound to", AnnotationBind, a)}
+			}
+		}
 	}
 	if v, ok := annotations[AnnotationHostPort]; ok {
 		if err := c.parsePorts(v); err != nil {
@@ -60,6 +72,31 @@ func parseChoices(annotations map[string]string, cfg Config) (choices, error) {
 		}
 	}
 	return c, nil
+}
+
+// notAllowed is what the configuration forbids a Service or a pod to choose.
+type notAllowed struct{ what string }
+
+func (e *notAllowed) Error() string { return e.what }
+
+// reasonOfChoice distinguishes a malformed annotation from one that is not allowed.
+func reasonOfChoice(err error) string {
+	if _, policy := errors.AsType[*notAllowed](err); policy {
+		return ReasonNotAllowed
+	}
+	return ReasonAnnotation
+}
+
+// annotates reports whether Services and pods of a namespace may choose host ports and addresses.
+func (c Config) annotates(namespace string) bool {
+	return c.AnnotationNamespaces == nil || slices.Contains(c.AnnotationNamespaces, namespace)
+}
+
+// mayBind reports whether a Service or pod of a namespace may choose the address a.
+func (c Config) mayBind(namespace string, a netip.Addr) bool {
+	return c.BindAnywhere && c.annotates(namespace) || slices.ContainsFunc(c.BindAddresses, func(b netip.Addr) bool {
+		return a == b || b.IsUnspecified() && b.Is4() == a.Is4()
+	})
 }
 
 func (c *choices) parsePorts(v string) error {
@@ -72,10 +109,10 @@ func (c *choices) parsePorts(v string) error {
 	for entry := range strings.SplitSeq(v, ",") {
 		name, number, ok := strings.Cut(strings.TrimSpace(entry), "=")
 		if !ok || name == "" {
-			return fmt.Errorf("%q: want PORT=HOSTPORT", entry)
+			return fmt.Errorf("%s: want PORT=HOSTPORT", quote(entry))
 		}
 		if _, twice := c.ports[name]; twice {
-			return fmt.Errorf("%s stands there twice", name)
+			return fmt.Errorf("%s is there twice", quote(name))
 		}
 		n, err := parsePort(number)
 		if err != nil {
@@ -89,7 +126,7 @@ func (c *choices) parsePorts(v string) error {
 func parsePort(s string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q: want a port from 1 to 65535", s)
+		return 0, fmt.Errorf("%s: want a port from 1 to 65535", quote(s))
 	}
 	return int(n), nil
 }
@@ -107,7 +144,7 @@ func (c *choices) fits(s Service) error {
 	}
 	for _, name := range sortedKeys(c.ports) {
 		if !known[name] {
-			return fmt.Errorf("annotation %s: the Service has no port %s", AnnotationHostPort, name)
+			return fmt.Errorf("annotation %s: the Service has no port %s", AnnotationHostPort, quote(name))
 		}
 	}
 	return nil
@@ -147,7 +184,7 @@ func ResolveBind(list []string, host []HostAddress) ([]netip.Addr, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("%q: neither an address nor an interface of the host that has one", entry)
+			return nil, fmt.Errorf("%s: neither an address nor an interface of the host that has one", quote(entry))
 		}
 	}
 	return addrs, nil

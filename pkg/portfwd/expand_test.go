@@ -36,7 +36,7 @@ func external(s Service, ips ...string) Service {
 // everything is a config that forwards all there is.
 func everything() Config {
 	return Config{
-		NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true, HostNetworkPods: true,
+		NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true, HostNetworkPods: true, BindAnywhere: true,
 		HostAddresses: hosts("lo", "127.0.0.1", "eth0", "192.0.2.7", "eth0", "2001:db8::7", "eth0", "fe80::1", "wlan0", "192.0.2.8"),
 	}
 }
@@ -113,7 +113,7 @@ func TestWantedOfServices(t *testing.T) {
 		"ambiguous host port": {s: annotated(balanced("lb", web, ServicePort{Port: 443}), "host-port", "8080"), warnings: []string{
 			`AnnotationInvalid ns/lb/: not forwarded to the host: annotation rootlessnode.dev/host-port: 8080: the Service has 2 ports; say which with NAME=8080`}},
 		"host port of a port that is not there": {s: annotated(nodePort("a", 30001), "host-port", "wbe=8080"), warnings: []string{
-			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/host-port: the Service has no port wbe`}},
+			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/host-port: the Service has no port "wbe"`}},
 		"a Service that promises nothing may have what it likes": {s: annotated(clusterIP, "forward", "no")},
 		"dual stack": {
 			s:   Service{Namespace: "ns", Name: "d", Type: "NodePort", IPFamilies: []string{"IPv6", "IPv4"}, Ports: []ServicePort{web}},
@@ -161,8 +161,8 @@ func TestWantedOfPods(t *testing.T) {
 		"an address of its own": {pod: pod(PodPort{HostPort: 80, ContainerPort: 80, HostIP: "192.0.2.8"}), cfg: everything(),
 			want: []string{"192.0.2.8:80/tcp4>10.42.0.5:80 pod:ns/p/80"}},
 		"an address of another host": {pod: pod(PodPort{HostPort: 80, ContainerPort: 80, HostIP: "198.51.100.1"}), cfg: everything(),
-			warnings: []string{"AddressNotAvailable pod:ns/p/80: not forwarded to the host: hostIP 198.51.100.1 is no address of the host"}},
-		"no address yet": {pod: pending, cfg: everything()},
+			warnings: []string{"AddressNotAvailable pod:ns/p/80: not forwarded to the host: hostIP 198.51.100.1 is not an address of the host"}},
+		"no address yet": {pod: pending, cfg: everything(), want: []string{"127.0.0.1:80/tcp4>:8080 pod:ns/p/8080"}},
 		"left out":       {pod: quiet, cfg: everything()},
 		"bind": {pod: bound, cfg: everything(),
 			want: []string{"192.0.2.7:80/tcp4>10.42.0.5:8080 pod:ns/p/8080", "[2001:db8::7]:80/tcp6>[fd00:42::5]:8080 pod:ns/p/8080"}},
@@ -230,7 +230,7 @@ func TestWantedCovers(t *testing.T) {
 	one := func(name string, a string) Service { return annotated(nodePort(name, 30001), "bind", a) }
 	six := nodePort("six", 30001)
 	six.IPFamilies, six.Annotations = []string{"IPv6"}, map[string]string{AnnotationBind: "::1"}
-	cfg := Config{NodePorts: true}
+	cfg := Config{NodePorts: true, BindAnywhere: true}
 	for _, tc := range []struct {
 		services       []Service
 		want, warnings []string
@@ -284,7 +284,7 @@ func FuzzParseChoices(f *testing.F) {
 	f.Add("false", "eth0,127.0.0.1", "web=1,2=3")
 	f.Add("x", "::ffff:1.2.3.4%eth0,", "=,")
 	f.Fuzz(func(t *testing.T, forward, bind, ports string) {
-		c, err := parseChoices(map[string]string{AnnotationForward: forward, AnnotationBind: bind, AnnotationHostPort: ports}, everything())
+		c, err := parseChoices("ns", map[string]string{AnnotationForward: forward, AnnotationBind: bind, AnnotationHostPort: ports}, everything())
 		if err != nil {
 			return
 		}

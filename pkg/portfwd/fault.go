@@ -29,6 +29,15 @@ const (
 	ReasonNoDriver    = "NoPortDriver"
 	ReasonAnnotation  = "AnnotationInvalid"
 	ReasonNoEndpoint  = "NoReadyEndpoint"
+	// ReasonNotAllowed: an annotation or a pod's hostIP that the config does not allow.
+	ReasonNotAllowed = "NotAllowed"
+	// ReasonExternalIPs: the external addresses of a Service are not forwarded.
+	ReasonExternalIPs = "ExternalIPsIgnored"
+	// ReasonSourcesInvalid: the source ranges of a Service are malformed. ReasonSources: they cannot be enforced.
+	ReasonSourcesInvalid = "SourceRangesInvalid"
+	ReasonSources        = "SourceRangesNotEnforced"
+	// ReasonTooMany: Config.MaxForwards is reached.
+	ReasonTooMany = "TooManyPorts"
 )
 
 // fault is a refusal with its kind.

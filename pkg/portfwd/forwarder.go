@@ -96,6 +96,7 @@ type Forwarder struct {
 	info     *api.Info
 	foreign  []port.Status
 	warned   map[Warning]struct{}
+	refusals []refusal
 	outbox   []Event
 
 	changed    bool // since OnChange was called

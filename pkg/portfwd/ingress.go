@@ -110,12 +110,16 @@ func Ingress(s Service, cfg Config) []netip.Addr {
 	if !balances(s, cfg) {
 		return nil
 	}
-	c, err := parseChoices(s.Annotations, cfg)
+	cfg = cfg.normal()
+	c, err := parseChoices(s.Namespace, s.Annotations, cfg)
 	if err != nil || c.off || c.fits(s) != nil {
 		return nil
 	}
+	if ranges, err := s.sourceRanges(); err != nil || ranges != "" && cfg.unfiltered {
+		return nil
+	}
 	var out []netip.Addr
-	for _, a := range served(s.IPFamilies, c.bind, cfg.normal()) {
+	for _, a := range served(s.IPFamilies, c.bind, cfg) {
 		if a.IsUnspecified() {
 			a = cfg.preferred(a.Is4())
 		}

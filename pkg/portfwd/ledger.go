@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
+	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +22,8 @@ const ledgerSlack = 1024
 
 // ledger remembers which forwards are ours: RootlessKit itself keeps no owner. It is a file of lines, "+SPEC" for one
 // that is about to be asked for, "-SPEC" for one that is no longer there, "=PORT OWNER" for a port that was picked, and
-// "*SPEC" for one of somebody else's. A line of a forward of ours is written before the request it stands for, so that it
+// "*SPEC" for one of somebody else's. "@PLACE OWNER" says which Service or pod holds a place on the host, and "!PLACE" that
+// none does; they outlive the forwards, so that after a restart each gets its ports back. A line of a forward of ours is written before the request it stands for, so that it
 // is in the file at every moment at which we can be killed. It needs no fsync: a crash of the host takes the forwards with
 // it.
 type ledger struct {
@@ -35,10 +39,11 @@ type ledgerEntries struct {
 	specs   map[string]struct{}
 	picks   map[string]int
 	foreign map[string]struct{}
+	holders map[Bind]Owner
 }
 
 func newLedgerEntries() ledgerEntries {
-	return ledgerEntries{specs: map[string]struct{}{}, picks: map[string]int{}, foreign: map[string]struct{}{}}
+	return ledgerEntries{specs: map[string]struct{}{}, picks: map[string]int{}, foreign: map[string]struct{}{}, holders: map[Bind]Owner{}}
 }
 
 // specKey is how a spec is written in the ledger. Specs that RootlessKit treats alike are equal.
@@ -78,6 +83,14 @@ func parseLedger(raw []byte) ledgerEntries {
 			delete(e.specs, line[1:])
 		case '*':
 			e.foreign[line[1:]] = struct{}{}
+		case '@':
+			if b, o, ok := parseHolder(line[1:]); ok {
+				e.holders[b] = o
+			}
+		case '!':
+			if b, ok := parseBind(line[1:]); ok {
+				delete(e.holders, b)
+			}
 		case '=':
 			number, owner, _ := strings.Cut(line[1:], " ")
 			if p, err := strconv.Atoi(number); err == nil && validPort(p) && owner != "" {
@@ -99,6 +112,59 @@ func parseSpecKey(key string) (port.Spec, bool) {
 	child, errChild := strconv.Atoi(f[4])
 	s := port.Spec{Proto: f[0], ParentIP: f[1], ParentPort: parent, ChildIP: f[3], ChildPort: child}
 	return s, errParent == nil && errChild == nil && validPort(parent) && validPort(child)
+}
+
+// bindKey and holderLine are how a place and its holder are written. Names are escaped, although Kubernetes' need not be.
+func bindKey(b Bind) string { return fmt.Sprintf("%s %s %d", b.Proto, b.IP, b.Port) }
+
+func holderLine(b Bind, o Owner) string {
+	line := "@" + bindKey(b)
+	for _, field := range []string{o.Kind, o.Namespace, o.Name, o.UID} {
+		line += " " + url.PathEscape(field)
+	}
+	return line
+}
+
+func parseBind(key string) (Bind, bool) {
+	f := strings.Split(key, " ")
+	if len(f) != 3 {
+		return Bind{}, false
+	}
+	ip, err := netip.ParseAddr(f[1])
+	p, errPort := strconv.Atoi(f[2])
+	return Bind{Proto: f[0], IP: ip, Port: p}, err == nil && errPort == nil && validPort(p)
+}
+
+func parseHolder(line string) (b Bind, o Owner, ok bool) {
+	const fields = 7
+	f := strings.Split(line, " ")
+	if len(f) != fields {
+		return b, o, false
+	}
+	b, ok = parseBind(strings.Join(f[:3], " "))
+	for i, into := range []*string{&o.Kind, &o.Namespace, &o.Name, &o.UID} {
+		text, err := url.PathUnescape(f[3+i])
+		*into, ok = text, ok && err == nil
+	}
+	return b, o, ok
+}
+
+// holding are the holders of places. The caller, which is the only one that changes them, must not keep the map.
+func (l *ledger) holding() map[Bind]Owner { return l.holders }
+
+// hold notes who holds a place; the zero Owner for no Service or pod.
+func (l *ledger) hold(b Bind, o Owner) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holders[b] == o {
+		return nil
+	}
+	if o == (Owner{}) {
+		delete(l.holders, b)
+		return l.append("!" + bindKey(b))
+	}
+	l.holders[b] = o
+	return l.append(holderLine(b, o))
 }
 
 // others are the forwards of others as the ledger has them.
@@ -180,10 +246,27 @@ func (l *ledger) note(sign byte, s port.Spec) error {
 	} else {
 		delete(l.specs, key)
 	}
-	if l.path != "" && l.lines > 2*(len(l.specs)+len(l.picks)+len(l.foreign))+ledgerSlack {
+	return l.compact()
+}
+
+// append writes a line of what has been changed already.
+func (l *ledger) append(line string) error {
+	if err := l.write(line); err != nil {
+		return err
+	}
+	return l.compact()
+}
+
+// compact rewrites the file when most of its lines are out of date.
+func (l *ledger) compact() error {
+	if l.path != "" && l.lines > 2*l.size()+ledgerSlack {
 		return l.rewrite()
 	}
 	return nil
+}
+
+func (e *ledgerEntries) size() int {
+	return len(e.specs) + len(e.picks) + len(e.foreign) + len(e.holders)
 }
 
 // keep drops every entry that is not in live.
@@ -212,6 +295,12 @@ func (l *ledger) rewrite() error {
 	for _, k := range sortedKeys(l.foreign) {
 		buf.WriteString("*" + k + "\n")
 	}
+	var holders []string
+	for b, o := range l.holders {
+		holders = append(holders, holderLine(b, o)+"\n")
+	}
+	slices.Sort(holders)
+	buf.WriteString(strings.Join(holders, ""))
 	for _, k := range keys {
 		buf.WriteString("+" + k + "\n")
 	}
@@ -229,7 +318,7 @@ func (l *ledger) rewrite() error {
 	if l.file != nil {
 		l.file.Close()
 	}
-	l.file, l.lines = f, len(keys)+len(l.picks)+len(l.foreign)
+	l.file, l.lines = f, l.size()
 	return nil
 }
 

@@ -30,7 +30,10 @@ func (f *Forwarder) mergeAll() {
 	for _, p := range f.pods {
 		all = append(all, p.expansion)
 	}
-	wanted, warnings := merge(all)
+	wanted, refused, warnings := (&contest{
+		holders: f.ledger.holding(), reserve: !f.promisesKnown(), most: f.o.Config.MaxForwards,
+	}).merge(all)
+	warnings = append(warnings, lost(refused)...)
 	f.wanted, f.places, f.clean = wanted, make(map[place]tally, len(wanted)), len(warnings) == 0
 	for b, w := range wanted {
 		f.count(b, 1)
@@ -41,13 +44,37 @@ func (f *Forwarder) mergeAll() {
 			f.unwant(e) // also what an earlier run left, once all promises are known
 		}
 	}
+	f.refuse(refused)
 	f.warn(warnings)
+	if f.promisesKnown() {
+		for b := range f.ledger.holding() {
+			f.hold(b)
+		}
+		for b := range wanted {
+			f.hold(b)
+		}
+	}
+}
+
+// promisesKnown reports whether all Services and pods are known. Before that, a place is not given to one that came first
+// by chance.
+func (f *Forwarder) promisesKnown() bool { return f.synced.services && f.synced.pods }
+
+// hold remembers the Service or pod that has b now.
+func (f *Forwarder) hold(b Bind) {
+	var owner Owner
+	if w, ok := f.wanted[b]; ok && w.rank() > rankManual {
+		owner = w.Owner.object()
+	}
+	if err := f.ledger.hold(b, owner); err != nil {
+		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
+	}
 }
 
 // patch applies what has changed and tells whether that was possible: where owners compete for a place, only a look at
 // all of them can tell who has it. With thousands of Services it makes a change as cheap as with one.
 func (f *Forwarder) patch() bool {
-	if !f.clean {
+	if !f.clean || !f.promisesKnown() {
 		return false
 	}
 	touched := map[Bind]struct{}{}
@@ -71,7 +98,11 @@ func (f *Forwarder) patch() bool {
 			touched[w.Bind] = struct{}{}
 		}
 	}
+	if len(f.wanted) > f.o.Config.MaxForwards {
+		return false
+	}
 	for b := range touched {
+		f.hold(b)
 		if w, ok := f.wanted[b]; ok {
 			f.want(b, w)
 		} else if e := f.entries[b]; e != nil {

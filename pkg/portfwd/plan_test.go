@@ -1,6 +1,7 @@
 package portfwd
 
 import (
+	"maps"
 	"math/rand/v2"
 	"testing"
 
@@ -48,6 +49,7 @@ func TestPatchAgreesWithWanted(t *testing.T) {
 			if rnd.IntN(3) == 0 {
 				continue // several changes at once
 			}
+			in.Holders = maps.Clone(f.ledger.holding())
 			f.mu.Lock()
 			full := f.remerge || !f.clean
 			f.mu.Unlock()

@@ -1,6 +1,9 @@
 package portfwd
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Service is what is needed of a Kubernetes Service to know its ports on the host. Fields are named and valued as in the
 // API.
@@ -19,10 +22,15 @@ type Service struct {
 	// HealthCheckNodePort is 0 if there is none.
 	HealthCheckNodePort int
 	LoadBalancerClass   string
+	// LoadBalancerSourceRanges are the clients that may connect to a Service of type LoadBalancer, as CIDRs. None: all, unless
+	// AnnotationSourceRanges has some.
+	LoadBalancerSourceRanges []string
 	// Ingress are the addresses that its load balancer status has at present.
 	Ingress []string
-	// Annotations need hold only those whose name begins with AnnotationPrefix.
+	// Annotations need hold only AnnotationSourceRanges and those whose name begins with AnnotationPrefix.
 	Annotations map[string]string
+	// Created is when the API server created it. Of several that want the same port, the oldest gets it.
+	Created time.Time
 }
 
 // ServicePort is one port of a Service. Protocol is TCP (also when empty), UDP or SCTP; NodePort is 0 if there is none.
@@ -35,10 +43,12 @@ type ServicePort struct {
 type Pod struct {
 	Namespace, Name, UID string
 	HostNetwork          bool
-	// IPs are the pod's addresses; it is not forwarded to before it has one.
+	// IPs are the pod's addresses; its ports are closed until it has one.
 	IPs         []string
 	Ports       []PodPort
 	Annotations map[string]string
+	// Created is when the API server created it.
+	Created time.Time
 }
 
 // PodPort is one port that a container of the pod declares. HostPort is 0 and HostIP empty if it has none.

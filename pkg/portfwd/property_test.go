@@ -125,7 +125,7 @@ func (w *world) expected() []string {
 		held[s.Proto+itoa(s.ParentPort)] = true
 		list = append(list, key)
 	}
-	wanted, _ := Wanted(Input{Services: w.src.list()}, w.o.Config)
+	wanted, _ := Wanted(Input{Services: w.src.list(), Holders: w.f.ledger.holding()}, w.o.Config)
 	for _, f := range wanted {
 		if !held[f.Proto+itoa(f.Port)] {
 			s := specOf(f.Port)

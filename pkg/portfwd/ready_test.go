@@ -173,7 +173,7 @@ func TestSetConfig(t *testing.T) {
 		m.adds = nil
 		cfg := nodePorts
 		cfg.Static = []Static{{Name: "8080:80", Protocol: "tcp", HostPort: 8080, ChildPort: 80, Manual: true}}
-		cfg.HostAddresses = hosts("wlan0", "192.0.2.8") // the radio is on
+		cfg.HostAddresses, cfg.BindAnywhere = hosts("wlan0", "192.0.2.8"), true // the radio is on
 		f.SetConfig(cfg)
 		synctest.Wait()
 		assert.DeepEqual(t, f.states(), []string{

@@ -1,7 +1,9 @@
 package portfwd
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -91,6 +93,39 @@ func (f *Forwarder) warn(warnings []Warning) {
 		f.outbox = append(f.outbox, Event{Warning: true, Owner: w.Owner, Reason: w.Reason, Message: w.Message})
 	}
 	f.warned = now
+}
+
+// refusal is a Refusal as Status shows it.
+type refusal struct {
+	Refusal
+	since time.Time
+}
+
+// refuse replaces what is refused. Forwarder.mu is held.
+func (f *Forwarder) refuse(all []Refusal) {
+	if len(all)+len(f.refusals) == 0 {
+		return
+	}
+	since := make(map[Refusal]time.Time, len(f.refusals))
+	for _, r := range f.refusals {
+		since[r.Refusal] = r.since
+	}
+	now := time.Now()
+	list := make([]refusal, 0, len(all))
+	for _, r := range all {
+		r.Waiting = false // it makes no difference
+		t, old := since[r]
+		if !old {
+			t = now
+		}
+		f.changed = f.changed || !old
+		list = append(list, refusal{r, t})
+	}
+	f.changed = f.changed || len(list) != len(f.refusals)
+	slices.SortFunc(list, func(a, b refusal) int {
+		return cmp.Or(compareBinds(a.Bind, b.Bind), compareOwners(a.Owner, b.Owner))
+	})
+	f.refusals = list
 }
 
 // deliver calls OnEvent and OnChange with no lock held, and says when it has to be called again; zero for not at all.

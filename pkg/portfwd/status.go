@@ -18,6 +18,8 @@ const (
 	StateWaiting State = "waiting"
 	// StateFailed: refused; it is tried again by itself.
 	StateFailed State = "failed"
+	// StateRefused: not tried, because the place is another owner's or the config does not allow it.
+	StateRefused State = "refused"
 )
 
 // PortStatus is one forward as observed.
@@ -55,23 +57,38 @@ type Event struct {
 	Reason, Message, Hint string
 }
 
-// Status returns all wanted forwards, and those that were wanted until they are closed, sorted by port, address and
-// protocol. It may be called at any time from any goroutine.
+// Status returns all wanted forwards, those that were wanted until they are closed, and those that are refused, sorted by
+// port, address and protocol; of one place, the refused ones come last. It may be called at any time from any goroutine.
 func (f *Forwarder) Status() []PortStatus {
+	type shown struct {
+		bind Bind
+		PortStatus
+	}
 	f.mu.Lock()
-	shown := make([]*entry, 0, len(f.entries))
-	for _, e := range f.entries {
+	all := make([]shown, 0, len(f.entries)+len(f.refusals))
+	for b, e := range f.entries {
 		if e.want != nil || e.err != nil || e.have != nil && e.have.ours && e.owner != (Owner{}) {
-			shown = append(shown, e)
+			all = append(all, shown{b, e.status()})
 		}
 	}
-	slices.SortFunc(shown, func(a, b *entry) int { return compareBinds(a.bind, b.bind) })
-	list := make([]PortStatus, len(shown))
-	for i, e := range shown {
-		list[i] = e.status()
+	for _, r := range f.refusals {
+		all = append(all, shown{r.Bind, r.status()})
 	}
 	f.mu.Unlock()
+	slices.SortStableFunc(all, func(a, b shown) int { return compareBinds(a.bind, b.bind) })
+	list := make([]PortStatus, len(all))
+	for i, s := range all {
+		list[i] = s.PortStatus
+	}
 	return list
+}
+
+func (r refusal) status() PortStatus {
+	return PortStatus{
+		HostIP: r.IP.String(), HostPort: r.Port, Proto: r.Proto, ChildPort: r.ChildPort,
+		Owner: r.Owner.String(), Kind: r.Owner.Kind, Namespace: r.Owner.Namespace, Name: r.Owner.Name, Port: r.Owner.Port,
+		State: StateRefused, Since: r.since, Reason: r.Reason, Error: r.Message,
+	}
 }
 
 func (e *entry) status() PortStatus {

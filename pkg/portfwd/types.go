@@ -3,6 +3,7 @@ package portfwd
 import (
 	"net/netip"
 	"strconv"
+	"time"
 )
 
 // Static is a forward that the config asks for.
@@ -36,13 +37,24 @@ type Config struct {
 	NodePorts bool
 	// LoadBalancers forwards the ports of Services of type LoadBalancer whose class is LoadBalancerClass or none.
 	LoadBalancers bool
-	// ExternalIPs forwards the ports of Services on those of their external addresses that are in HostAddresses.
-	ExternalIPs bool
+	// ExternalIPs forwards the ports of Services on those of their external addresses that are in HostAddresses and, unless
+	// it is nil, in ExternalIPRanges. Without it, a Service that has external addresses gets a Warning.
+	ExternalIPs      bool
+	ExternalIPRanges []netip.Prefix
 	// PodHostPorts forwards the host ports of pods; HostNetworkPods the declared ports of pods in the node's network.
 	PodHostPorts, HostNetworkPods bool
 	// BindAddresses are the host's addresses on which Services and pods listen; DefaultBindAddress if it is nil. An
 	// unspecified address (0.0.0.0, ::) takes the place of all others of its family.
 	BindAddresses []netip.Addr
+	// AnnotationNamespaces are the namespaces whose Services and pods may choose host ports and addresses by
+	// AnnotationHostPort and AnnotationBind. Nil means all namespaces, an empty list none.
+	AnnotationNamespaces []string
+	// BindAnywhere lets AnnotationBind and the hostIP of pods, in AnnotationNamespaces, choose addresses of the host that
+	// BindAddresses does not contain.
+	BindAnywhere bool
+	// MaxForwards limits the forwards of Services and pods; DefaultMaxForwards if it is 0. Those that come last in the order
+	// of Wanted are refused.
+	MaxForwards int
 	// HostAddresses are the host's own, in the order of preference. They are needed for external addresses, for interface
 	// names in annotations, and for the address that a Service gets where BindAddresses is an unspecified one.
 	HostAddresses []HostAddress
@@ -58,6 +70,8 @@ type Config struct {
 	ChildIPv4, ChildIPv6 netip.Addr
 	// UnprivilegedPortStart is the host's net.ipv4.ip_unprivileged_port_start, for hints; 0 if it is not known.
 	UnprivilegedPortStart int
+
+	unfiltered bool // there is no SourceFilter: Services with source ranges stay closed
 }
 
 // LoadBalancerClass is the class of Services whose load balancer this package plays.
@@ -68,6 +82,9 @@ const (
 	DefaultPickFirst = 20000
 	DefaultPickLast  = 29999
 )
+
+// DefaultMaxForwards is how many ports Services and pods may have on the host. Each costs the parent a descriptor.
+const DefaultMaxForwards = 4096
 
 // DefaultBindAddress is where Services listen unless the config says otherwise.
 func DefaultBindAddress() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 1}) }
@@ -132,6 +149,19 @@ type Forward struct {
 	Owner     Owner
 	// Waiting: the port is promised but nobody is there to answer, so it must refuse connections.
 	Waiting bool
+	// Assigned reports that the API server assigned the host port to the Service: its node port or health check node port,
+	// under its own number.
+	Assigned bool
+	// Created is when the Service or pod was created, in seconds; zero if that is not known.
+	Created time.Time
+	// Sources are the clients that may connect.
+	Sources SourceRanges
+}
+
+// Refusal is a forward that is not made, although a Service or a pod asks for it.
+type Refusal struct {
+	Forward
+	Reason, Message string
 }
 
 // Warning is something that was promised and cannot be forwarded at all.

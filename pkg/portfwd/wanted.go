@@ -15,12 +15,15 @@ type Input struct {
 	Pods     []Pod
 	// Endpoints says which Services have somebody to answer. Nil: all of them.
 	Endpoints map[Key]Endpoints
+	// Holders are the Services and pods that have a place already; their Port is empty.
+	Holders map[Bind]Owner
 }
 
 // Wanted says which forwards cfg and in ask for, sorted by port, address and protocol, and what cannot be had. It is
-// pure: the same input in any order gives the same answer. Each Bind occurs once, and none that another one covers:
-// static forwards go first, then those made by hand, Services and pods, each by namespace and name. Static forwards
-// whose port is to be picked are left out.
+// pure: the same input in any order gives the same answer. Each Bind occurs once, and none that another one covers. Of
+// several owners that want the same place, the first in this order gets it: static forwards; those made by hand; node ports
+// that the API server assigned; the owner that holds the place already; the oldest; the first by namespace and name. Static
+// forwards whose port is to be picked are left out.
 func Wanted(in Input, cfg Config) ([]Forward, []Warning) {
 	cfg = cfg.normal()
 	all := []expansion{expandStatic(cfg, nil)}
@@ -35,7 +38,8 @@ func Wanted(in Input, cfg Config) ([]Forward, []Warning) {
 	for _, p := range in.Pods {
 		all = append(all, expandPod(p, cfg))
 	}
-	winners, warnings := merge(all)
+	winners, refused, warnings := (&contest{holders: in.Holders, most: cfg.MaxForwards}).merge(all)
+	warnings = append(warnings, lost(refused)...)
 	forwards := make([]Forward, 0, len(winners))
 	for _, f := range winners {
 		forwards = append(forwards, f)
@@ -55,6 +59,7 @@ func compareBinds(a, b Bind) int {
 type expansion struct {
 	forwards []Forward
 	warnings []Warning
+	refused  []Refusal // each with one of warnings
 }
 
 func (e *expansion) warn(o Owner, reason, format string, args ...any) {
@@ -71,14 +76,36 @@ func (e *expansion) add(f Forward) {
 	e.forwards = append(e.forwards, f)
 }
 
-// rank orders kinds of owners: what the config or a person asked for goes before what the cluster does.
-func rank(kind string) int {
-	return slices.Index([]string{KindStatic, KindManual, KindService, KindPod}, kind)
+// Ranks of forwards: the config and manual forwards go before the cluster, and the API server before its users.
+const (
+	rankStatic = iota
+	rankManual
+	rankAssigned
+	rankOther
+)
+
+func (f Forward) rank() int {
+	switch {
+	case f.Owner.Kind == KindStatic:
+		return rankStatic
+	case f.Owner.Kind == KindManual:
+		return rankManual
+	case f.Assigned:
+		return rankAssigned
+	}
+	return rankOther
 }
 
 func compareOwners(a, b Owner) int {
-	return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+	kind := func(o Owner) int { return slices.Index([]string{KindStatic, KindManual, KindService, KindPod}, o.Kind) }
+	return cmp.Or(cmp.Compare(kind(a), kind(b)), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
 		cmp.Compare(a.Port, b.Port))
+}
+
+// object is the Service or pod that o is a port of.
+func (o Owner) object() Owner {
+	o.Port = ""
+	return o
 }
 
 // place is what a wildcard and a specific address share when one covers the other.
@@ -87,25 +114,40 @@ type place struct {
 	port  int
 }
 
-// merge keeps one forward of each Bind, that of the owner who comes first, and none that another one covers. The order
-// of all does not matter.
-func merge(all []expansion) (map[Bind]Forward, []Warning) {
-	winners := map[Bind]Forward{}
-	wildcards := map[place]bool{}
+// contest decides which of several owners gets a place. The zero value knows no holders.
+type contest struct {
+	holders map[Bind]Owner
+	// reserve keeps places for their holders, of which not all are known yet.
+	reserve bool
+	most    int // forwards of Services and pods
+
+	winners   map[Bind]Forward
+	wildcards map[place]bool
+	refused   []Refusal
+}
+
+// merge keeps one forward of each Bind, that of the owner who comes first, none that another one covers, and at most limit of
+// Services and pods. The order of all does not matter. The warnings are those of all; of the owners that lost, see lost.
+func (c *contest) merge(all []expansion) (winners map[Bind]Forward, refused []Refusal, warnings []Warning) {
+	c.winners, c.wildcards = map[Bind]Forward{}, map[place]bool{}
+	reserved := c.reserved()
 	var losers []Forward
-	var warnings []Warning
 	for _, e := range all {
 		warnings = append(warnings, e.warnings...)
+		refused = append(refused, e.refused...)
 		for _, f := range e.forwards {
-			if f.IP.IsUnspecified() {
-				wildcards[place{f.Proto, f.Port}] = true
+			if f.rank() == rankOther && reserved(f) {
+				continue
 			}
-			other, taken := winners[f.Bind]
+			if f.IP.IsUnspecified() {
+				c.wildcards[place{f.Proto, f.Port}] = true
+			}
+			other, taken := c.winners[f.Bind]
 			switch {
 			case !taken:
-				winners[f.Bind] = f
-			case compareOwners(f.Owner, other.Owner) < 0:
-				winners[f.Bind] = f
+				c.winners[f.Bind] = f
+			case c.compare(f, other) < 0:
+				c.winners[f.Bind] = f
 				losers = append(losers, other)
 			default:
 				losers = append(losers, f)
@@ -113,42 +155,111 @@ func merge(all []expansion) (map[Bind]Forward, []Warning) {
 		}
 	}
 	for _, f := range losers {
-		warnings = append(warnings, clash(f, winners[f.Bind]))
+		c.lose(f, c.winners[f.Bind])
 	}
-	return winners, append(warnings, uncover(winners, wildcards)...)
+	c.uncover()
+	c.limit()
+	return c.winners, append(refused, c.refused...), warnings
 }
 
-func clash(f, by Forward) Warning {
-	return Warning{Owner: f.Owner, Reason: ReasonClash, Message: fmt.Sprintf("%s is forwarded for %s already", f.Bind, by.Owner)}
+// compare orders two forwards of which only one can be had; see Wanted.
+func (c *contest) compare(a, b Forward) int {
+	newcomer := func(f Forward) int {
+		if o, held := c.holders[f.Bind]; held && o == f.Owner.object() {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(newcomer(a), newcomer(b)), a.Created.Compare(b.Created),
+		cmp.Compare(a.Owner.Namespace, b.Owner.Namespace), cmp.Compare(a.Owner.Name, b.Owner.Name), compareOwners(a.Owner, b.Owner))
+}
+
+// reserved returns a function that reports whether a place is reserved for another owner than that of the forward.
+func (c *contest) reserved() func(Forward) bool {
+	if !c.reserve || len(c.holders) == 0 {
+		return func(Forward) bool { return false }
+	}
+	held := map[place][]Bind{}
+	for b := range c.holders {
+		p := place{b.Proto, b.Port}
+		held[p] = append(held[p], b)
+	}
+	return func(f Forward) bool {
+		return slices.ContainsFunc(held[place{f.Proto, f.Port}], func(b Bind) bool {
+			overlaps := b.IP == f.IP || b.IP.IsUnspecified() || f.IP.IsUnspecified()
+			return overlaps && c.holders[b] != f.Owner.object()
+		})
+	}
+}
+
+func (c *contest) lose(f, by Forward) {
+	c.refused = append(c.refused, Refusal{f, ReasonClash, fmt.Sprintf("%s is forwarded for %s already", f.Bind, by.Owner)})
 }
 
 // uncover settles where one listener takes all addresses and others want one of them: only one kind can be had.
-func uncover(winners map[Bind]Forward, wildcards map[place]bool) (warnings []Warning) {
-	if len(wildcards) == 0 {
-		return nil
+func (c *contest) uncover() {
+	if len(c.wildcards) == 0 {
+		return
 	}
 	specific := map[place][]Forward{}
-	for b, f := range winners {
-		if p := (place{b.Proto, b.Port}); !b.IP.IsUnspecified() && wildcards[p] {
+	for b, f := range c.winners {
+		if p := (place{b.Proto, b.Port}); !b.IP.IsUnspecified() && c.wildcards[p] {
 			specific[p] = append(specific[p], f)
 		}
 	}
 	for p, list := range specific {
-		slices.SortFunc(list, func(a, b Forward) int { return cmp.Or(compareOwners(a.Owner, b.Owner), compareBinds(a.Bind, b.Bind)) })
+		slices.SortFunc(list, func(a, b Forward) int { return cmp.Or(c.compare(a, b), compareBinds(a.Bind, b.Bind)) })
 		wide := Bind{p.proto, netip.IPv4Unspecified(), p.port}
 		if !list[0].IP.Is4() {
 			wide.IP = netip.IPv6Unspecified()
 		}
-		wild := winners[wide]
-		if compareOwners(list[0].Owner, wild.Owner) < 0 {
-			delete(winners, wide)
-			warnings = append(warnings, clash(wild, list[0]))
+		wild := c.winners[wide]
+		if c.compare(list[0], wild) < 0 {
+			delete(c.winners, wide)
+			c.lose(wild, list[0])
 			continue
 		}
 		for _, f := range list {
-			delete(winners, f.Bind)
+			delete(c.winners, f.Bind)
 			if f.Owner != wild.Owner {
-				warnings = append(warnings, clash(f, wild))
+				c.lose(f, wild)
+			}
+		}
+	}
+}
+
+// limit refuses what Services and pods want beyond c.most: those that come last.
+func (c *contest) limit() {
+	var counted []Forward
+	for _, f := range c.winners {
+		if f.rank() > rankManual {
+			counted = append(counted, f)
+		}
+	}
+	if len(counted) <= c.most {
+		return
+	}
+	slices.SortFunc(counted, func(a, b Forward) int { return cmp.Or(c.compare(a, b), compareBinds(a.Bind, b.Bind)) })
+	for _, f := range counted[c.most:] {
+		delete(c.winners, f.Bind)
+		c.refused = append(c.refused, Refusal{f, ReasonTooMany, fmt.Sprintf("the limit of %d forwarded ports is reached", c.most)})
+	}
+}
+
+// lost are the warnings of owners that lost a place: one for each place, and one for each Service or pod of which ports are
+// beyond the limit, however many.
+func lost(refused []Refusal) (warnings []Warning) {
+	over := map[Warning]struct{}{}
+	for _, r := range refused {
+		w := Warning{r.Owner, r.Reason, r.Message}
+		switch r.Reason {
+		case ReasonClash:
+			warnings = append(warnings, w)
+		case ReasonTooMany:
+			w.Owner = w.Owner.object()
+			if _, there := over[w]; !there {
+				over[w] = struct{}{}
+				warnings = append(warnings, w)
 			}
 		}
 	}
@@ -164,6 +275,7 @@ func (c Config) normal() Config {
 	if c.PickFirst == 0 && c.PickLast == 0 {
 		c.PickFirst, c.PickLast = DefaultPickFirst, DefaultPickLast
 	}
+	c.MaxForwards = cmp.Or(c.MaxForwards, DefaultMaxForwards)
 	return c
 }
 

@@ -95,26 +95,34 @@ func (h *Hub) SetPorts(ports []Port) {
 	defer h.mu.Unlock()
 	old := map[string]string{}
 	for _, p := range h.cur.Ports {
-		old[p.Address()] = p.State
+		old[portKey(p)] = p.State
 	}
 	for _, p := range ports {
-		from := old[p.Address()]
-		delete(old, p.Address())
+		from := old[portKey(p)]
+		delete(old, portKey(p))
 		if from != p.State {
 			h.publish(portEvent(p, from))
 		}
 	}
 	for _, p := range h.cur.Ports {
-		if from, gone := old[p.Address()]; gone {
+		if from, gone := old[portKey(p)]; gone {
 			h.publish(Event{Component: "port/" + p.Address(), From: from, To: "removed", Reason: p.Owner})
 		}
 	}
 	h.update(func(s *Status) { s.Ports, s.PortCounts = append([]Port(nil), ports...), CountPorts(ports) })
 }
 
+// portKey distinguishes forwards. An address has one forward, and may have several that are refused.
+func portKey(p Port) string {
+	if p.State == PortRefused {
+		return p.Address() + " " + p.Owner
+	}
+	return p.Address()
+}
+
 func portEvent(p Port, from string) Event {
 	e := Event{Component: "port/" + p.Address(), From: from, To: p.State, Reason: p.Owner, Level: LevelInfo}
-	if p.State == PortFailed {
+	if p.State == PortFailed || p.State == PortRefused {
 		e.Level, e.Reason = LevelWarning, p.Error
 	}
 	return e

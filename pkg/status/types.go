@@ -63,6 +63,9 @@ const (
 	PortForwarded = "forwarded"
 	PortFailed    = "failed"
 	PortWaiting   = "waiting" // closed, because no endpoint of the Service is ready
+	// PortRefused: closed, because another owner has the port or the config does not allow it. The node is not degraded by it,
+	// since every user of the cluster can ask for such a port.
+	PortRefused = "refused"
 )
 
 // NodeEvents is the Component of events about the node itself.
@@ -130,6 +133,7 @@ type PortCounts struct {
 	Waiting   int `json:"waiting"`
 	Pending   int `json:"pending"`
 	Failed    int `json:"failed"`
+	Refused   int `json:"refused"`
 }
 
 // CountPorts counts.
@@ -143,6 +147,8 @@ func CountPorts(ports []Port) PortCounts {
 			n.Waiting++
 		case PortFailed:
 			n.Failed++
+		case PortRefused:
+			n.Refused++
 		default:
 			n.Pending++
 		}
