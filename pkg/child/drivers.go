@@ -15,13 +15,13 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/vpnkit"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	portgvisor "github.com/rootless-containers/rootlesskit/v3/pkg/port/gvisortapvsock"
 	portpasta "github.com/rootless-containers/rootlesskit/v3/pkg/port/pasta"
 	portslirp "github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
 // networkDriver makes RootlessKit's child driver. The config's drivers are resolved.
@@ -49,7 +49,7 @@ func portDriver(name string) (port.ChildDriver, error) {
 	case config.DriverNone:
 		return nil, nil
 	case config.PortsBuiltin:
-		return builtin.NewChildDriver(os.Stderr), nil
+		return portdriver.NewChild(os.Stderr), nil
 	case config.DriverSlirp:
 		return portslirp.NewChildDriver(), nil
 	case config.DriverGvisor:

@@ -91,7 +91,7 @@ func TestApplyAddress(t *testing.T) {
 		for _, s := range c.Static {
 			forwards = append(forwards, fmt.Sprint(s.Name, " ", s.HostIP, ":", s.HostPort))
 		}
-	})
+	}, nil)
 	assert.NilError(t, err)
 	defer stop()
 	away := true

@@ -22,15 +22,17 @@ import (
 // portDesk keeps together what decides about ports besides the API server: the config, the host's addresses and the
 // forwards made by hand. Its zero value is ready.
 type portDesk struct {
-	mu     sync.Mutex
-	set    func(portfwd.Config) // nil while no forwarder runs
-	host   []portfwd.HostAddress
-	manual []string // canonical, as config.Forward writes them
-	lost   []string // interfaces without an address that were warned of
+	mu  sync.Mutex
+	set func(portfwd.Config) // nil while no forwarder runs
+	// trouble is told which ports take no connections at present; it may be nil.
+	trouble func([]layout.PortFault)
+	host    []portfwd.HostAddress
+	manual  []string // canonical, as config.Forward writes them
+	lost    []string // interfaces without an address that were warned of
 }
 
 // run starts a forwarder with the config of the moment and passes changes on until stop.
-func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(portfwd.Config)) (stop func(), err error) {
+func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(portfwd.Config), trouble func([]layout.PortFault)) (stop func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w, err := fsnotify.NewWatcher()
@@ -51,7 +53,10 @@ func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(p
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	d.set = set
+	d.set, d.trouble = set, trouble
+	if err := d.readFaults(n); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
 	var followed sync.WaitGroup
 	followed.Go(func() { d.follow(n, w) })
 	return func() {
@@ -59,36 +64,54 @@ func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(p
 		followed.Wait()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.set = nil
+		d.set, d.trouble = nil, nil
 	}, nil
 }
 
-// follow passes the host's addresses on as they change.
+// follow passes the host's addresses and the faults of ports on as they change.
 func (d *portDesk) follow(n *nodeRole, w *fsnotify.Watcher) {
 	for {
+		changed := ""
 		select {
 		case e, ok := <-w.Events:
 			if !ok {
 				return
 			}
-			if e.Name != n.rt.HostAddresses() {
-				continue
-			}
+			changed = e.Name
 		case _, ok := <-w.Errors: // events were lost: look
 			if !ok {
 				return
 			}
 		}
 		d.mu.Lock()
-		err := d.readHost(n)
-		if err == nil {
-			err = d.apply(n)
+		if changed == "" || changed == n.rt.HostAddresses() {
+			err := d.readHost(n)
+			if err == nil {
+				err = d.apply(n)
+			}
+			if err != nil {
+				n.log.WithError(err).Warn("the host's addresses are not followed")
+			}
+		}
+		if changed == "" || changed == n.rt.PortFaults() {
+			if err := d.readFaults(n); err != nil {
+				n.log.WithError(err).Warn("the faults of ports are not followed")
+			}
 		}
 		d.mu.Unlock()
-		if err != nil {
-			n.log.WithError(err).Warn("the host's addresses are not followed")
-		}
 	}
+}
+
+// readFaults reads which ports take no connections at present. Before the first of them there is no file.
+func (d *portDesk) readFaults(n *nodeRole) error {
+	var list []layout.PortFault
+	if err := layout.ReadJSON(n.rt.PortFaults(), &list); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the faults of ports: %w", err)
+	}
+	if d.trouble != nil {
+		d.trouble(list)
+	}
+	return nil
 }
 
 // apply gives the forwarder the config of the moment.

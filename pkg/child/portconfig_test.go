@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
 	"gotest.tools/v3/assert"
 
@@ -48,7 +49,7 @@ func TestPortConfig(t *testing.T) {
 	n.cfg.Ports.PrivilegedPortOffset = 10000
 	var got []portfwd.Config
 	start := func(c portfwd.Config) error { got = append(got, c); return nil }
-	stop, err := n.ports.run(n, start, func(portfwd.Config) {})
+	stop, err := n.ports.run(n, start, func(portfwd.Config) {}, nil)
 	assert.NilError(t, err)
 	defer stop()
 	c := got[0]
@@ -76,7 +77,7 @@ func TestPortConfigFollowsTheHost(t *testing.T) {
 	n := desk(t)
 	n.cfg.Ports.BindAddresses = []string{"wlan0"}
 	changes := make(chan portfwd.Config, 8)
-	stop, err := n.ports.run(n, func(c portfwd.Config) error { changes <- c; return nil }, func(c portfwd.Config) { changes <- c })
+	stop, err := n.ports.run(n, func(c portfwd.Config) error { changes <- c; return nil }, func(c portfwd.Config) { changes <- c }, nil)
 	assert.NilError(t, err)
 	assert.Assert(t, len((<-changes).BindAddresses) == 0)
 	assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), []layout.HostAddress{hostAddress("wlan0", "192.0.2.8")}))
@@ -90,12 +91,38 @@ func TestPortConfigFollowsTheHost(t *testing.T) {
 	assert.NilError(t, err)
 }
 
+func TestFaultsOfPorts(t *testing.T) {
+	t.Parallel()
+	n := desk(t)
+	told := make(chan []layout.PortFault, 8)
+	stop, err := n.ports.run(n, func(portfwd.Config) error { return nil }, func(portfwd.Config) {}, func(f []layout.PortFault) { told <- f })
+	assert.NilError(t, err)
+	defer stop()
+	assert.Equal(t, len(<-told), 0)
+	full := layout.PortFault{HostIP: "127.0.0.1", HostPort: 30080, Proto: "tcp4", Reason: "TooManyConnections", Message: "new ones wait"}
+	for _, want := range [][]layout.PortFault{{full}, {}} {
+		assert.NilError(t, layout.WriteJSON(n.rt.PortFaults(), want))
+		for now := range told { // a file that is replaced may be reported more than once
+			if len(now) == len(want) {
+				break
+			}
+		}
+	}
+	assert.DeepEqual(t, troubleOf([]layout.PortFault{full}), map[portfwd.Bind]portfwd.Trouble{
+		{Proto: "tcp4", IP: netip.MustParseAddr("127.0.0.1"), Port: 30080}: {Reason: "TooManyConnections", Message: "new ones wait"},
+	}, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
+	assert.Assert(t, portsCondition(nil).OK)
+	c := portsCondition([]layout.PortFault{full})
+	assert.Assert(t, !c.OK)
+	assert.Equal(t, c.Message, "port 127.0.0.1:30080/tcp4: new ones wait")
+}
+
 func TestForwardsByHand(t *testing.T) {
 	t.Parallel()
 	n := desk(t)
 	var now portfwd.Config
 	run := func() func() {
-		stop, err := n.ports.run(n, func(c portfwd.Config) error { now = c; return nil }, func(c portfwd.Config) { now = c })
+		stop, err := n.ports.run(n, func(c portfwd.Config) error { now = c; return nil }, func(c portfwd.Config) { now = c }, nil)
 		assert.NilError(t, err)
 		return stop
 	}

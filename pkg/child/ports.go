@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
@@ -65,7 +68,10 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 		forwarder, err = portfwd.New(o)
 		return err
 	}
-	stopFollowing, err := n.ports.run(n, start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) })
+	stopFollowing, err := n.ports.run(n, start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(faults []layout.PortFault) {
+		forwarder.SetTrouble(troubleOf(faults))
+		n.hub.SetCondition(portsCondition(faults))
+	})
 	if err != nil {
 		return err
 	}
@@ -75,6 +81,29 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 		return errors.Join(cause, err)
 	}
 	return err
+}
+
+// troubleOf is what the forwarder is told of faults.
+func troubleOf(faults []layout.PortFault) map[portfwd.Bind]portfwd.Trouble {
+	out := map[portfwd.Bind]portfwd.Trouble{}
+	for _, f := range faults {
+		if ip, err := netip.ParseAddr(f.HostIP); err == nil { // no forward of the node is without an address
+			out[portfwd.Bind{Proto: f.Proto, IP: ip, Port: f.HostPort}] = portfwd.Trouble{Reason: f.Reason, Message: f.Message}
+		}
+	}
+	return out
+}
+
+// portsCondition is met while all open ports take connections.
+func portsCondition(faults []layout.PortFault) status.Condition {
+	c := status.Condition{Type: status.ConditionPorts, OK: len(faults) == 0}
+	var texts []string
+	for _, f := range faults {
+		c.Reason = f.Reason
+		texts = append(texts, fmt.Sprintf("port %s/%s: %s", net.JoinHostPort(f.HostIP, strconv.Itoa(f.HostPort)), f.Proto, f.Message))
+	}
+	c.Message = strings.Join(texts, "; ")
+	return c
 }
 
 // ownPorts tells how the node's own forwards fare: open once all are.

@@ -45,6 +45,15 @@ type HostAddress struct {
 	IP        netip.Addr `json:"ip"`
 }
 
+// PortFault is a forwarded port of the host that is open and takes no connections at present. Proto is one of tcp, tcp4, tcp6.
+type PortFault struct {
+	HostIP   string `json:"hostIP"`
+	HostPort int    `json:"hostPort"`
+	Proto    string `json:"proto"`
+	Reason   string `json:"reason"`
+	Message  string `json:"message"`
+}
+
 // CgroupInfo is the node's cgroup subtree as a host path, the controllers in force in it, and those wanted ones that
 // are not.
 type CgroupInfo struct {

@@ -89,6 +89,10 @@ func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addr
 // there only in a cluster with other nodes.
 func (r Runtime) NodeAddress() string { return filepath.Join(r.Dir, "node-address.json") }
 
+// PortFaults are the open ports that take no connections at present, as PortFault records. The parent replaces it when they
+// change. It is there from the first of them on.
+func (r Runtime) PortFaults() string { return filepath.Join(r.Dir, "port-faults.json") }
+
 // CgroupFile holds the path of the node's cgroup subtree on the host.
 func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/sirupsen/logrus"
 	"gotest.tools/v3/assert"
 
@@ -121,7 +121,7 @@ func playInside() error {
 	}
 	if o.Ports == config.PortsBuiltin {
 		go func() {
-			if err := builtin.NewChildDriver(os.Stderr).RunChildDriver(o.Opaque, make(chan struct{}), ""); err != nil {
+			if err := portdriver.NewChild(os.Stderr).RunChildDriver(o.Opaque, make(chan struct{}), ""); err != nil {
 				fmt.Fprintln(os.Stderr, "port driver inside:", err)
 			}
 		}()

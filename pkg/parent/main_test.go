@@ -15,7 +15,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
@@ -102,7 +102,7 @@ func playChild(fault string) error {
 		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
 		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
 		TargetCmd: []string{"/proc/self/exe"}, NetworkDriver: faultyNetwork{playedNetwork(), fault},
-		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: builtin.NewChildDriver(os.Stderr),
+		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: portdriver.NewChild(os.Stderr),
 		MountProcfs: true, Propagation: "rslave", Reaper: true, EvacuateCgroup2: true,
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
@@ -76,7 +77,10 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 		case p.SourceIPTransparent:
 			sources = portdriver.SourcesKept
 		}
-		d, err = portdriver.New(r.LogWriter, r.Runtime.StateDir(), sources, r.Held...)
+		d, err = portdriver.New(portdriver.Options{
+			Log: r.LogWriter, StateDir: r.Runtime.StateDir(), Sources: sources, Held: r.Held,
+			Essential: essentialPort(r.Config), OnFaults: r.writePortFaults,
+		})
 	case config.DriverSlirp:
 		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))
 	case config.DriverGvisor:
@@ -90,4 +94,27 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("port driver %s: %w", p.Driver, err))
 	}
 	return d, nil
+}
+
+// essentialPort returns a function that recognizes the forwards without which the node is of no use to others: the API server's
+// and the kubelet's. They keep some descriptors whatever happens to other ports.
+func essentialPort(c *config.NodeConfig) func(port.Spec) bool {
+	return func(s port.Spec) bool {
+		api := c.ControlPlane.Embedded && s.ParentPort == c.API.Port && s.ParentIP == c.API.BindAddress && s.ChildPort == c.Inside.APIServerPort
+		kubelet := c.MultiNode() && s.ParentPort == c.Inside.KubeletPort && s.ChildPort == c.Inside.KubeletPort
+		return api || kubelet
+	}
+}
+
+// writePortFaults writes down for the node role which ports take no connections at present.
+func (r *run) writePortFaults(faults []portdriver.Fault) {
+	list := []layout.PortFault{}
+	for _, f := range faults {
+		list = append(list, layout.PortFault{
+			HostIP: f.Spec.ParentIP, HostPort: f.Spec.ParentPort, Proto: f.Spec.Proto, Reason: f.Reason, Message: f.Message,
+		})
+	}
+	if err := layout.WriteJSON(r.Runtime.PortFaults(), list); err != nil {
+		r.Log.WithError(err).Warn("ports that take no connections are not reported")
+	}
 }

@@ -1,9 +1,10 @@
-// Package portdriver is RootlessKit's builtin port driver with a TCP side of our own, which lets go of everything that a
-// port held when the port is removed. RootlessKit 3.3.0 keeps a connection for ever that it accepts at that moment: its
-// client hangs, and the parent loses a descriptor and a goroutine. UDP, the child's side and the protocol between the two
-// are RootlessKit's, by its exported packages. It opens no port by itself.
+// Package portdriver is RootlessKit's builtin port driver with another TCP side, which releases everything that a connection
+// or a port has used. RootlessKit 3.3.0 keeps a connection for ever whose client has left while the server says nothing, or
+// that it accepts while its port is removed, and it stops accepting when it runs out of descriptors. Here an idle connection
+// costs two descriptors, and the descriptors of the process are divided among the ports (limits). UDP and the protocol between
+// the two sides are RootlessKit's, by its exported packages. It opens no port by itself.
 //
-// Runs in: parent.
+// Runs in: parent; NewChild in the child.
 package portdriver
 
 import (
@@ -20,6 +21,8 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/opaque"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/portutil"
+
+	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
 // Sources says what becomes of the address of a TCP client that is not on the host's loopback.
@@ -36,20 +39,41 @@ const (
 	SourcesKeptOrRefused
 )
 
-// New returns the driver. The child's side that goes with it is RootlessKit's builtin.NewChildDriver. Errors are the builtin driver's; a refused port can also be told apart by errors.Is with
-// the error number of bind(2).
-//
-// held are listening sockets that the service manager opened for us (sd_listen_fds(3)). A port at the address of one is not
-// bound but taken over from it: who connects while the port is not there waits in its queue, and while nobody answers in the
-// node for some minutes more. They stay the caller's.
-func New(log io.Writer, stateDir string, sources Sources, held ...*net.TCPListener) (port.ParentDriver, error) {
-	inner, err := builtin.NewParentDriver(log, stateDir, sources != SourcesHidden, "auto")
+// Options for New. Log and StateDir are required.
+type Options struct {
+	Log io.Writer
+	// StateDir is RootlessKit's.
+	StateDir string
+	Sources  Sources
+	// Held are listening sockets that the service manager opened for us (sd_listen_fds(3)). A port at the address of one is
+	// not bound but taken over from it: who connects while the port is not there waits in its queue, and while nobody answers
+	// in the node for some minutes more. They stay the caller's.
+	Held []*net.TCPListener
+	// Essential reports whether a port gets its descriptors from a part of its own, so that it has some left whatever
+	// happens to the others. Nil: no port does.
+	Essential func(port.Spec) bool
+	// OnFaults is called with all faults there are when they have changed, from one goroutine. Nil: nothing is reported.
+	OnFaults func([]Fault)
+	// Descriptors is how many this process may open; 0 for what setrlimit(2) says.
+	Descriptors int
+}
+
+// New returns the driver. NewChild is the child's side that goes with it; RootlessKit's builtin.NewChildDriver does too. Errors
+// are the builtin driver's; a refused port can also be told apart by errors.Is with the error number of bind(2).
+func New(o Options) (port.ParentDriver, error) {
+	inner, err := builtin.NewParentDriver(o.Log, o.StateDir, o.Sources != SourcesHidden, "auto")
 	if err != nil {
 		return nil, err
 	}
+	if o.Descriptors == 0 {
+		if o.Descriptors, err = relay.Limit(); err != nil {
+			return nil, err
+		}
+	}
 	return &driver{
-		ParentDriver: inner, socket: inner.OpaqueForChild()[opaque.SocketPath], log: log,
-		held: held, strict: sources == SourcesKeptOrRefused, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
+		ParentDriver: inner, socket: inner.OpaqueForChild()[opaque.SocketPath], log: o.Log,
+		held: o.Held, strict: o.Sources == SourcesKeptOrRefused, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
+		limits: newLimits(o.Descriptors), essential: o.Essential, monitor: newMonitor(o.OnFaults),
 	}, nil
 }
 
@@ -61,6 +85,11 @@ type driver struct {
 	held   []*net.TCPListener
 	strict bool // a client is refused whose address is not kept
 
+	limits    limits
+	essential func(port.Spec) bool
+	monitor   *monitor
+	watch     *relay.Watch // while RunParentDriver runs
+
 	mu    sync.Mutex
 	last  int
 	ports map[int]*port.Status
@@ -69,12 +98,36 @@ type driver struct {
 
 // RunParentDriver closes all ports when it ends.
 func (d *driver) RunParentDriver(ready chan struct{}, quit <-chan struct{}, c *port.ChildContext) error {
+	watch, err := relay.NewWatch()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	d.mu.Lock()
+	d.watch = watch
+	d.mu.Unlock()
+	stop := make(chan struct{})
+	var monitored sync.WaitGroup
+	monitored.Go(func() { d.monitor.run(stop) })
 	errs := []error{d.ParentDriver.RunParentDriver(ready, quit, c)}
+	d.mu.Lock()
+	d.watch = nil // no more ports
+	d.mu.Unlock()
 	all, _ := d.ListPorts(context.Background()) // never fails
 	for _, st := range all {
 		errs = append(errs, d.RemovePort(context.Background(), st.ID))
 	}
+	close(stop)
+	monitored.Wait()
 	return errors.Join(errs...)
+}
+
+// shareFor returns a new port's part of the descriptors.
+func (d *driver) shareFor(spec port.Spec) *relay.Share {
+	if d.essential != nil && d.essential(spec) {
+		return d.limits.essential.Share()
+	}
+	return d.limits.others.Share()
 }
 
 func (d *driver) AddPort(ctx context.Context, spec port.Spec) (*port.Status, error) {
@@ -95,6 +148,9 @@ func (d *driver) AddPort(ctx context.Context, spec port.Spec) (*port.Status, err
 }
 
 func (d *driver) open(ctx context.Context, spec port.Spec) (stop func(context.Context) error, err error) {
+	if d.watch == nil {
+		return nil, errors.New("the port driver is not running")
+	}
 	if strings.HasPrefix(spec.Proto, "tcp") {
 		f, err := d.listen(spec)
 		if err == nil {

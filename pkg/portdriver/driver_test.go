@@ -17,11 +17,11 @@ import (
 	"time"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"go.uber.org/goleak"
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/poll"
 
+	"github.com/rootlessnode/rootlessnode/internal/relay"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
@@ -38,13 +38,25 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // run runs the driver until the test ends, or stop is called.
 func run(t *testing.T, held ...*net.TCPListener) (d port.ParentDriver, stop func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "pd") // a socket's path must be short
+	return runWith(t, Options{Log: io.Discard, StateDir: shortDir(t), Held: held})
+}
+
+// shortDir returns a directory for sockets, whose paths must be short.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pd")
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	d, err = New(io.Discard, dir, SourcesHidden, held...)
+	return dir
+}
+
+// runWith is run with other options.
+func runWith(t *testing.T, o Options) (d port.ParentDriver, stop func()) {
+	t.Helper()
+	d, err := New(o)
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()
+	go func() { ended <- NewChild(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()
 	go func() { ended <- d.RunParentDriver(ready, quit, nil) }()
 	<-ready
 	stop = sync.OnceFunc(func() {
@@ -320,8 +332,12 @@ func TestRemovalWithAMuteChild(t *testing.T) {
 	child, err := net.Listen("unix", filepath.Join(dir, "s"))
 	assert.NilError(t, err)
 	defer child.Close()
+	watch, err := relay.NewWatch()
+	assert.NilError(t, err)
+	defer watch.Close()
+	mute := &driver{socket: child.Addr().String(), log: io.Discard, limits: newLimits(1000), monitor: newMonitor(nil), watch: watch}
 	s := spec(freePort(t), 1)
-	f, err := (&driver{socket: child.Addr().String(), log: io.Discard}).listen(s)
+	f, err := mute.listen(s)
 	assert.NilError(t, err)
 	c := dial(t, s.ParentPort)
 	asked, err := child.Accept()
@@ -351,7 +367,11 @@ func TestAcceptsAgain(t *testing.T) {
 	ln, err := net.Listen("tcp4", hostSide+":0")
 	assert.NilError(t, err)
 	p := ln.Addr().(*net.TCPAddr).Port
-	f := &forward{ln: &stutter{Listener: ln}, spec: spec(p, serve(t, echo)), socket: d.(*driver).socket, log: io.Discard}
+	parent := d.(*driver)
+	f := &forward{
+		ln: &stutter{Listener: ln}, spec: spec(p, serve(t, echo)), socket: parent.socket, log: io.Discard,
+		share: parent.limits.others.Share(), watch: parent.watch, monitor: parent.monitor,
+	}
 	f.ctx, f.cancel = context.WithCancel(t.Context())
 	f.group.Go(f.accept)
 	answers(t, dial(t, p))
@@ -370,7 +390,7 @@ func TestAddressNotKept(t *testing.T) {
 		{"192.0.2.1", true, true}, {"192.0.2.1", false, false}, {"127.0.0.1", true, false}, {"::1", true, false},
 	} {
 		f := &forward{spec: spec(1, port), strict: tc.strict, socket: d.(*driver).socket, log: io.Discard, ctx: t.Context()}
-		c, err := f.connect(&net.TCPAddr{IP: net.ParseIP(tc.client), Port: 1})
+		c, err := f.connect(t.Context(), &net.TCPAddr{IP: net.ParseIP(tc.client), Port: 1})
 		if tc.refused {
 			assert.ErrorIs(t, err, errNotKept)
 			continue

@@ -12,10 +12,13 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/msg"
+
+	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
 const (
@@ -25,6 +28,8 @@ const (
 	pause    = 5 * time.Millisecond
 	// acceptPause is for a listener that cannot accept, most likely for want of descriptors; who connects waits meanwhile.
 	acceptPause = 100 * time.Millisecond
+	// connectLimit bounds one attempt; a server whose queue is full makes the kernel try for two minutes.
+	connectLimit = 30 * time.Second
 	// heldAttempts is for held sockets, whose clients may have started the node by connecting: some minutes.
 	heldAttempts, heldPause = 3000, 100 * time.Millisecond
 )
@@ -41,6 +46,11 @@ type forward struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup // the listener and all connections
 	told   atomic.Bool    // of a fault, since the last connection that was none
+
+	share   *relay.Share // of the descriptors
+	pipes   *relay.Pipes
+	watch   *relay.Watch
+	monitor *monitor
 }
 
 func (d *driver) listen(spec port.Spec) (*forward, error) {
@@ -49,18 +59,27 @@ func (d *driver) listen(spec port.Spec) (*forward, error) {
 		network = "tcp4" // to net.Listen, tcp on 0.0.0.0 is [::] too
 	}
 	address := net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort))
+	share := d.shareFor(spec)
+	if !share.Take(perPort, 1) {
+		return nil, fmt.Errorf("listen on %s: %w", address, syscall.EMFILE)
+	}
 	var ln net.Listener
 	var err error
 	own := slices.IndexFunc(d.held, func(h *net.TCPListener) bool { return h.Addr().String() == address })
 	if own >= 0 {
 		ln, err = again(d.held[own])
 	} else {
-		ln, err = net.Listen(network, address)
+		lc := net.ListenConfig{KeepAliveConfig: relay.KeepAlive}
+		ln, err = lc.Listen(context.Background(), network, address)
 	}
 	if err != nil {
+		share.Give(perPort)
 		return nil, err
 	}
-	f := &forward{ln: ln, spec: spec, held: own >= 0, strict: d.strict, socket: d.socket, log: d.log}
+	f := &forward{
+		ln: ln, spec: spec, held: own >= 0, strict: d.strict, socket: d.socket, log: d.log,
+		share: share, pipes: d.limits.pipes, watch: d.watch, monitor: d.monitor,
+	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.group.Go(f.accept)
 	return f, nil
@@ -81,78 +100,117 @@ func (f *forward) close(context.Context) error {
 	f.cancel()
 	err := f.ln.Close()
 	f.group.Wait()
+	f.share.Give(perPort)
+	f.monitor.forget(f)
 	return err
 }
 
+// accept takes connections while the port has descriptors for them. The others wait in the kernel's queue.
 func (f *forward) accept() {
 	for {
 		c, err := f.ln.Accept()
 		if err == nil {
-			f.group.Go(func() { f.serve(c.(*net.TCPConn)) })
+			if !f.admit() {
+				_ = c.Close() // the port was removed
+				return
+			}
+			f.group.Go(func() { defer f.share.Give(perConnection); f.serve(c.(*net.TCPConn)) })
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		f.say(err)
+		f.fail(err)
 		if !f.wait(acceptPause) {
 			return
 		}
 	}
 }
 
-// serve copies between c and the node until both directions have ended, or the port is removed.
+// admit waits until the port may have another connection. It returns false when the port was removed first.
+func (f *forward) admit() bool {
+	for !f.share.Take(perConnection, 1) {
+		f.monitor.short(f, ReasonConnections, fmt.Sprintf("%d connections are open, and no more can be at present: new ones wait",
+			(f.share.Used()-perPort)/perConnection))
+		if !f.wait(fullPause) {
+			return false
+		}
+	}
+	return true
+}
+
+// serve copies between c and the node until both directions have ended, the client is gone or the port is removed.
 func (f *forward) serve(c *net.TCPConn) {
 	defer c.Close()
-	node, err := f.connect(c.RemoteAddr())
+	if f.held {
+		_ = c.SetKeepAliveConfig(relay.KeepAlive) // its listener is not ours
+	}
+	client, err := f.watch.Add(c)
 	if err != nil {
-		f.say(fmt.Errorf("connect inside: %w", err))
-		_ = c.SetLinger(0) // a reset: whoever connected learns that nobody is there
+		f.fail(err)
+		_ = c.SetLinger(0)
+		return
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	client.OnGone(cancel)
+	node, err := f.connect(ctx, c.RemoteAddr())
+	if err != nil {
+		client.Stop()
+		if ctx.Err() == nil {
+			f.fail(fmt.Errorf("connect inside: %w", err))
+		}
+		_ = c.SetLinger(0) // a reset: the client learns that nothing answers
 		return
 	}
 	f.told.Store(false)
-	defer node.Close()
-	stop := context.AfterFunc(f.ctx, func() { _, _ = c.Close(), node.Close() }) // the copies tell of it
-	defer stop()
-	var up sync.WaitGroup
-	up.Go(func() { pass(node, c) })
-	pass(c, node)
-	up.Wait()
-}
-
-// pass copies one direction and its end. The kernel does the copying (splice(2)).
-func pass(to, from *net.TCPConn) {
-	_, _ = io.Copy(to, from) // either end may break off
-	_ = from.CloseRead()
-	_ = to.CloseWrite()
+	_ = node.SetKeepAliveConfig(relay.KeepAlive) // it has RootlessKit's otherwise
+	client.Join(f.ctx, c, node, f.pipes)
 }
 
 // connect asks the child for a connection, several times if need be.
-func (f *forward) connect(client net.Addr) (*net.TCPConn, error) {
+func (f *forward) connect(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
 	most, longest := attempts, attempts*pause
 	if f.held {
 		most, longest = heldAttempts, heldPause
 	}
+	began := time.Now()
 	for i := 1; ; i++ {
-		c, err := f.ask(client)
-		if err == nil || i == most || errors.Is(err, errNotKept) {
+		c, err := f.ask(ctx, client)
+		switch {
+		case err == nil || errors.Is(err, errNotKept):
 			return c, err
+		case exhausted(err) && time.Since(began) < connectLimit: // the client waits, as it does before it is accepted
+			f.fail(err)
+			if i--; !pauseFor(ctx, acceptPause) {
+				return nil, ctx.Err()
+			}
+			continue
+		case i >= most, !f.held && time.Since(began) >= connectLimit:
+			return nil, err
 		}
-		if !f.wait(min(time.Duration(i-1)*pause, longest)) {
-			return nil, f.ctx.Err()
+		if !pauseFor(ctx, min(time.Duration(i-1)*pause, longest)) {
+			return nil, ctx.Err()
 		}
 	}
 }
 
-func (f *forward) ask(client net.Addr) (*net.TCPConn, error) {
+// exhausted reports whether err is a lack of descriptors, or a child whose queue is full.
+func exhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN)
+}
+
+func (f *forward) ask(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
 	var d net.Dialer
-	child, err := d.DialContext(f.ctx, "unix", f.socket)
+	child, err := d.DialContext(ctx, "unix", f.socket)
 	if err != nil {
 		return nil, err
 	}
 	defer child.Close()
 	// Not Close: a descriptor that has come already would be lost between the two.
-	stop := context.AfterFunc(f.ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
+	stop := context.AfterFunc(ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
 	defer stop()
 	fd, err := msg.ConnectToChild(child.(*net.UnixConn), f.spec, client)
 	if err != nil {
@@ -189,15 +247,14 @@ func kept(client, inside net.Addr) bool {
 }
 
 // wait returns false when the port was removed first.
-func (f *forward) wait(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-f.ctx.Done():
-		return false
-	case <-t.C:
-		return true
+func (f *forward) wait(d time.Duration) bool { return pauseFor(f.ctx, d) }
+
+// fail logs a fault, and reports it if it is a lack of descriptors.
+func (f *forward) fail(err error) {
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		f.monitor.short(f, ReasonFiles, fmt.Sprintf("%v: new connections wait", err))
 	}
+	f.say(err)
 }
 
 // say logs a fault of the port, and not each one again: every client of a port that nobody answers makes one.

@@ -18,7 +18,6 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/api/router"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 	"gotest.tools/v3/poll"
@@ -44,10 +43,10 @@ func rootlesskit(t *testing.T) Manager {
 	dir, err := os.MkdirTemp("", "pf") // a socket's path must be short
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	parent, err := portdriver.New(io.Discard, dir, portdriver.SourcesHidden)
+	parent, err := portdriver.New(portdriver.Options{Log: io.Discard, StateDir: dir})
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(parent.OpaqueForChild(), quit, "") }()
+	go func() { ended <- portdriver.NewChild(io.Discard).RunChildDriver(parent.OpaqueForChild(), quit, "") }()
 	go func() { ended <- parent.RunParentDriver(ready, quit, nil) }()
 	<-ready
 	mux := http.NewServeMux()

@@ -18,6 +18,7 @@ const (
 	ReasonInUse       = "PortInUse"
 	ReasonDenied      = "PortDenied"
 	ReasonFiles       = "TooManyOpenFiles"
+	ReasonConnections = "TooManyConnections" // of an open port
 	ReasonProtocol    = "ProtocolNotForwarded"
 	ReasonFamily      = "AddressFamilyNotForwarded"
 	ReasonAddress     = "AddressNotAvailable"
@@ -117,7 +118,7 @@ func hintOf(reason string, b Bind, cfg Config, text string) string {
 			b.Port, b.Proto[:1], b.Port)
 	case ReasonDenied:
 		return deniedHint(b, cfg, text)
-	case ReasonFiles:
+	case ReasonFiles, ReasonConnections:
 		return "raise the limit of open files (ulimit -n, LimitNOFILE=) of the node's parent process"
 	case ReasonAddress:
 		return fmt.Sprintf("%s is no address of this host; see: ip address", b.IP)

@@ -83,6 +83,8 @@ type Forwarder struct {
 	deltas      []delta
 	running     bool
 	entries     map[Bind]*entry
+	trouble     map[Bind]Trouble
+	troubleNew  bool
 
 	// Used by Run's goroutine alone.
 	dirty    map[*entry]struct{} // to be looked at
@@ -124,6 +126,8 @@ type entry struct {
 	err    error
 	hint   string
 	told   string // reason of the last Event
+
+	trouble Trouble // while it is open
 
 	delay   time.Duration
 	nextTry time.Time
@@ -258,6 +262,7 @@ func (f *Forwarder) loop(ctx context.Context) {
 			}
 		}
 		f.plan()
+		f.applyTrouble()
 		var wake time.Time
 		if !f.listNow {
 			wake = f.dispatch(ctx)

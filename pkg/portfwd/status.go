@@ -42,7 +42,8 @@ type PortStatus struct {
 	Since time.Time `json:"since"`
 	// Foreign: somebody else made this very forward; it serves, and it will not be removed by us.
 	Foreign bool `json:"foreign,omitempty"`
-	// Reason, Error and Hint tell why a forward is not open: one of the Reason constants, the text, the way out.
+	// Reason, Error and Hint say why a forward is not open, or takes no connections although it is: one of the Reason constants,
+	// the text, the fix.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
 	Hint   string `json:"hint,omitempty"`
@@ -98,6 +99,9 @@ func (e *entry) status() PortStatus {
 		Owner: e.owner.String(), Kind: e.owner.Kind, Namespace: e.owner.Namespace, Name: e.owner.Name, Port: e.owner.Port, State: e.state, Since: e.since,
 		Foreign: e.state == StateOpen && e.have != nil && !e.have.ours,
 		Reason:  e.reason, Hint: e.hint,
+	}
+	if e.state == StateOpen && e.trouble != (Trouble{}) {
+		s.Reason, s.Error, s.Hint = e.trouble.Reason, e.trouble.Message, hintOf(e.trouble.Reason, e.bind, Config{}, "")
 	}
 	if e.want != nil {
 		s.ChildPort = e.want.ChildPort

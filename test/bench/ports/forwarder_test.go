@@ -18,7 +18,6 @@ import (
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 	"go.uber.org/goleak"
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/poll"
@@ -64,10 +63,10 @@ func startDriver(t *testing.T) *manager {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bp") // a socket's path must be short
 	assert.NilError(t, err)
-	d, err := portdriver.New(io.Discard, dir, portdriver.SourcesHidden)
+	d, err := portdriver.New(portdriver.Options{Log: io.Discard, StateDir: dir})
 	assert.NilError(t, err)
 	quit, ready, ended := make(chan struct{}), make(chan struct{}), make(chan error, 2)
-	go func() { ended <- builtin.NewChildDriver(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()
+	go func() { ended <- portdriver.NewChild(io.Discard).RunChildDriver(d.OpaqueForChild(), quit, "") }()
 	go func() { ended <- d.RunParentDriver(ready, quit, nil) }()
 	<-ready
 	t.Cleanup(func() {

@@ -12,7 +12,6 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/copyup/tmpfssymlink"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -39,7 +38,7 @@ func kitParent(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	ports, err := portdriver.New(io.Discard, stateDir, portdriver.SourcesHidden) // it would tell of each of our connections, which nobody answers
+	ports, err := portdriver.New(portdriver.Options{Log: io.Discard, StateDir: stateDir}) // it would log each of our connections, which nothing answers
 	if err != nil {
 		return err
 	}
@@ -57,7 +56,7 @@ func kitChild() error {
 		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
 		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: envStateDir,
 		TargetCmd: []string{"/proc/self/exe", roleInside}, NetworkDriver: slirp4netns.NewChildDriver(),
-		PortDriver: builtin.NewChildDriver(os.Stderr), MountProcfs: true, Reaper: true, Propagation: propagation,
+		PortDriver: portdriver.NewChild(os.Stderr), MountProcfs: true, Reaper: true, Propagation: propagation,
 		CopyUpDriver: tmpfssymlink.NewChildDriver(), CopyUpDirs: []string{"/etc", "/run"},
 	})
 }

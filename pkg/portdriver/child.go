@@ -1,0 +1,278 @@
+package portdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/lowlevelmsgutil"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/msg"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/opaque"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/relay"
+)
+
+// transparentLimit bounds a connection attempt with the client's address, after which the node's own is used.
+const transparentLimit = time.Second
+
+// NewChild returns the driver's side inside the node. It makes connections as RootlessKit's builtin driver does, by the same
+// protocol, but each one with a time limit and only while the parent waits for it, and it survives a lack of descriptors. The
+// builtin driver is still there: it prepares the node's network for connections that have the client's address.
+//
+// Runs in: child.
+func NewChild(log io.Writer) port.ChildDriver {
+	return &childDriver{log: log, inner: builtin.NewChildDriver(log)}
+}
+
+type childDriver struct {
+	log         io.Writer
+	inner       port.ChildDriver
+	innerSocket string
+	watch       *relay.Watch
+	transparent bool        // the parent sends clients' addresses
+	able        atomic.Bool // and the host has what that needs
+
+	preparing sync.Mutex
+	prepared  bool // the network is prepared for them
+}
+
+// RunChildDriver serves until quit. A network namespace of RootlessKit's own, which nodes do not use, is left to the builtin
+// driver altogether.
+func (d *childDriver) RunChildDriver(o map[string]string, quit <-chan struct{}, netns string) error {
+	socket := o[opaque.SocketPath]
+	if netns != "" || socket == "" {
+		return d.inner.RunChildDriver(o, quit, netns)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("listen for connections into the node: %w", err)
+	}
+	if d.watch, err = relay.NewWatch(); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer d.watch.Close()
+	d.transparent = o[opaque.SourceIPTransparent] == "true"
+	d.innerSocket = filepath.Join(filepath.Dir(socket), ".bpi.sock")
+	o = maps.Clone(o)
+	o[opaque.SocketPath] = d.innerSocket
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	innerEnded := make(chan error, 1)
+	innerQuit := make(chan struct{})
+	go func() { innerEnded <- d.inner.RunChildDriver(o, innerQuit, netns) }() // it tells the parent that both are there
+	served := make(chan error, 1)
+	group.Go(func() { served <- d.accept(ctx, l, &group) })
+	select {
+	case <-quit:
+	case err = <-innerEnded: // before its time
+		return errors.Join(err, l.Close())
+	}
+	cancel()
+	close(innerQuit)
+	return errors.Join(l.Close(), <-innerEnded, <-served)
+}
+
+func (d *childDriver) accept(ctx context.Context, l *net.UnixListener, group *sync.WaitGroup) error {
+	for {
+		c, err := l.AcceptUnix()
+		switch {
+		case err == nil:
+			group.Go(func() {
+				defer c.Close()
+				if err := d.handle(ctx, c); err != nil {
+					_, _ = lowlevelmsgutil.MarshalToWriter(c, &msg.Reply{Error: err.Error()}) // nobody may wait for it anymore
+				}
+			})
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		default: // most likely no descriptors are left: the parent waits, and tries again
+			_, _ = fmt.Fprintf(d.log, "accept connections into the node: %v\n", err) // a log
+			if !pauseFor(ctx, acceptPause) {
+				return nil
+			}
+		}
+	}
+}
+
+// pauseFor returns false when ctx ends first.
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// handle answers one request. It gives up when the parent does.
+func (d *childDriver) handle(ctx context.Context, c *net.UnixConn) error {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	parent, err := d.watch.Add(c)
+	if err != nil {
+		return err
+	}
+	defer parent.Stop()
+	parent.OnGone(cancel)
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(0, 1)) })
+	var req msg.Request
+	_, err = lowlevelmsgutil.UnmarshalFromReader(c, &req)
+	stop()
+	switch {
+	case err != nil:
+		return err
+	case req.Type == msg.RequestTypeInit:
+		return d.initiate(ctx, c)
+	case req.Type == msg.RequestTypeConnect && net.ParseIP(req.IP) != nil:
+		return d.connect(ctx, c, req)
+	}
+	return d.delegate(ctx, c, req)
+}
+
+func (d *childDriver) dialInner(ctx context.Context) (*net.UnixConn, func(), error) {
+	var dialer net.Dialer
+	c, err := dialer.DialContext(ctx, "unix", d.innerSocket)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	return c.(*net.UnixConn), func() { stop(); _ = c.Close() }, nil
+}
+
+func (d *childDriver) initiate(ctx context.Context, c *net.UnixConn) error {
+	inner, release, err := d.dialInner(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	rep, err := msg.Initiate(inner)
+	if err != nil {
+		return err
+	}
+	d.able.Store(rep.SourceIPTransparentBackend != "")
+	_, err = lowlevelmsgutil.MarshalToWriter(c, rep)
+	return err
+}
+
+// delegate lets the builtin driver answer a request.
+func (d *childDriver) delegate(ctx context.Context, c *net.UnixConn, req msg.Request) error {
+	answer, rights, err := d.ask(ctx, req)
+	if err == nil {
+		_, _, err = c.WriteMsgUnix(answer, rights, nil)
+	}
+	return errors.Join(err, closeRights(rights))
+}
+
+// prepare lets the builtin driver prepare the network, which it does before the first connection with a client's address: one
+// to a port where most likely nothing listens, so that it does not take long.
+func (d *childDriver) prepare(ctx context.Context, req msg.Request) error {
+	d.preparing.Lock()
+	defer d.preparing.Unlock()
+	if d.prepared {
+		return nil
+	}
+	req.IP, req.Port = "127.0.0.1", 1
+	_, rights, err := d.ask(ctx, req)
+	d.prepared = err == nil
+	return errors.Join(err, closeRights(rights))
+}
+
+// ask returns the builtin driver's answer, and the descriptors that came with it as a control message.
+func (d *childDriver) ask(ctx context.Context, req msg.Request) (answer, rights []byte, err error) {
+	inner, release, err := d.dialInner(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	if _, err := lowlevelmsgutil.MarshalToWriter(inner, &req); err != nil {
+		return nil, nil, err
+	}
+	if err := inner.CloseWrite(); err != nil {
+		return nil, nil, err
+	}
+	answer, rights = make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	n, rn, _, _, err := inner.ReadMsgUnix(answer, rights)
+	if err == nil && n == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return answer[:n], rights[:rn], err
+}
+
+func closeRights(rights []byte) error {
+	if len(rights) == 0 {
+		return nil
+	}
+	msgs, err := unix.ParseSocketControlMessage(rights)
+	errs := []error{err}
+	for _, m := range msgs {
+		fds, err := unix.ParseUnixRights(&m)
+		errs = append(errs, err)
+		for _, fd := range fds {
+			errs = append(errs, unix.Close(fd))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// connect makes a connection and passes it to the parent.
+func (d *childDriver) connect(ctx context.Context, c *net.UnixConn, req msg.Request) error {
+	network := strings.TrimRight(req.Proto, "46")
+	source := net.ParseIP(req.SourceIP)
+	keep := d.transparent && d.able.Load() && network == "tcp" && source != nil && req.SourcePort != 0 && !source.IsLoopback()
+	if keep {
+		if err := d.prepare(ctx, req); err != nil {
+			return err
+		}
+	}
+	address := net.JoinHostPort(req.IP, strconv.Itoa(req.Port))
+	var conn net.Conn
+	var err error
+	if keep {
+		dialer := net.Dialer{Timeout: transparentLimit, LocalAddr: &net.TCPAddr{IP: source, Port: req.SourcePort}, Control: setTransparent}
+		if conn, err = dialer.DialContext(ctx, network, address); err != nil {
+			_, _ = fmt.Fprintf(d.log, "connect to %s with the client's address: %v\n", address, err) // a log
+		}
+	}
+	if conn == nil {
+		var dialer net.Dialer
+		if conn, err = dialer.DialContext(ctx, network, address); err != nil {
+			return err
+		}
+	}
+	defer conn.Close() // the parent has its own descriptor
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) { _, _, sent = c.WriteMsgUnix([]byte("connected"), unix.UnixRights(int(fd)), nil) })
+	return errors.Join(err, sent)
+}
+
+// setTransparent allows a socket to have an address that is not the node's (ip(7), IP_TRANSPARENT).
+func setTransparent(network, _ string, c syscall.RawConn) error {
+	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+	if strings.HasSuffix(network, "6") {
+		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	var failed error
+	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, option, 1) })
+	return errors.Join(err, failed)
+}

@@ -1,0 +1,156 @@
+package portdriver
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+
+	"github.com/rootlessnode/rootlessnode/internal/relay"
+)
+
+// Fault is an open port that does not take new connections at present: they wait in its queue.
+type Fault struct {
+	Spec port.Spec
+	// Reason is one of the Reason constants; Message names the numbers.
+	Reason, Message string
+}
+
+// Reasons of faults.
+const (
+	// ReasonConnections: the port has as many connections as its part of the descriptors allows.
+	ReasonConnections = "TooManyConnections"
+	// ReasonFiles: the process, or the host, has no descriptors left.
+	ReasonFiles = "TooManyOpenFiles"
+)
+
+const (
+	// perConnection is what a connection costs: the client's socket, and the server's or, before there is one, that to the
+	// child's side.
+	perConnection = 2
+	// perPort is what an open port costs: the listener, and a connection that waits for a free descriptor.
+	perPort = 2
+	// mostPipes is for bulk transfers at the same time; the others are copied through buffers.
+	mostPipes = 64
+	// fullPause is between two attempts to take descriptors.
+	fullPause = 20 * time.Millisecond
+	// A port has a fault when connections wait for longer than faultAfter, until none has waited for faultClears.
+	faultAfter, faultClears = time.Second, 5 * time.Second
+)
+
+// limits divides the descriptors of the process. An eighth is for what else the process does, a quarter for ports that are
+// essential, and the rest for all others.
+type limits struct {
+	essential, others *relay.Budget
+	pipes             *relay.Pipes
+}
+
+func newLimits(descriptors int) limits {
+	essential, rest := descriptors/4, descriptors/8
+	return limits{
+		essential: relay.NewBudget(essential), others: relay.NewBudget(descriptors - essential - rest),
+		pipes: relay.NewPipes(min(mostPipes, max(1, rest/8))),
+	}
+}
+
+// monitor knows which ports have a fault, and reports changes.
+type monitor struct {
+	report func([]Fault) // may be nil
+	now    func() time.Time
+
+	mu      sync.Mutex
+	ports   map[*forward]*shortage
+	waker   chan struct{}
+	changed bool
+}
+
+// shortage is a port that could not take a connection a short while ago.
+type shortage struct {
+	fault       Fault
+	since, last time.Time
+	told        bool
+}
+
+func newMonitor(report func([]Fault)) *monitor {
+	return &monitor{report: report, now: time.Now, ports: map[*forward]*shortage{}, waker: make(chan struct{}, 1)}
+}
+
+// short notes that f could not take a connection.
+func (m *monitor) short(f *forward, reason, message string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	s := m.ports[f]
+	if s == nil {
+		s = &shortage{fault: Fault{Spec: f.spec, Reason: reason, Message: message}, since: now}
+		m.ports[f] = s
+	}
+	s.last = now
+	select {
+	case m.waker <- struct{}{}:
+	default:
+	}
+}
+
+// forget drops a port that is removed.
+func (m *monitor) forget(f *forward) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.ports[f]; s != nil {
+		m.changed = m.changed || s.told
+		delete(m.ports, f)
+	}
+}
+
+// run reports until quit. While no port is short of anything it waits without a timer.
+func (m *monitor) run(quit <-chan struct{}) {
+	for {
+		select {
+		case <-quit:
+			return
+		case <-m.waker:
+		}
+		tick := time.NewTicker(faultAfter)
+		for idle := false; !idle; {
+			select {
+			case <-quit:
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+			idle = m.check()
+		}
+		tick.Stop()
+	}
+}
+
+// check reports the faults if they have changed, and whether none is left.
+func (m *monitor) check() (idle bool) {
+	m.mu.Lock()
+	now := m.now()
+	faults := []Fault{}
+	for f, s := range m.ports {
+		switch {
+		case now.Sub(s.last) >= faultClears:
+			m.changed = m.changed || s.told
+			delete(m.ports, f)
+			continue
+		case s.told || s.last.Sub(s.since) >= faultAfter:
+			m.changed = m.changed || !s.told
+			s.told = true
+			faults = append(faults, s.fault)
+		}
+	}
+	idle = len(m.ports) == 0
+	changed := m.changed
+	m.changed = false
+	m.mu.Unlock()
+	if changed && m.report != nil {
+		slices.SortFunc(faults, func(a, b Fault) int { return strings.Compare(fmt.Sprint(a.Spec), fmt.Sprint(b.Spec)) })
+		m.report(faults)
+	}
+	return idle
+}
