@@ -32,7 +32,7 @@
 //
 // # Order
 //
-// A unit is stopped when the group stops and every unit that needs it has ended, so units that do not depend on one
+// A unit is stopped when the group stops and every unit that needs it, or that it names in StopAfter, has ended, so units that do not depend on one
 // another stop side by side. The return of Run means that every process and goroutine of the group is gone, and
 // the returned error says so where the kernel did not let one go.
 //

@@ -61,10 +61,16 @@ func checkNeeds(u *Unit, byName map[string]*Unit) []error {
 			errs = append(errs, fmt.Errorf("unit %s: needs %s done, which is no one-shot", u.Name, n.Name))
 		}
 	}
+	for _, name := range u.StopAfter {
+		if byName[name] == nil {
+			errs = append(errs, fmt.Errorf("unit %s: stops after unknown unit %q", u.Name, name))
+		}
+	}
 	return errs
 }
 
-// cycles reports each ring of needs that a walk from every unit meets, as "a -> b -> a".
+// cycles reports each ring that a walk from every unit meets, as "a -> b -> a". An arrow leads from a unit to one that is
+// stopped after it: one that it needs, or one that has it in StopAfter.
 func cycles(units []Unit, byName map[string]*Unit) []error {
 	const (
 		unseen = iota
@@ -76,24 +82,33 @@ func cycles(units []Unit, byName map[string]*Unit) []error {
 		path []string
 		mark = make(map[string]int, len(units))
 		walk func(u *Unit)
+		next = make(map[string][]string, len(units))
 	)
+	for i := range units {
+		for _, n := range units[i].Needs {
+			next[units[i].Name] = append(next[units[i].Name], n.Name)
+		}
+		for _, name := range units[i].StopAfter {
+			next[name] = append(next[name], units[i].Name)
+		}
+	}
 	walk = func(u *Unit) {
 		mark[u.Name] = onPath
 		path = append(path, u.Name)
-		for _, n := range u.Needs {
-			to, ok := byName[n.Name]
+		for _, name := range next[u.Name] {
+			to, ok := byName[name]
 			if !ok {
 				continue
 			}
-			switch mark[n.Name] {
+			switch mark[name] {
 			case unseen:
 				walk(to)
 			case onPath:
 				from := 0
-				for path[from] != n.Name {
+				for path[from] != name {
 					from++
 				}
-				ring := append(append([]string(nil), path[from:]...), n.Name)
+				ring := append(append([]string(nil), path[from:]...), name)
 				errs = append(errs, fmt.Errorf("units need one another: %s", strings.Join(ring, " -> ")))
 			}
 		}

@@ -28,10 +28,14 @@ func TestNewTellsEveryFault(t *testing.T) {
 		{Name: "odd", Task: task, Needs: []Need{{"twice", Stopped}, {"twice", Done}}},
 		{Name: "childless", Task: task, KeepChildren: true},
 		{Name: "negative", Task: task, GiveUpAfter: -1, StopGrace: -1, Backoff: Backoff{Initial: -1, Max: -2, Factor: 0.5}},
+		{Name: "late", Task: task, StopAfter: []string{"nobody"}},
 		{Name: "self", Task: task, Needs: []Need{{Name: "self"}}},
 		{Name: "a", Task: task, Needs: []Need{{Name: "b"}}},
 		{Name: "b", Task: task, Needs: []Need{{Name: "c"}, {Name: "twice"}}},
 		{Name: "c", Task: task, Needs: []Need{{Name: "a"}, {Name: "b"}}},
+		{Name: "user", Task: task, Needs: []Need{{Name: "used"}}},
+		{Name: "used", Task: task},
+		{Name: "both ways", Task: task, Needs: []Need{{Name: "user"}}, StopAfter: []string{"used"}},
 	}, Options{})
 	assert.DeepEqual(t, strings.Split(err.Error(), "\n"), []string{
 		"unit 0: no name",
@@ -47,9 +51,37 @@ func TestNewTellsEveryFault(t *testing.T) {
 		`unit lost: needs unknown unit "nobody"`,
 		`unit odd: needs twice in state "stopped"; only ready, running and done can be needed`,
 		"unit odd: needs twice done, which is no one-shot",
+		`unit late: stops after unknown unit "nobody"`,
 		"units need one another: self -> self",
 		"units need one another: a -> b -> c -> a",
 		"units need one another: b -> c -> b",
+		"units need one another: user -> used -> both ways -> user",
+	})
+}
+
+// A unit in StopAfter holds up the stop, and not the start.
+func TestStopAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan string, 3)
+		task := func(name string, takes time.Duration) func(context.Context, func()) error {
+			return func(ctx context.Context, ready func()) error {
+				ready()
+				<-ctx.Done()
+				time.Sleep(takes) // the clock of the test
+				ended <- name
+				return nil
+			}
+		}
+		sh := perform(t, Options{},
+			Unit{Name: "network", Task: task("network", 0), StopAfter: []string{"pods"}},
+			Unit{Name: "runtime", Task: task("runtime", 0)},
+			Unit{Name: "pods", Task: task("pods", time.Minute), Needs: []Need{{Name: "runtime"}}, StopGrace: time.Hour},
+		).begin()
+		sh.await("network", Ready)
+		sh.await("pods", Ready)
+		assert.NilError(t, sh.end())
+		assert.Equal(t, <-ended, "pods")
 	})
 }
 

@@ -48,8 +48,8 @@ type Group struct {
 type unit struct {
 	Unit
 	g        *Group
-	needs    []*unit // side by side with Unit.Needs
-	neededBy []*unit
+	needs    []*unit       // side by side with Unit.Needs
+	outlives []*unit       // those that must have ended before it is stopped: the units that need it, and Unit.StopAfter
 	ended    chan struct{} // closed when nothing of it is left
 	out      *output
 
@@ -105,7 +105,10 @@ func New(units []Unit, o Options) (*Group, error) {
 		for _, n := range u.Needs {
 			to := g.byName[n.Name]
 			u.needs = append(u.needs, to)
-			to.neededBy = append(to.neededBy, u)
+			to.outlives = append(to.outlives, u)
+		}
+		for _, name := range u.StopAfter {
+			u.outlives = append(u.outlives, g.byName[name])
 		}
 	}
 	return g, nil
@@ -133,7 +136,7 @@ func (g *Group) Run(ctx context.Context) error {
 		units.Go(func() {
 			defer stopUnit()
 			<-ctx.Done()
-			for _, d := range u.neededBy {
+			for _, d := range u.outlives {
 				<-d.ended
 			}
 		})

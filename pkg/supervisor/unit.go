@@ -57,6 +57,9 @@ type Unit struct {
 	Name string
 	// Needs are what must be reached before each start.
 	Needs []Need
+	// StopAfter names further units that must have ended before this one is stopped. It does not order the start. It is for
+	// what another unit uses while it stops without needing it to start.
+	StopAfter []string
 
 	// Prepare runs before each start: render files, remove stale sockets. Its context ends when the group stops, too.
 	Prepare func(ctx context.Context) error
@@ -116,6 +119,7 @@ type Backoff struct {
 // withDefaults returns u with its empty fields filled in.
 func (u Unit) withDefaults() Unit {
 	u.Needs = append([]Need(nil), u.Needs...)
+	u.StopAfter = append([]string(nil), u.StopAfter...)
 	for i := range u.Needs {
 		u.Needs[i].State = or(u.Needs[i].State, Ready)
 	}
