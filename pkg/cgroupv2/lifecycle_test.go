@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -255,4 +256,60 @@ func TestTreeInRealCgroups(t *testing.T) {
 	assert.NilError(t, tree.Remove("system/kubelet"), "gone")
 	assert.NilError(t, tree.Kill("system/kubelet"), "gone")
 	assert.NilError(t, s.Remove(t.Context()))
+}
+
+// A signal reaches the processes of the cgroup and below, and no others.
+func TestSignal(t *testing.T) {
+	sb, here := inSandbox(t)
+	if !here {
+		return
+	}
+	_, s := claimHere(t, sb, "a")
+	tree := Tree{Root: s.Path()}
+	var inside []*process
+	for _, name := range []string{"kubepods", "kubepods/besteffort/pod1"} {
+		_, err := tree.EnsureLeaf(name)
+		assert.NilError(t, err)
+	}
+	for range 2 {
+		p := cat(t)
+		assert.NilError(t, tree.Move("kubepods/besteffort/pod1", p.Process.Pid))
+		inside = append(inside, p)
+	}
+	outside := cat(t)
+	assert.NilError(t, tree.Signal("kubepods", unix.SIGTERM))
+	assert.NilError(t, tree.WaitEmpty(t.Context(), "kubepods"))
+	for _, p := range inside {
+		assert.ErrorContains(t, p.Wait(), "signal: terminated")
+	}
+	assert.NilError(t, unix.Kill(outside.Process.Pid, 0))
+	assert.NilError(t, tree.Signal("absent", unix.SIGTERM))
+	assert.NilError(t, s.Remove(t.Context()))
+}
+
+// A process that is not in the cgroup any more once its pidfd is open is not signalled: its pid may be that of another one.
+func TestSignalSparesReusedPid(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	procs := filepath.Join(dir, procsFile)
+	assert.NilError(t, unix.Mkfifo(procs, 0o600))
+	foreign := cat(t)
+	go func() {
+		for _, text := range []string{strconv.Itoa(foreign.Process.Pid) + "\n", ""} {
+			w, err := os.OpenFile(procs, os.O_WRONLY, 0)
+			if err != nil {
+				return
+			}
+			_, _ = w.WriteString(text)
+			if text != "" {
+				_ = os.Remove(procs) // the second list is another file
+				_ = unix.Mkfifo(procs, 0o600)
+			}
+			_ = w.Close()
+		}
+	}()
+	assert.NilError(t, signalDirect(dir, unix.SIGKILL))
+	assert.NilError(t, unix.Kill(foreign.Process.Pid, 0))
+	foreign.end()
+	assert.Assert(t, foreign.ProcessState.Success())
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -175,25 +176,70 @@ func exists(dir string) bool {
 	return err == nil
 }
 
-// kill ends every process in dir and below. Kernels before 5.14 have no cgroup.kill: there each is killed by its id,
-// which the caller's retries repeat until nobody is left.
+// kill ends every process in dir and below. Kernels before 5.14 have no cgroup.kill: there each process is signalled,
+// which the caller repeats until the cgroup is empty.
 func kill(dir string) error {
 	err := write(dir, killFile, "1")
 	if !errors.Is(err, os.ErrNotExist) || !exists(dir) {
 		return err
 	}
-	return eachDir(dir, func(d string) error {
-		pids, err := readPids(d)
-		if err != nil {
-			return ignoreGone(err)
+	_ = signalAll(dir, unix.SIGKILL) // what was missed is there at the next attempt
+	return nil
+}
+
+// signalAll signals every process in dir and below once, except the calling one.
+func signalAll(dir string, sig unix.Signal) error {
+	return eachDir(dir, func(d string) error { return signalDirect(d, sig) })
+}
+
+// signalDirect signals the processes directly in dir. A pid may be reused at any time, so it opens a pidfd for each, reads
+// the list again, and signals those that are still listed: a process in the second list is the one that the pidfd
+// refers to, or the pidfd's process is dead and the signal reaches nothing.
+func signalDirect(dir string, sig unix.Signal) error {
+	pids, err := readPids(dir)
+	if err != nil {
+		return ignoreUnlisted(err)
+	}
+	handles := make(map[int]int, len(pids))
+	defer func() {
+		for _, fd := range handles {
+			_ = unix.Close(fd)
 		}
-		for _, pid := range pids {
-			if pid > 0 && pid != os.Getpid() {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+	}()
+	var errs []error
+	for _, pid := range pids {
+		if pid <= 0 || pid == os.Getpid() {
+			continue
 		}
+		fd, err := unix.PidfdOpen(pid, 0)
+		switch {
+		case err == nil:
+			handles[pid] = fd
+		case !errors.Is(err, unix.ESRCH):
+			errs = append(errs, fmt.Errorf("open pidfd of process %d: %w", pid, err))
+		}
+	}
+	listed, err := readPids(dir)
+	if err != nil {
+		return ignoreUnlisted(err)
+	}
+	for pid, fd := range handles {
+		if !slices.Contains(listed, pid) {
+			continue
+		}
+		if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("signal process %d: %w", pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ignoreUnlisted also accepts a threaded cgroup, whose processes are listed in the cgroup above it.
+func ignoreUnlisted(err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
-	})
+	}
+	return ignoreGone(err)
 }
 
 func ignoreGone(err error) error {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Tree is the node's subtree as seen from inside, where it is the root of what is mounted. Names are relative:
@@ -49,6 +51,31 @@ func (t Tree) Move(name string, pid int) error {
 	}
 	if err != nil {
 		return fmt.Errorf("move process %d to cgroup %s: %w", pid, name, err)
+	}
+	return nil
+}
+
+// Signal sends a signal to every process in the cgroup and below, once, and does not wait. A process that is forked
+// meanwhile may be missed. A cgroup that is gone is no error.
+func (t Tree) Signal(name string, sig unix.Signal) error {
+	dir, err := t.dir(name)
+	if err == nil {
+		err = signalAll(dir, sig)
+	}
+	if err != nil {
+		return fmt.Errorf("signal cgroup %s: %w", name, err)
+	}
+	return nil
+}
+
+// WaitEmpty waits until no process is in the cgroup and below, or ctx ends. A cgroup that is gone is empty.
+func (t Tree) WaitEmpty(ctx context.Context, name string) error {
+	dir, err := t.dir(name)
+	if err == nil {
+		err = waitEmpty(ctx, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("wait for cgroup %s to be empty: %w", name, err)
 	}
 	return nil
 }
