@@ -1,0 +1,135 @@
+package kubeapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// NodePod is the part of a Pod object that decides in which order the pods of a node are stopped.
+type NodePod struct {
+	Namespace, Name string
+	// UID is the one that the node's runtime has. For the mirror of a static pod it is that of the static pod.
+	UID string
+	// Static: the Pod object mirrors a static pod.
+	Static        bool
+	Priority      int32
+	RestartPolicy string
+	// Containers are the main containers. Sidecars are the restartable init containers, in their order.
+	Containers, Sidecars []string
+	// DeletionGraceSeconds is set while the pod is being deleted.
+	DeletionGraceSeconds *int64
+}
+
+// NodePods returns the pods that are bound to a node and have not ended.
+func (c *Client) NodePods(ctx context.Context, node string) ([]NodePod, error) {
+	var list struct {
+		Items []wireNodePod `json:"items"`
+	}
+	query := url.Values{"fieldSelector": {"spec.nodeName=" + node}}
+	if err := c.do(ctx, request{method: http.MethodGet, path: podsPath, query: query}, &list); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	var pods []NodePod
+	for i := range list.Items {
+		if w := &list.Items[i]; w.Status.Phase != corev1.PodSucceeded && w.Status.Phase != corev1.PodFailed {
+			pods = append(pods, w.pod())
+		}
+	}
+	return pods, nil
+}
+
+// wireNodePod is what is decoded of a Pod object.
+type wireNodePod struct {
+	Metadata struct {
+		Namespace                  string            `json:"namespace"`
+		Name                       string            `json:"name"`
+		UID                        string            `json:"uid"`
+		Annotations                map[string]string `json:"annotations"`
+		DeletionTimestamp          *string           `json:"deletionTimestamp"`
+		DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds"`
+	} `json:"metadata"`
+	Spec struct {
+		Priority       int32               `json:"priority"`
+		RestartPolicy  string              `json:"restartPolicy"`
+		Containers     []wireContainerName `json:"containers"`
+		InitContainers []wireContainerName `json:"initContainers"`
+	} `json:"spec"`
+	Status struct {
+		Phase corev1.PodPhase `json:"phase"`
+	} `json:"status"`
+}
+
+type wireContainerName struct {
+	Name          string `json:"name"`
+	RestartPolicy string `json:"restartPolicy"`
+}
+
+func (w *wireNodePod) pod() NodePod {
+	p := NodePod{
+		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
+		Priority: w.Spec.Priority, RestartPolicy: w.Spec.RestartPolicy,
+	}
+	if mirrored := w.Metadata.Annotations[corev1.MirrorPodAnnotationKey]; mirrored != "" {
+		p.UID, p.Static = mirrored, true
+	}
+	if w.Metadata.DeletionTimestamp != nil {
+		p.DeletionGraceSeconds = w.Metadata.DeletionGracePeriodSeconds
+	}
+	for _, c := range w.Spec.Containers {
+		p.Containers = append(p.Containers, c.Name)
+	}
+	for _, c := range w.Spec.InitContainers {
+		if c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways) {
+			p.Sidecars = append(p.Sidecars, c.Name)
+		}
+	}
+	return p
+}
+
+// MarkContainersWaiting writes into the status of a pod that containers wait to be started. Only the kubelet of the pod's
+// node does so otherwise; it must not run. A pod that was replaced by another one of its name is left alone.
+func (c *Client) MarkContainersWaiting(ctx context.Context, p NodePod, containers []string, reason, message string) error {
+	type state struct {
+		Running *struct{}                    `json:"running"` // null removes it
+		Waiting corev1.ContainerStateWaiting `json:"waiting"`
+	}
+	type containerStatus struct {
+		Name  string `json:"name"`
+		Ready bool   `json:"ready"`
+		State state  `json:"state"`
+	}
+	var patch struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+		Status struct {
+			Containers     []containerStatus `json:"containerStatuses,omitempty"`
+			InitContainers []containerStatus `json:"initContainerStatuses,omitempty"`
+		} `json:"status"`
+	}
+	patch.Metadata.UID = p.UID
+	for _, name := range containers {
+		s := containerStatus{Name: name, State: state{Waiting: corev1.ContainerStateWaiting{Reason: reason, Message: message}}}
+		if slices.Contains(p.Sidecars, name) {
+			patch.Status.InitContainers = append(patch.Status.InitContainers, s)
+		} else {
+			patch.Status.Containers = append(patch.Status.Containers, s)
+		}
+	}
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	path := namespacesPath + "/" + url.PathEscape(p.Namespace) + "/pods/" + url.PathEscape(p.Name) + "/status"
+	err = c.do(ctx, request{method: http.MethodPatch, path: path, contentType: mimeStrategicPatch, body: body}, nil)
+	if err != nil {
+		return fmt.Errorf("mark containers of pod %s/%s as waiting: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}
