@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -11,6 +12,14 @@ import (
 
 // dnsHostNumber is the cluster DNS Service's place in the Service network, as kubeadm and others have it.
 const dnsHostNumber = 10
+
+const (
+	// maxPodStop is the longest timeouts.podStop that Complete fills in: a pod with the default grace period of 30 seconds
+	// ends in it, with its preStop hook, and after it the critical pods.
+	maxPodStop = Duration(60 * time.Second)
+	// restStop is what it leaves of timeouts.stop for the rest of the node.
+	restStop = Duration(30 * time.Second)
+)
 
 // HostFacts is what Complete has to know of the host. The caller reads it; this package reads no host.
 type HostFacts struct {
@@ -20,8 +29,8 @@ type HostFacts struct {
 	XDGDataHome string
 }
 
-// Complete fills in what Default leaves open: NodeName, DataDir, Cluster.DNSAddress and Ports.BindAddresses. What is set
-// stays. A node that joins has no control plane of its own; one that serves others has its API server on one port inside
+// Complete fills in what Default leaves open: NodeName, DataDir, Cluster.DNSAddress, Timeouts.PodStop and Ports.BindAddresses.
+// What is set stays. A node that joins has no control plane of its own; one that serves others has its API server on one port inside
 // and outside.
 func (c *NodeConfig) Complete(h HostFacts) {
 	if c.NodeName == "" {
@@ -33,6 +42,12 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	if c.Cluster.DNSAddress == "" {
 		if p, err := netip.ParsePrefix(c.Cluster.ServiceCIDR); err == nil {
 			c.Cluster.DNSAddress = nthAddress(p, dnsHostNumber).String()
+		}
+	}
+	if t := &c.Timeouts; t.PodStop == 0 {
+		t.PodStop = min(maxPodStop, max(t.Stop-restStop, t.Stop/2))
+		if rest := t.Stop - t.ComponentStop; rest > 0 {
+			t.PodStop = min(t.PodStop, rest)
 		}
 	}
 	if c.Joins() {

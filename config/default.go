@@ -60,7 +60,7 @@ func Default() *NodeConfig {
 		},
 		Timeouts: Timeouts{
 			Ready: Duration(5 * time.Minute), ComponentStart: Duration(2 * time.Minute), ComponentStop: Duration(10 * time.Second),
-			PodStop: Duration(15 * time.Second), Stop: Duration(60 * time.Second), Health: Duration(15 * time.Second),
+			Stop: Duration(90 * time.Second), Health: Duration(15 * time.Second),
 		},
 		Restart: Restart{
 			Initial: Duration(200 * time.Millisecond), Max: Duration(30 * time.Second), ResetAfter: Duration(time.Minute), GiveUpAfter: 5,

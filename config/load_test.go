@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
@@ -193,6 +194,20 @@ func TestComplete(t *testing.T) {
 		c.Ports.BindAddresses = []string{"192.0.2.1"}
 		c.Complete(HostFacts{})
 		assert.DeepEqual(t, c.Ports.BindAddresses, []string{"192.0.2.1"})
+	}
+
+	for _, b := range []struct{ set, stop, want time.Duration }{
+		{0, 90 * time.Second, 60 * time.Second},
+		{0, 10 * time.Minute, 60 * time.Second},
+		{0, 60 * time.Second, 30 * time.Second},
+		{0, 15 * time.Second, 5 * time.Second},
+		{0, 4 * time.Second, 2 * time.Second},
+		{7 * time.Second, 90 * time.Second, 7 * time.Second},
+	} {
+		c := Default()
+		c.Timeouts.PodStop, c.Timeouts.Stop = Duration(b.set), Duration(b.stop)
+		c.Complete(HostFacts{})
+		assert.Equal(t, c.Timeouts.PodStop.D(), b.want, "%v", b)
 	}
 
 	small := Default()

@@ -375,7 +375,7 @@ type Timeouts struct {
 	ComponentStart Duration `json:"componentStart"`
 	// ComponentStop is the grace between TERM and KILL for each component.
 	ComponentStop Duration `json:"componentStop"`
-	// PodStop is how long the pods' sandboxes may take to stop at `down`.
+	// PodStop is how long all pods together may take to stop at `down`. 0 becomes what Stop leaves, at most a minute.
 	PodStop Duration `json:"podStop"`
 	// Stop is how long the whole node may take to stop before it is killed.
 	Stop Duration `json:"stop"`

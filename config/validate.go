@@ -240,7 +240,9 @@ func (c *NodeConfig) validateTimes(fs *faults) {
 		}
 	}
 	notLonger(fs, "certificates.lifetime", c.Certificates.Lifetime, "certificates.caLifetime", c.Certificates.CALifetime)
-	notLonger(fs, "timeouts.podStop", t.PodStop, "timeouts.stop", t.Stop)
+	if rest := t.Stop - t.ComponentStop; t.PodStop > rest && rest > 0 {
+		fs.add("timeouts.podStop", "", "%s: want at most timeouts.stop less timeouts.componentStop, which is %s", t.PodStop.D(), rest.D())
+	}
 	notLonger(fs, "timeouts.componentStop", t.ComponentStop, "timeouts.stop", t.Stop)
 	notLonger(fs, "restart.initial", r.Initial, "restart.max", r.Max)
 	if r.GiveUpAfter < 0 {
