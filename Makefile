@@ -22,11 +22,12 @@ up: ## set up what is missing, build, start a node, show it
 down: ## stop the node that `make up` started
 	@hack/down.sh
 
-build: ## build rootlessnode and its OCI runtime shim
+build: ## build rootlessnode and its helper programs
 	@mkdir -p $(OUT)/bin $(OUT)/libexec/rootlessnode
 	$(GO) build $(GOFLAGS_X) $(LEAN) -o $(OUT)/bin/rootlessnode ./cmd/rootlessnode
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-gvisor ./cmd/rootlessnode
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-runc ./cmd/rootlessnode-runc
+	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-podstop ./cmd/rootlessnode-podstop
 
 components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, as far as they changed
 	@components/build.sh --out $(OUT)

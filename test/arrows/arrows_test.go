@@ -28,7 +28,7 @@ var floors = []struct {
 	why      string
 }{
 	{testFloor, []string{"test/", "examples/"}, "nothing imports tests and examples"},
-	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc"}, "programs are on top"},
+	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-podstop"}, "programs are on top"},
 	{5, []string{"pkg/node"}, "the embedder's door stands on both roles"},
 	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
 	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup", "pkg/mountverify", "pkg/clusterjoin"}, "checks and components use mechanisms, roles use them"},
@@ -36,7 +36,7 @@ var floors = []struct {
 		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview"},
 		"mechanisms are strangers to one another"},
 	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
-	{0, []string{"internal/deadchild", "internal/hostinfo", "internal/journal", "internal/relay", "internal/specfilter", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
+	{0, []string{"internal/deadchild", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
 }
 
 // family lists packages that may import one another though they are on one floor.
@@ -58,6 +58,8 @@ var guarded = []struct {
 	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "one package speaks to the cgroup file system"},
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
 	{"k8s.io/client-go", []string{"pkg/kubeapi"}, "the API calls that we need are behind small interfaces"},
+	{"google.golang.org/grpc", []string{"internal/podstop/cristop"}, "every program that links it starts slower and is larger"},
+	{"k8s.io/cri-api", []string{"internal/podstop/cristop", "cmd/rootlessnode-podstop"}, "it links gRPC"},
 	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not bring a command line along"},
 }
 

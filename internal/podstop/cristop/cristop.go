@@ -1,0 +1,281 @@
+// Package cristop is what the helper program of package podstop runs: it stops pods through the CRI. Only that program
+// imports it, because gRPC costs every process that links it time and memory at its start.
+//
+// Its order and its times are those of the kubelet (pkg/kubelet/kuberuntime), with the time for all pods as a limit.
+package cristop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/rootlessnode/rootlessnode/internal/podstop"
+)
+
+const (
+	// answerLimit is how long the runtime may take to answer a call that does not wait for a container.
+	answerLimit = 5 * time.Second
+	// pingEvery is the pause between two calls that find out whether the runtime still answers.
+	pingEvery = 2 * time.Second
+	// minimumGrace is the least time between the stop signal and KILL, as in the kubelet.
+	minimumGrace = 2 * time.Second
+	// roundTrip is the part of the limit that is kept for the runtime itself: the end of a killed container is not immediate.
+	roundTrip = time.Second
+	// maxMessage is the size of an answer that is accepted, as in the kubelet.
+	maxMessage = 16 << 20
+)
+
+// errSilent: the runtime does not answer. The caller has to stop the pods without it.
+var errSilent = errors.New("the container runtime does not answer")
+
+// Dial prepares a connection to the runtime at a socket. It does not connect yet.
+func Dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+}
+
+// stopper is one stop of all pods.
+type stopper struct {
+	rt     cri.RuntimeServiceClient
+	req    podstop.Request
+	report func(podstop.Report)
+
+	mu      sync.Mutex
+	waiting map[string]string // container id -> text
+	faults  []error
+}
+
+// Stop stops the containers of all pods and then their sandboxes. It returns nil when every container has stopped.
+func Stop(ctx context.Context, rt cri.RuntimeServiceClient, req podstop.Request, report func(podstop.Report)) error {
+	s := &stopper{rt: rt, req: req, report: report, waiting: map[string]string{}}
+	end := time.Now().Add(req.Limit)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pods, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	defer cancel(nil)
+	helpers.Go(func() { s.ping(ctx, cancel) })
+
+	ordinary, critical := split(pods)
+	ordinaryEnd := end
+	if len(critical) > 0 {
+		ordinaryEnd = end.Add(-req.CriticalReserve)
+	}
+	var sandboxes sync.WaitGroup
+	s.stopAll(ctx, ordinary, ordinaryEnd, &sandboxes)
+	s.stopAll(ctx, critical, end, &sandboxes)
+	sandboxes.Wait()
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return errors.Join(s.faults...)
+}
+
+// ping ends the work with errSilent when the runtime stops answering, because a call that waits for a container does not
+// notice.
+func (s *stopper) ping(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		call, done := context.WithTimeout(ctx, answerLimit)
+		_, err := s.rt.Version(call, &cri.VersionRequest{})
+		done()
+		if err != nil && ctx.Err() == nil {
+			cancel(errSilent)
+			return
+		}
+	}
+}
+
+// stopAll stops pods side by side and returns when all their containers have ended. What is left of the pods after that
+// is added to sandboxes, because no other pod needs to wait for it.
+func (s *stopper) stopAll(ctx context.Context, pods []*pod, end time.Time, sandboxes *sync.WaitGroup) {
+	var all sync.WaitGroup
+	for _, p := range pods {
+		all.Go(func() {
+			if s.stopPod(ctx, p, end) {
+				sandboxes.Go(func() { s.finish(ctx, p) })
+			}
+		})
+	}
+	all.Wait()
+}
+
+// stopPod stops the containers of a pod, and reports whether all have ended.
+func (s *stopper) stopPod(ctx context.Context, p *pod, end time.Time) bool {
+	turns := newTurns(p)
+	var all sync.WaitGroup
+	for _, c := range p.running {
+		s.wait(c, "")
+	}
+	for _, c := range p.running {
+		all.Go(func() {
+			defer close(turns.ended[c])
+			defer s.done(c)
+			if err := s.stopContainer(ctx, c, turns, end); err != nil {
+				s.fault(c, err)
+				return
+			}
+			c.stopped = true
+		})
+	}
+	all.Wait()
+	return !slices.ContainsFunc(p.running, func(c *container) bool { return !c.stopped })
+}
+
+// stopContainer runs the preStop hook, waits for the container's turn, and has the runtime stop it with the rest of the
+// grace period.
+func (s *stopper) stopContainer(ctx context.Context, c *container, turns *turns, end time.Time) error {
+	graceEnd := earlier(time.Now().Add(c.pod.grace), end.Add(-roundTrip))
+	// What comes before the stop signal leaves the minimum to it.
+	before, cancel := context.WithDeadline(ctx, earlier(graceEnd, end.Add(-roundTrip-minimumGrace)))
+	defer cancel()
+	hook, endHook := context.WithCancel(ctx)
+	defer endHook()
+	if c.preStop != nil && c.pod.grace > 0 {
+		s.wait(c, "preStop hook")
+		s.runHook(before, hook, c)
+	}
+	if turns.await(before, c, func() { s.wait(c, "its turn after the main containers") }); ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	c.interrupted = !c.pod.mayRunAgain() || s.isRunning(ctx, c)
+	seconds := max(time.Until(graceEnd), minimumGrace)
+	s.wait(c, "stop signal sent, up to "+seconds.Round(time.Second).String())
+	call, cancelCall := context.WithTimeout(ctx, seconds+roundTrip+answerLimit)
+	defer cancelCall()
+	_, err := s.rt.StopContainer(call, &cri.StopContainerRequest{ContainerId: c.id, Timeout: int64((seconds + time.Second - 1) / time.Second)})
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// isRunning reports whether the container has not ended by itself. Runtimes that do not answer have it running.
+func (s *stopper) isRunning(ctx context.Context, c *container) bool {
+	call, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	r, err := s.rt.ContainerStatus(call, &cri.ContainerStatusRequest{ContainerId: c.id})
+	return err != nil || r.GetStatus().GetState() == cri.ContainerState_CONTAINER_RUNNING
+}
+
+// finish stops the sandbox of a pod whose containers have ended, which gives its address back, and removes the traces of
+// interrupted containers where the kubelet would otherwise take them for ended.
+func (s *stopper) finish(ctx context.Context, p *pod) {
+	call, cancel := context.WithTimeout(ctx, 2*answerLimit)
+	defer cancel()
+	for _, id := range p.sandboxes {
+		if _, err := s.rt.StopPodSandbox(call, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil && !isNotFound(err) && ctx.Err() == nil {
+			s.warn("stop the sandbox of pod %s: %v", p.name, err)
+			return
+		}
+	}
+	if err := s.forget(call, p); err != nil && ctx.Err() == nil {
+		s.warn("prepare pod %s to run again: %v", p.name, err)
+	}
+}
+
+// forget removes what makes the kubelet report a pod as ended that was only interrupted. A pod with restart policy Never
+// runs again only when the runtime has nothing of it; one with OnFailure when it has no container that succeeded, as a
+// container does that exits with 0 on its stop signal.
+func (s *stopper) forget(ctx context.Context, p *pod) error {
+	if !p.mayRunAgain() {
+		return nil
+	}
+	var interrupted []string
+	var errs []error
+	for _, c := range p.running {
+		if !c.interrupted {
+			continue
+		}
+		interrupted = append(interrupted, c.name)
+		if p.restartPolicy == restartOnFailure {
+			_, err := s.rt.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.id})
+			errs = append(errs, err)
+		}
+	}
+	if p.restartPolicy == restartNever {
+		if len(interrupted) < len(p.running) || p.someEnded {
+			return nil
+		}
+		for _, id := range p.sandboxes {
+			_, err := s.rt.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil || len(interrupted) == 0 {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report(podstop.Report{Interrupted: &podstop.Interrupted{UID: p.uid, Containers: interrupted}})
+	return nil
+}
+
+func (s *stopper) fault(c *container, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, fmt.Errorf("stop container %s of pod %s: %w", c.name, c.pod.name, err))
+}
+
+func (s *stopper) warn(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report(podstop.Report{Warning: fmt.Sprintf(format, args...)})
+}
+
+// wait reports what a container is waited for.
+func (s *stopper) wait(c *container, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := c.pod.name
+	if len(c.pod.running) > 1 {
+		name += "/" + c.name
+	}
+	if why == "" {
+		s.waiting[c.id] = name // reported with the next change
+		return
+	}
+	s.waiting[c.id] = fmt.Sprintf("%s (%s)", name, why)
+	s.reportWaiting()
+}
+
+func (s *stopper) done(c *container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, c.id)
+	s.reportWaiting()
+}
+
+func (s *stopper) reportWaiting() {
+	list := make([]string, 0, len(s.waiting))
+	for _, text := range s.waiting {
+		list = append(list, text)
+	}
+	slices.SortFunc(list, strings.Compare)
+	s.report(podstop.Report{Changed: true, Waiting: list})
+}

@@ -1,0 +1,53 @@
+package podstop
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+)
+
+// helper writes a shell script that plays the helper program.
+func helper(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "helper")
+	assert.NilError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700))
+	return path
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, script, want string }{
+		{"all stopped", `cat >&2; echo '{"changed":true,"waiting":["a"]}'; echo '{"warning":"w"}'; echo '{"changed":true}'`, ""},
+		{"fault", `echo '{"error":"no runtime"}'; exit 1`, "stop pods: no runtime"},
+		{"crash", `echo oops >&2; exit 3`, "stop pods: rootlessnode-podstop: exit status 3: oops"},
+		{"nonsense", `echo nonsense`, "stop pods: read reports of rootlessnode-podstop: invalid character"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var got []Report
+			err := Run(t.Context(), helper(t, tc.script), os.Environ(), Request{}, func(r Report) { got = append(got, r) })
+			if tc.want != "" {
+				assert.ErrorContains(t, err, tc.want)
+				return
+			}
+			assert.NilError(t, err)
+			assert.DeepEqual(t, got, []Report{{Changed: true, Waiting: []string{"a"}}, {Warning: "w"}, {Changed: true}})
+		})
+	}
+	assert.ErrorContains(t, Run(t.Context(), "/nonexistent", nil, Request{}, nil), "stop pods: start rootlessnode-podstop: ")
+}
+
+// A helper program that does not end is killed, with what it says until then.
+func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := Run(ctx, helper(t, `echo '{"changed":true,"waiting":["a"]}'; exec sleep 600`), os.Environ(), Request{}, func(Report) { cancel() })
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.Assert(t, is.ErrorContains(err, "stop pods: "))
+}
