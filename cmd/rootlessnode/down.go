@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 func newDown(a *app) *cobra.Command {
@@ -62,7 +66,10 @@ func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, run
 	stopping, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := a.now()
-	if err := n.Stop(stopping); err != nil {
+	endTelling := a.tellPods(ctx, n)
+	err := n.Stop(stopping)
+	endTelling()
+	if err != nil {
 		return err
 	}
 	if running {
@@ -78,4 +85,36 @@ func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, run
 	}
 	a.printf("its data in %s is removed\n", n.Data().Dir)
 	return nil
+}
+
+// quietStop is how long a stop may take until it says what it waits for, and the least time between two such lines.
+const quietStop = 3 * time.Second
+
+// podsComponent is the component of the status that stops the pods.
+const podsComponent = "pods"
+
+// tellPods prints the pods that a stop waits for, when it takes long, until the returned function is called.
+func (a *app) tellPods(ctx context.Context, n handle) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(quietStop)
+		defer tick.Stop()
+		for told := ""; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			s, err := n.Status(ctx)
+			if err != nil {
+				continue // it ends at this moment
+			}
+			if c := s.Component(podsComponent); c != nil && c.State == status.Stopping && c.Reason != "" && c.Reason != told {
+				told = c.Reason
+				_, _ = fmt.Fprintf(a.err, "waiting for pods: %s\n", told)
+			}
+		}
+	})
+	return func() { cancel(); done.Wait() }
 }

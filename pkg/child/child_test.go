@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -135,30 +133,4 @@ func TestFileSystem(t *testing.T) {
 	last := spec.Binds[len(spec.Binds)-1]
 	assert.DeepEqual(t, last, copyup.Bind{Source: "/home/u/registries", Target: layout.InsideRegistryConf})
 	assert.Equal(t, len(spec.Binds), len(layout.NewData(cfg.DataDir).Binds())+1)
-}
-
-// TestSignalAll: every process of a tree is signalled once, those that are gone and foreign lines are no fault.
-func TestSignalAll(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	sleeper := exec.Command("sleep", "600")
-	assert.NilError(t, sleeper.Start())
-	pid := sleeper.Process.Pid
-	sub := filepath.Join(root, "pod", "container")
-	assert.NilError(t, os.MkdirAll(sub, 0o700))
-	assert.NilError(t, os.WriteFile(filepath.Join(sub, "cgroup.procs"), []byte("0\n"+strconv.Itoa(pid)+"\n"), 0o600))
-	assert.NilError(t, os.WriteFile(filepath.Join(root, "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600))
-	assert.Assert(t, populated(root))
-	assert.NilError(t, signalAll(root, 15))
-	err := sleeper.Wait()
-	var exit *exec.ExitError
-	assert.Assert(t, errors.As(err, &exit), "%v", err)
-	assert.NilError(t, signalAll(root, 15), "the process is gone")
-	assert.NilError(t, signalAll(filepath.Join(root, "none"), 15))
-
-	ctx, cancel := context.WithTimeout(t.Context(), emptyPoll)
-	defer cancel()
-	waitEmpty(ctx, root) // ends with ctx
-	assert.NilError(t, os.WriteFile(filepath.Join(root, "cgroup.events"), []byte("populated 0\n"), 0o600))
-	waitEmpty(t.Context(), root)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/common"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
@@ -20,6 +21,7 @@ import (
 	portslirp "github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/podstop"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
@@ -97,6 +99,9 @@ func (n *nodeRole) shortcomings() {
 	c := n.cfg
 	for _, text := range n.handover.Network.Warnings {
 		n.warn("%s", text)
+	}
+	if _, err := exec.LookPath(n.binary(podstop.Program)); err != nil {
+		n.warn("%s is not installed with the components (%v): when the node stops, pods get TERM without their preStop hooks", podstop.Program, err)
 	}
 	if c.Network.Driver == config.DriverNone {
 		n.warn("network.driver none: nothing inside reaches out, and images have to be imported")

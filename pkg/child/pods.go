@@ -2,42 +2,171 @@ package child
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
+	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
+	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // kubepods is the cgroup below which the kubelet keeps all pods.
 const kubepods = "kubepods"
 
-// stopPods ends the pods when the node stops: TERM to every process of theirs, PodStop for them to go, then KILL. The
-// kubelet has stopped before, so nobody starts them again; at the next start it finds them dead and makes them anew.
-//
-// It works on the cgroups and not through the CRI, because it must also work while the runtime does not answer.
+// unitPods is the unit that does nothing but stop the pods.
+const unitPods = "pods"
+
+// outlivesPods names the units that a pod may use while it stops, from its preStop hook or from the program itself. The
+// rules of kube-proxy stay when kube-proxy ends, so it is not one of them. The DNS server is itself a pod.
+var outlivesPods = []string{apiserver.Name, flannel.Name, networkpolicy.Name, unitPorts, unitHostPorts}
+
+// stopAfterPods orders the stop of the units that outlive the pods.
+func stopAfterPods(units []supervisor.Unit) {
+	for i := range units {
+		for _, name := range outlivesPods {
+			if units[i].Name == name {
+				units[i].StopAfter = append(units[i].StopAfter, unitPods)
+			}
+		}
+	}
+}
+
+// podsUnit stops the pods when the node stops: after the kubelet, so that no container is started again, and before the
+// runtime and the units of outlivesPods.
+func (n *nodeRole) podsUnit() supervisor.Unit {
+	return supervisor.Unit{
+		Name: unitPods, Needs: needs(n.runtimeUnit()), StopAfter: []string{kubelet.Name}, Backoff: n.backoff(),
+		Task: func(ctx context.Context, ready func()) error {
+			ready()
+			<-ctx.Done()
+			return nil
+		},
+		BeforeStop: n.stopPods, BeforeStopTimeout: n.cfg.Timeouts.PodStop.D() + n.cfg.Timeouts.ComponentStop.D(),
+	}
+}
+
+const (
+	// viewLimit is how long the API server may take to return the node's pods.
+	viewLimit = 3 * time.Second
+	// criticalReserve is the part of timeouts.podStop that is kept for critical pods, at most a quarter of it.
+	criticalReserve = 10 * time.Second
+	// fallbackReserve is the part of timeouts.podStop that is kept for a stop without the runtime, at most a fifth of it.
+	fallbackReserve = 2 * time.Second
+)
+
+// stopPods ends the pods within timeouts.podStop. The runtime stops them as the kubelet would have it do. Where the runtime
+// does not, every process of every pod gets TERM, and KILL at the end of the time.
 func (n *nodeRole) stopPods(ctx context.Context) error {
-	root := filepath.Join(layout.InsideCgroup, kubepods)
-	if !populated(root) {
+	if !populated(filepath.Join(layout.InsideCgroup, kubepods)) {
 		return nil
 	}
 	n.log.Info("stopping the pods")
-	if err := signalAll(root, unix.SIGTERM); err != nil {
-		n.log.WithError(err).Warn("ask pods to end")
-	}
 	limit, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.PodStop.D())
 	defer cancel()
-	waitEmpty(limit, root)
-	if populated(root) {
-		n.log.WithField("limit", n.cfg.Timeouts.PodStop.D()).Warn("pods did not end in time, killing them")
+	if err := n.stopContainers(limit); err != nil {
+		n.log.WithError(err).Warn("the container runtime did not stop all pods, stopping their processes")
+		n.showPods("stopping the processes of the pods, because the container runtime did not stop them")
+		if err := n.tree.Signal(kubepods, unix.SIGTERM); err != nil {
+			n.log.WithError(err).Warn("stop the processes of pods")
+		}
+		if err := n.tree.WaitEmpty(limit, kubepods); err != nil {
+			n.log.WithError(err).WithField("limit", n.cfg.Timeouts.PodStop.D()).Warn("pods did not end in time, killing them")
+		}
 	}
 	return n.tree.Kill(kubepods)
+}
+
+// stopContainers has the runtime stop the containers of all pods.
+func (n *nodeRole) stopContainers(ctx context.Context) error {
+	limit := n.cfg.Timeouts.PodStop.D()
+	limit -= min(fallbackReserve, limit/5)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	pods, err := n.nodePods(ctx)
+	if err != nil {
+		n.log.WithError(err).Warn("the order of the pods is not known, stopping those of kube-system last")
+	}
+	end, _ := ctx.Deadline()
+	limit = time.Until(end)
+	return podstop.Run(ctx, n.binary(podstop.Program), n.environ(nil), podstop.Request{
+		Socket: n.cfg.RuntimeSocket(), NodeIP: n.handover.Network.IP,
+		Limit: limit, CriticalReserve: min(criticalReserve, limit/4),
+		Known: err == nil, Pods: podsToStop(pods),
+	}, func(r podstop.Report) {
+		if r.Warning != "" {
+			n.log.Warn(r.Warning)
+		}
+		if r.Changed {
+			n.showPods(strings.Join(r.Waiting, ", "))
+		}
+		if r.Interrupted != nil {
+			n.runAgain(ctx, pods, *r.Interrupted)
+		}
+	})
+}
+
+// runAgain has the kubelet start the containers of a pod again that the stop interrupted, and that have no restart policy
+// for that. A container that the Pod object has as running, and of which the runtime has nothing, counts as failed.
+func (n *nodeRole) runAgain(ctx context.Context, pods []kubeapi.NodePod, p podstop.Interrupted) {
+	i := slices.IndexFunc(pods, func(k kubeapi.NodePod) bool { return k.UID == p.UID })
+	if i < 0 || pods[i].Static {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, viewLimit)
+	defer cancel()
+	c, err := n.client()
+	if err == nil {
+		err = c.MarkContainersWaiting(ctx, pods[i], p.Containers, "NodeStopped", "the node was stopped, the container starts again with it")
+	}
+	if err != nil {
+		n.log.WithError(err).Warn("mark an interrupted pod: it counts as failed at the next start")
+	}
+}
+
+// nodePods returns what the API server has about the node's pods.
+func (n *nodeRole) nodePods(ctx context.Context) ([]kubeapi.NodePod, error) {
+	ctx, cancel := context.WithTimeout(ctx, viewLimit)
+	defer cancel()
+	c, err := n.client()
+	if err != nil {
+		return nil, err
+	}
+	return c.NodePods(ctx, n.cfg.NodeName)
+}
+
+// criticalPriority is the least priority of critical pods, as for the graceful node shutdown of the kubelet: that of the
+// PriorityClass system-cluster-critical.
+const criticalPriority = 2_000_000_000
+
+func podsToStop(list []kubeapi.NodePod) []podstop.Pod {
+	pods := make([]podstop.Pod, 0, len(list))
+	for _, p := range list {
+		pods = append(pods, podstop.Pod{
+			UID: p.UID, Critical: p.Static || p.Priority >= criticalPriority, Containers: p.Containers, Sidecars: p.Sidecars,
+			RestartPolicy: p.RestartPolicy, GraceSeconds: p.DeletionGraceSeconds,
+		})
+	}
+	return pods
+}
+
+// showPods shows in the status what the stop of the pods waits for.
+func (n *nodeRole) showPods(text string) {
+	n.hub.Update(func(s *status.Status) {
+		if c := s.Component(unitPods); c != nil && c.State == status.Stopping {
+			c.Reason = text
+		}
+	})
 }
 
 // leftovers removes what the supervisor left on purpose: the pods, the runtime's shims, programs run by hand. The cgroups
@@ -51,49 +180,8 @@ func (n *nodeRole) leftovers() {
 	}
 }
 
-// emptyPoll is how often a cgroup is looked at until it is empty.
-const emptyPoll = 20 * time.Millisecond
-
-func waitEmpty(ctx context.Context, dir string) {
-	tick := time.NewTicker(emptyPoll)
-	defer tick.Stop()
-	for populated(dir) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// populated tells whether any process lives in the cgroup or below (cgroup.events, cgroup-v2.rst).
+// populated reports whether a process is in the cgroup or below (cgroup.events, cgroup-v2.rst).
 func populated(dir string) bool {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	return err == nil && strings.Contains(string(b), "populated 1")
-}
-
-// signalAll signals every process in the cgroup and below, once.
-func signalAll(root string, sig unix.Signal) error {
-	var errs []error
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if err != nil {
-			return nil // removed meanwhile, or threaded: nothing of ours
-		}
-		for _, field := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
-				if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-					errs = append(errs, err)
-				}
-			}
-		}
-		return nil
-	})
-	return errors.Join(append(errs, err)...)
 }

@@ -38,26 +38,21 @@ func (n *nodeRole) runtimeUnit() string {
 func (n *nodeRole) runtimePrograms() []program {
 	switch n.cfg.CRI.Runtime {
 	case config.RuntimeCRIO:
-		return []program{{crio.Render, crio.Ready, nil, n.adaptRuntime}}
+		return []program{{crio.Render, crio.Ready, nil, keepShims}}
 	case config.RuntimeExternal:
 		return nil
 	}
 	if n.env.Snapshotter != containerd.SnapshotterFuseOverlayfs {
-		return []program{{containerd.Render, containerd.Ready, nil, n.adaptRuntime}}
+		return []program{{containerd.Render, containerd.Ready, nil, keepShims}}
 	}
 	return []program{
 		{containerd.RenderFuseOverlayfs, containerd.ReadyFuseOverlayfs, nil, nil},
-		{containerd.Render, containerd.Ready, needs(containerd.FuseOverlayfs), n.adaptRuntime},
+		{containerd.Render, containerd.Ready, needs(containerd.FuseOverlayfs), keepShims},
 	}
 }
 
-// adaptRuntime: its shims (conmons) carry the pods, so they survive its restart; when the node stops, the pods stop
-// before it.
-func (n *nodeRole) adaptRuntime(u *supervisor.Unit) {
-	u.KeepChildren = true
-	u.BeforeStop = n.stopPods
-	u.BeforeStopTimeout = n.cfg.Timeouts.PodStop.D() + n.cfg.Timeouts.ComponentStop.D()
-}
+// keepShims lets the runtime's shims (conmons), which carry the pods, survive its restart.
+func keepShims(u *supervisor.Unit) { u.KeepChildren = true }
 
 // runtimeTasks are the steps that depend on which runtime it is: the import of images, or the wait for a runtime that
 // somebody else starts, and imports images into.
@@ -67,8 +62,8 @@ func (n *nodeRole) runtimeTasks(oneShot func(string, func(context.Context) error
 		images.Essential, images.GiveUpAfter = false, 0
 		return []supervisor.Unit{images}
 	}
-	// No limit: whoever starts it may take their time, and `up` says what it waits for. The unit stays, to stop the pods.
-	u := supervisor.Unit{Name: unitExternal, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
+	// No limit: whoever starts it may take their time, and `up` says what it waits for.
+	return []supervisor.Unit{{Name: unitExternal, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
 		if err := supervisor.Poll(readyPoll, "the runtime at "+n.cfg.CRI.Endpoint,
 			component.Probe{Unix: n.cfg.RuntimeSocket()}.Check)(ctx); err != nil {
 			return err
@@ -76,10 +71,7 @@ func (n *nodeRole) runtimeTasks(oneShot func(string, func(context.Context) error
 		ready()
 		<-ctx.Done()
 		return nil
-	}}
-	n.adaptRuntime(&u)
-	u.KeepChildren = false
-	return []supervisor.Unit{u}
+	}}}
 }
 
 // runtimeCgroup is where the runtime puts containers whose pod names no parent.

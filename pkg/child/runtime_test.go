@@ -26,7 +26,7 @@ func runtimeNode(runtime string) *nodeRole {
 	return &nodeRole{cfg: cfg}
 }
 
-// TestRuntimeUnits: exactly one unit of each runtime is what the kubelet needs, and it stops the pods.
+// TestRuntimeUnits: exactly one unit of each runtime is what the kubelet needs, and pods stop before it.
 func TestRuntimeUnits(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -47,18 +47,21 @@ func TestRuntimeUnits(t *testing.T) {
 			assert.Equal(t, n.runtimeCgroup(), tc.cgroup)
 			assert.Equal(t, len(n.runtimePrograms()), tc.programs)
 			var names []string
-			var last supervisor.Unit
 			for _, u := range n.runtimeTasks(func(name string, _ func(context.Context) error, needed ...string) supervisor.Unit {
 				assert.DeepEqual(t, needed, []string{tc.unit})
 				return supervisor.Unit{Name: name}
 			}) {
-				names, last = append(names, u.Name), u
+				names = append(names, u.Name)
 			}
 			assert.DeepEqual(t, names, tc.tasks)
 			if tc.programs > 0 {
-				n.runtimePrograms()[tc.programs-1].adapt(&last)
+				var u supervisor.Unit
+				n.runtimePrograms()[tc.programs-1].adapt(&u)
+				assert.Assert(t, u.KeepChildren)
 			}
-			assert.Assert(t, last.BeforeStop != nil, "pods stop before their runtime")
+			pods := n.podsUnit()
+			assert.DeepEqual(t, pods.Needs, needs(tc.unit))
+			assert.Assert(t, pods.BeforeStop != nil)
 		})
 	}
 }

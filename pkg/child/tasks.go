@@ -45,6 +45,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
 		ready,
 		n.portsUnit(),
+		n.podsUnit(),
 		n.mountsUnit(),
 		n.entriesUnit(),
 	}

@@ -86,6 +86,7 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 		units, errs = append(units, u), append(errs, err)
 	}
 	units = append(units, n.tasks()...)
+	stopAfterPods(units)
 	return units, errors.Join(errs...)
 }
 
