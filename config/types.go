@@ -102,6 +102,9 @@ type Network struct {
 	CIDR string `json:"cidr"`
 	// AllowHostLoopback lets pods reach the loopback services of the host. Off unless asked.
 	AllowHostLoopback bool `json:"allowHostLoopback"`
+	// AllowHostAddresses lets the node and its pods reach services at the host's other addresses, where they appear as the
+	// host itself. Off unless asked; what the node itself needs there is always reachable.
+	AllowHostAddresses bool `json:"allowHostAddresses"`
 	// IPv6 gives the node, its pods and its Services IPv6 beside IPv4: a dual-stack cluster. The way out has it where the
 	// driver can.
 	IPv6 bool `json:"ipv6"`

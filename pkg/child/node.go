@@ -54,8 +54,10 @@ type nodeRole struct {
 	proxyOnce sync.Once
 	proxyErr  error
 	ports     portDesk
-	address   addressDesk
-	events    sync.WaitGroup // Events on their way to the API server
+	// hostAccess is nil where the host's own addresses are open to the node.
+	hostAccess *hostAccess
+	address    addressDesk
+	events     sync.WaitGroup // Events on their way to the API server
 }
 
 // RunNode is the node role: it prepares the namespaces, renders and supervises the components, and serves status and
@@ -213,6 +215,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		g.Go(func() error { return n.certificates(env) })
 	}
 	g.Go(n.learnRuntime)
+	g.Go(func() error { return n.closeHost(ctx) })
 	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
 	if err := g.Wait(); err != nil {
 		return err

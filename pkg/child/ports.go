@@ -54,6 +54,9 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 		o.OnChange = func() {
 			ports := forwarder.Status()
 			n.hub.SetPorts(portPictures(ports))
+			if n.hostAccess != nil {
+				n.hostAccess.setForwarded(ports)
+			}
 			if opened {
 				return
 			}

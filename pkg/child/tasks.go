@@ -70,6 +70,9 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		units = append(units, supervisor.Unit{Name: unitAddress, Needs: needs(unitRegistered), Task: n.followAddress, Backoff: n.backoff()})
 	}
 	units = append(units, n.runtimeTasks(oneShot)...)
+	if n.hostAccess != nil {
+		units = append(units, supervisor.Unit{Name: unitHostAccess, Task: n.followHost, Backoff: n.backoff()})
+	}
 	if len(n.cfg.Network.HostPorts) > 0 {
 		units = append(units, supervisor.Unit{Name: unitHostPorts, Task: n.relayHostPorts, Backoff: n.backoff()})
 	}

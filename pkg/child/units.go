@@ -37,6 +37,8 @@ const (
 	unitEntries = "host-entries"
 	// What the node may reach of the host.
 	unitHostPorts = "host-ports"
+	// What of the host's own addresses the node may not reach.
+	unitHostAccess = "host-access"
 	// A worker's credentials, and its Node object; what it tells the cluster of its address.
 	unitJoin    = "join"
 	unitAddress = "node-address"

@@ -153,7 +153,7 @@ func (n *testNode) use(nodePort int) {
 		assert.NilError(n.t, err, "%s", out)
 		assert.Assert(n.t, cmp.Contains(string(out), "Ready"))
 	})
-	sub("a pod reaches the host's network, not its loopback", func(n *testNode) { n.hostNetwork() })
+	sub("a pod reaches neither the host's own addresses nor its loopback", func(n *testNode) { n.hostNetwork(nodePort) })
 	sub("exec is in the node's own cgroup", func(n *testNode) {
 		got := n.run(podLimit, "exec", "--", "cat", "/proc/self/cgroup")
 		assert.Assert(n.t, cmp.Contains(got, "0::/system/exec/"))
@@ -274,8 +274,9 @@ func (n *testNode) portForward(pod string, check func(port int)) {
 	check(port)
 }
 
-// hostNetwork: a pod reaches a server on an address of the host, and the host's loopback not at all.
-func (n *testNode) hostNetwork() {
+// hostNetwork: a server on an address of the host is out of reach for a pod, where a port of the node is not, and so is the host's
+// loopback.
+func (n *testNode) hostNetwork(nodePort int) {
 	n.t.Helper()
 	fetch := func(address string) (string, int) {
 		out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--",
@@ -283,15 +284,20 @@ func (n *testNode) hostNetwork() {
 		return out + stderr, code
 	}
 	if ip := hostAddress(n.t); ip != "" {
-		l, err := net.Listen("tcp4", net.JoinHostPort(ip, "0"))
-		assert.NilError(n.t, err)
-		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = fmt.Fprint(w, "hello from the host") // the asker sees what is missing
-		})}
-		done := make(chan struct{})
-		go func() { defer close(done); _ = server.Serve(l) }()
-		defer func() { _ = server.Close(); <-done }()
-		out, code := fetch(l.Addr().String())
+		at := n.serve(ip, "hello from the host")
+		out, code := fetch(at)
+		assert.Assert(n.t, code != 0 && strings.Contains(out, "connection refused"), "exit %d: %s", code, out)
+		own := hostIP(ip).port(freePort(n.t))
+		n.run(podLimit, "ports", "add", fmt.Sprintf("%s:%d", own, nodePort))
+		eventually(n.t, portsLimit, "a port of the node at the host's address", func() error {
+			out, code := fetch(own)
+			if code != 0 || !strings.Contains(out, "hello from a ConfigMap") {
+				return fmt.Errorf("exit %d: %s", code, out)
+			}
+			return nil
+		})
+		n.openHost(ip)
+		out, code = fetch(at)
 		assert.Assert(n.t, code == 0 && strings.Contains(out, "hello from the host"), "exit %d: %s", code, out)
 	}
 	gateway := strings.Join(append(strings.Split(n.status().Network.Address, ".")[:3], "2"), ".")

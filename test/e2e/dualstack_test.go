@@ -113,6 +113,7 @@ func TestDualStack(t *testing.T) {
 			n.t.Log("this host has no IPv6 address but loopback's that the node could not have itself")
 			return
 		}
+		n.openHost(ip)
 		url := "http://" + n.serve(ip, "hello from the host") + "/"
 		eventually(n.t, portsLimit, "the host is reached from a pod", func() error {
 			out, stderr, code := n.try(podLimit, "kubectl", "exec", "deployment/echo", "--", "netprobe", "get", url)
