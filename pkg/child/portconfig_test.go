@@ -13,6 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
@@ -66,6 +67,10 @@ func TestPortSources(t *testing.T) {
 	n := &nodeRole{cfg: config.Default()}
 	o := n.portSources()
 	assert.Assert(t, o.Source != nil && o.Endpoints != nil && o.Pods != nil && o.Publisher != nil)
+	assert.Assert(t, o.SourceFilter == nil, "of a driver that is not builtin")
+	n.cfg.Ports.Driver = config.PortsBuiltin
+	assert.Assert(t, n.portSources().SourceFilter != nil)
+	assert.Equal(t, n.rt.SourcesSocket(), portdriver.SourcesSocket(n.rt.StateDir()))
 	n.cfg.Ports = config.Ports{WaitForEndpoints: true}
 	o = n.portSources()
 	assert.Assert(t, o.Source == nil && o.Endpoints == nil && o.Pods == nil && o.Publisher == nil)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
@@ -26,7 +28,21 @@ func (n *nodeRole) portSources() portfwd.Options {
 	if p.PodHostPorts || p.HostNetworkPods {
 		o.Pods = pods{n}
 	}
+	if p.Driver == config.PortsBuiltin { // the others do not know the addresses of clients
+		o.SourceFilter = sourceFilter{n.rt.SourcesSocket()}
+	}
 	return o
+}
+
+// sourceFilter tells the port driver, in the parent, who may connect.
+type sourceFilter struct{ socket string }
+
+func (s sourceFilter) SetSources(ctx context.Context, allowed map[portfwd.Bind][]netip.Prefix) error {
+	list := make([]portdriver.SourceRange, 0, len(allowed))
+	for b, prefixes := range allowed {
+		list = append(list, portdriver.SourceRange{Proto: b.Proto, IP: b.IP, Port: b.Port, Allowed: prefixes})
+	}
+	return portdriver.SetSources(ctx, s.socket, list)
 }
 
 // serving is the client, once the API server answers.

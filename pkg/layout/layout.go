@@ -73,6 +73,9 @@ func (r Runtime) StateDir() string { return filepath.Join(r.Dir, "rk") }
 // APISocket is RootlessKit's API, served by the parent.
 func (r Runtime) APISocket() string { return filepath.Join(r.StateDir(), "api.sock") }
 
+// SourcesSocket takes the source ranges of forwarded ports. The port driver builtin in the parent listens on it.
+func (r Runtime) SourcesSocket() string { return filepath.Join(r.StateDir(), "sources.sock") }
+
 // NodeSocket serves status, events and control over HTTP. The node role listens on it.
 func (r Runtime) NodeSocket() string { return filepath.Join(r.Dir, "node.sock") }
 

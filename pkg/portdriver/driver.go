@@ -1,8 +1,10 @@
-// Package portdriver is RootlessKit's builtin port driver with another TCP side, which releases everything that a connection
+// Package portdriver is RootlessKit's builtin port driver with another TCP and UDP side, which releases everything that a connection
 // or a port has used. RootlessKit 3.3.0 keeps a connection for ever whose client has left while the server says nothing, or
 // that it accepts while its port is removed, and it stops accepting when it runs out of descriptors. Here an idle connection
-// costs two descriptors, and the descriptors of the process are divided among the ports (limits). UDP and the protocol between
-// the two sides are RootlessKit's, by its exported packages. It opens no port by itself.
+// costs two descriptors, and the descriptors of the process are divided among the ports (limits). The protocol between the
+// two sides is RootlessKit's, by its exported packages. It opens no port by itself.
+//
+// It refuses clients of TCP and UDP by their address where SetSources says so.
 //
 // Runs in: parent; NewChild in the child.
 package portdriver
@@ -14,8 +16,11 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin"
@@ -71,7 +76,7 @@ func New(o Options) (port.ParentDriver, error) {
 		}
 	}
 	return &driver{
-		ParentDriver: inner, socket: inner.OpaqueForChild()[opaque.SocketPath], log: o.Log,
+		ParentDriver: inner, sourcesSocket: SourcesSocket(o.StateDir), socket: inner.OpaqueForChild()[opaque.SocketPath], log: o.Log,
 		held: o.Held, strict: o.Sources == SourcesKeptOrRefused, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
 		limits: newLimits(o.Descriptors), essential: o.Essential, monitor: newMonitor(o.OnFaults),
 	}, nil
@@ -82,8 +87,11 @@ type driver struct {
 	port.ParentDriver
 	socket string
 	log    io.Writer
-	held   []*net.TCPListener
-	strict bool // a client is refused whose address is not kept
+	// sources are who may connect; the list comes by sourcesSocket.
+	sources       sourceTable
+	sourcesSocket string
+	held          []*net.TCPListener
+	strict        bool // a client is refused whose address is not kept
 
 	limits    limits
 	essential func(port.Spec) bool
@@ -98,9 +106,13 @@ type driver struct {
 
 // RunParentDriver closes all ports when it ends.
 func (d *driver) RunParentDriver(ready chan struct{}, quit <-chan struct{}, c *port.ChildContext) error {
-	watch, err := relay.NewWatch()
+	l, err := listenForSources(d.sourcesSocket)
 	if err != nil {
 		return err
+	}
+	watch, err := relay.NewWatch()
+	if err != nil {
+		return errors.Join(err, l.Close())
 	}
 	defer watch.Close()
 	d.mu.Lock()
@@ -109,7 +121,11 @@ func (d *driver) RunParentDriver(ready chan struct{}, quit <-chan struct{}, c *p
 	stop := make(chan struct{})
 	var monitored sync.WaitGroup
 	monitored.Go(func() { d.monitor.run(stop) })
+	var serving sync.WaitGroup
+	serving.Go(func() { d.sources.serveSources(l, d.log) })
 	errs := []error{d.ParentDriver.RunParentDriver(ready, quit, c)}
+	errs = append(errs, l.Close())
+	serving.Wait()
 	d.mu.Lock()
 	d.watch = nil // no more ports
 	d.mu.Unlock()
@@ -151,21 +167,63 @@ func (d *driver) open(ctx context.Context, spec port.Spec) (stop func(context.Co
 	if d.watch == nil {
 		return nil, errors.New("the port driver is not running")
 	}
-	if strings.HasPrefix(spec.Proto, "tcp") {
-		f, err := d.listen(spec)
-		if err == nil {
+	var listen func(port.Spec) (func(context.Context) error, error)
+	switch {
+	case strings.HasPrefix(spec.Proto, "tcp"):
+		listen = func(spec port.Spec) (func(context.Context) error, error) {
+			f, err := d.listen(spec)
+			if err != nil {
+				return nil, err
+			}
 			return f.close, nil
 		}
-		if !errors.Is(err, fs.ErrPermission) {
-			return nil, err
-		}
-		// A privileged port: the builtin driver is refused too, and says what to do in the words that people know.
+	case strings.HasPrefix(spec.Proto, "udp"):
+		listen = d.listenUDP
 	}
-	st, err := d.ParentDriver.AddPort(ctx, spec)
+	if listen != nil {
+		stop, err = listen(spec)
+		if err == nil || !errors.Is(err, fs.ErrPermission) {
+			return stop, err
+		}
+	}
+	// A privileged port: the builtin driver is refused too, and says what to do in the words that people know. One that it
+	// opens all the same would have no guard.
+	st, refusal := d.ParentDriver.AddPort(ctx, spec)
+	if refusal != nil {
+		return nil, refusal
+	}
+	return nil, errors.Join(err, d.ParentDriver.RemovePort(ctx, st.ID))
+}
+
+func (d *driver) listenUDP(spec port.Spec) (stop func(context.Context) error, err error) {
+	network, address := listenAt(spec)
+	share := d.shareFor(spec)
+	if !share.Take(perPort, 1) {
+		return nil, fmt.Errorf("listen on %s: %w", address, syscall.EMFILE)
+	}
+	guard, forget := d.sources.open(spec)
+	f, err := listenUDP(network, address, &udpForward{
+		spec: spec, socket: d.socket, guard: guard, share: share, log: d.log, limit: udpSessions, idle: udpIdle,
+	})
 	if err != nil {
+		forget()
+		share.Give(perPort)
 		return nil, err
 	}
-	return func(ctx context.Context) error { return d.ParentDriver.RemovePort(ctx, st.ID) }, nil
+	return func(ctx context.Context) error {
+		defer share.Give(perPort)
+		defer forget()
+		return f.close(ctx)
+	}, nil
+}
+
+// listenAt is where a port listens, in the words of package net. To net.Listen, tcp on 0.0.0.0 is [::] too.
+func listenAt(spec port.Spec) (network, address string) {
+	network = spec.Proto
+	if ip, err := netip.ParseAddr(spec.ParentIP); err == nil && ip.Is4() {
+		network = spec.Proto[:3] + "4"
+	}
+	return network, net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort))
 }
 
 func (d *driver) ListPorts(context.Context) ([]port.Status, error) {

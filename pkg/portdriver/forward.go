@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -37,6 +35,8 @@ const (
 // forward is one open port.
 type forward struct {
 	ln     net.Listener
+	guard  *guard // of the clients
+	forget func() // the guard
 	spec   port.Spec
 	held   bool
 	strict bool   // SourcesKeptOrRefused
@@ -54,11 +54,7 @@ type forward struct {
 }
 
 func (d *driver) listen(spec port.Spec) (*forward, error) {
-	network := spec.Proto
-	if ip, err := netip.ParseAddr(spec.ParentIP); err == nil && ip.Is4() {
-		network = "tcp4" // to net.Listen, tcp on 0.0.0.0 is [::] too
-	}
-	address := net.JoinHostPort(spec.ParentIP, strconv.Itoa(spec.ParentPort))
+	network, address := listenAt(spec)
 	share := d.shareFor(spec)
 	if !share.Take(perPort, 1) {
 		return nil, fmt.Errorf("listen on %s: %w", address, syscall.EMFILE)
@@ -76,8 +72,9 @@ func (d *driver) listen(spec port.Spec) (*forward, error) {
 		share.Give(perPort)
 		return nil, err
 	}
+	guard, forget := d.sources.open(spec)
 	f := &forward{
-		ln: ln, spec: spec, held: own >= 0, strict: d.strict, socket: d.socket, log: d.log,
+		ln: ln, guard: guard, forget: forget, spec: spec, held: own >= 0, strict: d.strict, socket: d.socket, log: d.log,
 		share: share, pipes: d.limits.pipes, watch: d.watch, monitor: d.monitor,
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -102,6 +99,9 @@ func (f *forward) close(context.Context) error {
 	f.group.Wait()
 	f.share.Give(perPort)
 	f.monitor.forget(f)
+	if f.forget != nil {
+		f.forget()
+	}
 	return err
 }
 
@@ -142,6 +142,14 @@ func (f *forward) admit() bool {
 // serve copies between c and the node until both directions have ended, the client is gone or the port is removed.
 func (f *forward) serve(c *net.TCPConn) {
 	defer c.Close()
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	leave, admitted := f.guard.enter(c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), func() { cancel(); _ = c.Close() })
+	if !admitted {
+		_ = c.SetLinger(0) // a reset, as if nothing listened
+		return
+	}
+	defer leave()
 	if f.held {
 		_ = c.SetKeepAliveConfig(relay.KeepAlive) // its listener is not ours
 	}
@@ -151,13 +159,13 @@ func (f *forward) serve(c *net.TCPConn) {
 		_ = c.SetLinger(0)
 		return
 	}
-	ctx, cancel := context.WithCancel(f.ctx)
-	defer cancel()
-	client.OnGone(cancel)
-	node, err := f.connect(ctx, c.RemoteAddr())
+	connecting, stop := context.WithCancel(ctx)
+	defer stop()
+	client.OnGone(stop)
+	node, err := f.connect(connecting, c.RemoteAddr())
 	if err != nil {
 		client.Stop()
-		if ctx.Err() == nil {
+		if connecting.Err() == nil {
 			f.fail(fmt.Errorf("connect inside: %w", err))
 		}
 		_ = c.SetLinger(0) // a reset: the client learns that nothing answers
@@ -165,7 +173,7 @@ func (f *forward) serve(c *net.TCPConn) {
 	}
 	f.told.Store(false)
 	_ = node.SetKeepAliveConfig(relay.KeepAlive) // it has RootlessKit's otherwise
-	client.Join(f.ctx, c, node, f.pipes)
+	client.Join(ctx, c, node, f.pipes)
 }
 
 // connect asks the child for a connection, several times if need be.

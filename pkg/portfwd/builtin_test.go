@@ -40,6 +40,24 @@ func (fixedNetwork) Info(context.Context) (*api.NetworkDriverInfo, error) {
 // rootlesskit serves the API until the test ends and returns its client.
 func rootlesskit(t *testing.T) Manager {
 	t.Helper()
+	m, _ := filteringKit(t)
+	return m
+}
+
+// driverFilter is the SourceFilter of the driver, as a node has it.
+type driverFilter struct{ socket string }
+
+func (f driverFilter) SetSources(ctx context.Context, allowed map[Bind][]netip.Prefix) error {
+	var list []portdriver.SourceRange
+	for b, prefixes := range allowed {
+		list = append(list, portdriver.SourceRange{Proto: b.Proto, IP: b.IP, Port: b.Port, Allowed: prefixes})
+	}
+	return portdriver.SetSources(ctx, f.socket, list)
+}
+
+// filteringKit is rootlesskit with the driver's SourceFilter.
+func filteringKit(t *testing.T) (Manager, SourceFilter) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "pf") // a socket's path must be short
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
@@ -70,7 +88,7 @@ func rootlesskit(t *testing.T) Manager {
 		assert.Check(t, <-ended)
 		assert.Check(t, <-ended)
 	})
-	return m
+	return m, driverFilter{portdriver.SourcesSocket(dir)}
 }
 
 // echo answers lines with "echo LINE" on TCP and UDP at one port of the node side, which it returns.

@@ -36,7 +36,10 @@ type Options struct {
 	Endpoints EndpointSource
 	// Publisher writes the addresses of Services of type LoadBalancer; without one they get none.
 	Publisher Publisher
-	Config    Config
+	// SourceFilter enforces loadBalancerSourceRanges. Without one, Services that have some are refused with a Warning: no
+	// port driver of RootlessKit knows of ranges.
+	SourceFilter SourceFilter
+	Config       Config
 	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives at least as long
 	// as RootlessKit does. If it is empty, forwards made before a restart are taken for somebody else's.
 	Ledger string
@@ -99,7 +102,9 @@ type Forwarder struct {
 	foreign  []port.Status
 	warned   map[Warning]struct{}
 	refusals []refusal
-	outbox   []Event
+
+	restriction restriction
+	outbox      []Event
 
 	changed    bool // since OnChange was called
 	changeTold time.Time
@@ -119,6 +124,7 @@ type entry struct {
 	spec  port.Spec // what want comes to; ParentPort 0 while the node's address is not known
 	have  *held
 	busy  bool
+	asked port.Spec // while busy: of the request
 
 	state  State
 	since  time.Time
@@ -160,6 +166,7 @@ func New(o Options) (*Forwarder, error) {
 		o.Log = silent
 	}
 	o.Config = o.Config.normal()
+	o.Config.unfiltered = o.SourceFilter == nil
 	l, err := openLedger(o.Ledger)
 	if err != nil {
 		return nil, err
@@ -182,6 +189,7 @@ func New(o Options) (*Forwarder, error) {
 		listNow:     true,
 		changed:     true,
 		warned:      map[Warning]struct{}{},
+		restriction: restriction{watched: map[Bind]struct{}{}, inForce: map[Bind]SourceRanges{}},
 	}
 	f.asking.known = make(chan struct{})
 	if f.synced.services {
@@ -265,7 +273,11 @@ func (f *Forwarder) loop(ctx context.Context) {
 		f.applyTrouble()
 		var wake time.Time
 		if !f.listNow {
+			restricted := f.restrict(ctx)
 			wake = f.dispatch(ctx)
+			if !restricted.IsZero() && (wake.IsZero() || restricted.Before(wake)) {
+				wake = restricted
+			}
 		} else if f.inFlight == 0 {
 			wake = listDue
 		}

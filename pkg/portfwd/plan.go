@@ -139,6 +139,9 @@ func (f *Forwarder) want(b Bind, w Forward) {
 		}
 		return
 	}
+	if w.Sources != "" {
+		f.restriction.watched[b] = struct{}{}
+	}
 	renamed := e.want != nil && e.want.Owner != w.Owner
 	e.want, e.owner, e.spec = &w, w.Owner, spec
 	if err != nil {

@@ -35,6 +35,7 @@ func (f *Forwarder) list(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.listNow, f.listed, f.info, f.foreign = false, true, info, nil
+	f.restriction.sent = false
 	for _, e := range f.entries {
 		e.have = nil
 		f.dirty[e] = struct{}{}
@@ -56,6 +57,9 @@ func (f *Forwarder) list(ctx context.Context) error {
 		e.have = h
 		if e.want == nil && h.ours {
 			e.spec = h.spec
+		}
+		if e.want == nil || e.spec != h.spec {
+			f.restriction.watched[b] = struct{}{} // until it is closed, it stays as restricted as it is
 		}
 		if e.want != nil && e.spec == h.spec || e.reason == ReasonClash && e.state != StateFailed {
 			e.nextTry = time.Time{} // it serves, or it is known now who is in the way
@@ -159,6 +163,8 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 		f.changed = true
 	case e.want != nil && !known:
 		// refused before it was asked for; plan looks again after each list
+	case e.have == nil && f.unrestricted(e):
+		f.fail(e, f.sourcesFault())
 	case e.have == nil:
 		if err := f.ledger.add(e.spec); err != nil {
 			f.fail(e, &fault{ReasonFailed, err})
@@ -169,7 +175,7 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 			f.changed = true
 		}
 		f.start(ctx, e, true)
-	case !closed && e.have.spec == e.spec:
+	case !closed && e.have.spec == e.spec && !f.unrestricted(e):
 		f.open(e)
 	case !e.have.ours:
 		f.fail(e, &fault{ReasonClash, fmt.Errorf("held by %s, which is not ours", describe(e.have.id, e.have.spec))})
@@ -208,6 +214,7 @@ func (f *Forwarder) start(ctx context.Context, e *entry, add bool) {
 	if !add {
 		r.id, r.spec = e.have.id, e.have.spec
 	}
+	e.asked = r.spec
 	// A request that was begun is seen through, so that its outcome is known.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
 	go func() {

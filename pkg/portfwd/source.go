@@ -153,6 +153,7 @@ func (f *Forwarder) putPod(p Pod) {
 // SetConfig replaces the config. What it does not change stays open. It may be called at any time from any goroutine.
 func (f *Forwarder) SetConfig(c Config) {
 	c = c.normal()
+	c.unfiltered = f.o.SourceFilter == nil
 	f.change(func() {
 		f.o.Config, f.remerge = c, true
 		f.expandStatic()

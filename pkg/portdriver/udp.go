@@ -1,0 +1,276 @@
+package portdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/msg"
+
+	"github.com/rootlessnode/rootlessnode/internal/relay"
+)
+
+const (
+	// udpIdle ends the session of a client when no datagram has come from either side for so long. It is the builtin
+	// driver's.
+	udpIdle = 90 * time.Second
+	// udpSessions limits the sessions of one port, each of which has a descriptor. A new client ends the session that has been
+	// idle for longest.
+	udpSessions = 1024
+	// udpWaiting is how many datagrams of a client wait for its connection to the node; more are dropped.
+	udpWaiting = 32
+	// maxDatagram is the largest payload of UDP over IPv4.
+	maxDatagram = 65507
+)
+
+// udpForward is one open UDP port. Each client has a session with a connection of its own to the node. RootlessKit's builtin
+// driver does the same, but does not look at the client's address.
+type udpForward struct {
+	conn   *net.UDPConn
+	spec   port.Spec
+	socket string // of the child's side
+	guard  *guard
+	share  *relay.Share // of the descriptors
+	log    io.Writer
+	limit  int
+	idle   time.Duration
+	ctx    context.Context // of the port; its end ends the sessions
+	cancel context.CancelFunc
+	group  sync.WaitGroup // the reader and all sessions
+
+	mu       sync.Mutex
+	sessions map[netip.AddrPort]*udpSession
+	told     atomic.Bool
+}
+
+// udpSession is one client of a port.
+type udpSession struct {
+	client netip.AddrPort
+	last   atomic.Int64 // when the last datagram came, in nanoseconds
+	ctx    context.Context
+	end    context.CancelFunc
+
+	mu      sync.Mutex
+	node    *net.UDPConn // nil while it is being connected
+	waiting [][]byte
+}
+
+func listenUDP(network, address string, f *udpForward) (*udpForward, error) {
+	addr, err := net.ResolveUDPAddr(network, address)
+	if err != nil {
+		return nil, err
+	}
+	if f.conn, err = net.ListenUDP(network, addr); err != nil {
+		return nil, err
+	}
+	f.sessions = map[netip.AddrPort]*udpSession{}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.group.Go(f.read)
+	return f, nil
+}
+
+// close returns when nothing of the port is left.
+func (f *udpForward) close(context.Context) error {
+	f.cancel()
+	err := f.conn.Close()
+	f.group.Wait()
+	return err
+}
+
+// read passes datagrams of clients on until the port is closed.
+func (f *udpForward) read() {
+	buf := make([]byte, maxDatagram)
+	for {
+		n, client, err := f.conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case f.ctx.Err() != nil:
+			return
+		case err != nil:
+			f.say(err)
+			if !pauseFor(f.ctx, acceptPause) {
+				return
+			}
+			continue
+		}
+		if s := f.session(client); s != nil {
+			s.toNode(buf[:n])
+		}
+	}
+}
+
+// session returns that of a client, a new one if need be; nil if the client is not allowed.
+func (f *udpForward) session(client netip.AddrPort) *udpSession {
+	now := time.Now().UnixNano()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.sessions[client]; s != nil && s.ctx.Err() == nil {
+		s.last.Store(now)
+		return s
+	}
+	s := &udpSession{client: client}
+	s.ctx, s.end = context.WithCancel(f.ctx)
+	leave, admitted := f.guard.enter(client.Addr(), s.end)
+	if !admitted {
+		s.end()
+		return nil
+	}
+	if len(f.sessions) >= f.limit || !f.share.Take(perConnection, 1) {
+		f.makeRoom()
+		if len(f.sessions) >= f.limit || !f.share.Take(perConnection, 1) { // until what was ended is gone
+			leave()
+			s.end()
+			return nil
+		}
+	}
+	s.last.Store(now)
+	f.sessions[client] = s
+	f.group.Go(func() {
+		defer f.share.Give(perConnection)
+		defer leave()
+		f.run(s)
+	})
+	return s
+}
+
+// makeRoom ends the session that has been idle for longest, if there is one. f.mu is held.
+func (f *udpForward) makeRoom() {
+	var oldest *udpSession
+	for _, s := range f.sessions {
+		if oldest == nil || s.last.Load() < oldest.last.Load() {
+			oldest = s
+		}
+	}
+	if oldest != nil {
+		delete(f.sessions, oldest.client)
+		oldest.end()
+	}
+}
+
+// run connects a session and passes on what the node answers, until the session ends.
+func (f *udpForward) run(s *udpSession) {
+	defer func() {
+		s.end()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.sessions[s.client] == s {
+			delete(f.sessions, s.client)
+		}
+	}()
+	node, err := f.connect(s.ctx)
+	if err != nil {
+		if s.ctx.Err() == nil {
+			f.say(fmt.Errorf("connect inside: %w", err))
+		}
+		return
+	}
+	f.told.Store(false)
+	defer node.Close()
+	stop := context.AfterFunc(s.ctx, func() { _ = node.Close() }) // the reader below returns
+	defer stop()
+	s.connected(node)
+	f.answer(s, node)
+}
+
+// answer passes datagrams of the node on to the client until the session ends or is idle.
+func (f *udpForward) answer(s *udpSession, node *net.UDPConn) {
+	buf := make([]byte, maxDatagram)
+	for {
+		idleAt := time.Unix(0, s.last.Load()).Add(f.idle)
+		if !time.Now().Before(idleAt) || node.SetReadDeadline(idleAt) != nil {
+			return
+		}
+		n, err := node.Read(buf)
+		switch {
+		case s.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue // unless the client was heard of meanwhile, this was the end
+		case err != nil:
+			continue // nothing listens inside at the moment: ECONNREFUSED for a datagram before
+		}
+		s.last.Store(time.Now().UnixNano())
+		if _, err := f.conn.WriteToUDPAddrPort(buf[:n], s.client); err != nil && errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// connected sends what has waited.
+func (s *udpSession) connected(node *net.UDPConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.waiting {
+		_, _ = node.Write(d) // lost, as datagrams are
+	}
+	s.node, s.waiting = node, nil
+}
+
+// toNode sends one datagram, or keeps a copy of it while the session is being connected.
+func (s *udpSession) toNode(d []byte) {
+	s.mu.Lock()
+	node := s.node
+	if node == nil && len(s.waiting) < udpWaiting {
+		s.waiting = append(s.waiting, append([]byte(nil), d...))
+	}
+	s.mu.Unlock()
+	if node != nil {
+		_, _ = node.Write(d) // lost, as datagrams are
+	}
+}
+
+// connect asks the child for a connection, several times if need be.
+func (f *udpForward) connect(ctx context.Context) (*net.UDPConn, error) {
+	for i := 1; ; i++ {
+		c, err := f.ask(ctx)
+		if err == nil || i == attempts {
+			return c, err
+		}
+		if !pauseFor(ctx, time.Duration(i)*pause) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (f *udpForward) ask(ctx context.Context) (*net.UDPConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	var d net.Dialer
+	child, err := d.DialContext(ctx, "unix", f.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer child.Close()
+	// Not Close: a descriptor that has come already would be lost between the two.
+	stop := context.AfterFunc(ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
+	defer stop()
+	fd, err := msg.ConnectToChild(child.(*net.UnixConn), f.spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "node")
+	defer file.Close() // FileConn takes a copy
+	c, err := net.FileConn(file)
+	if err != nil {
+		return nil, err
+	}
+	node, ok := c.(*net.UDPConn)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("the child gave a %T", c), c.Close())
+	}
+	return node, nil
+}
+
+// say logs a fault of the port, and not each one again.
+func (f *udpForward) say(err error) {
+	if f.ctx.Err() == nil && !f.told.Swap(true) {
+		_, _ = fmt.Fprintf(f.log, "port %d/%s: %v\n", f.spec.ParentPort, f.spec.Proto, err) // a log
+	}
+}
