@@ -99,10 +99,15 @@ func effective() (*config.NodeConfig, layout.Runtime, error) {
 func fileSystem(cfg *config.NodeConfig, rt layout.Runtime) copyup.Spec {
 	data := layout.NewData(cfg.DataDir)
 	spec := copyup.Spec{
-		CopyUp:   cfg.Mounts.CopyUp,
-		Real:     copyup.DefaultReal(),
-		Keep:     []string{rt.Dir, data.Dir, cfg.ComponentsDir, os.Getenv("HOME")},
-		MaskKmsg: true,
+		CopyUp:  cfg.Mounts.CopyUp,
+		Real:    copyup.DefaultReal(),
+		Keep:    []string{rt.Dir, data.Dir, cfg.ComponentsDir, os.Getenv("HOME")},
+		Persist: data.Inside(),
+		// As on any host; it holds sockets, locks and state that mean nothing after a restart.
+		Volatile:  []string{"/run"},
+		Merged:    copyup.DefaultMerged(),
+		Rewritten: rewritten(),
+		MaskKmsg:  true,
 	}
 	if exe, err := os.Executable(); err == nil {
 		spec.Keep = append(spec.Keep, exe)
@@ -113,5 +118,6 @@ func fileSystem(cfg *config.NodeConfig, rt layout.Runtime) copyup.Spec {
 	if dir := cfg.Containerd.RegistryConfigDir; dir != "" {
 		spec.Binds = append(spec.Binds, copyup.Bind{Source: dir, Target: layout.InsideRegistryConf})
 	}
+	spec.Covers = covers(rt, append(spec.Keep, cfg.Containerd.RegistryConfigDir))
 	return spec
 }

@@ -32,7 +32,7 @@ func (n *nodeRole) setUp() error {
 	if err := nameNode(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
 		return err
 	}
-	if err := nameProtocols("/etc/protocols"); err != nil {
+	if err := nameProtocols(protocolsFile); err != nil {
 		return err
 	}
 	if err := n.hostAddress(); err != nil {
@@ -60,6 +60,9 @@ func nameNode(name, hostAddress string) error {
 	_, err = fmt.Fprintf(f, "127.0.0.1 %s\n%s %s\n", name, hostAddress, config.HostName)
 	return errors.Join(err, f.Close())
 }
+
+// protocolsFile is where the C library looks for protocols.
+const protocolsFile = "/etc/protocols"
 
 // protocols are those of Services, and what else nft names.
 const protocols = "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n"

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applier carries out steps. It reaches every path from the descriptor of its copied-up directory, element by element
+// applier carries out steps. Bases are the persistent bases by their copied-up directory. It reaches every path from the descriptor of its copied-up directory, element by element
 // and following no link, so that a step can never land in the host's tree.
 type applier struct {
 	sources []*os.File // one for each bind, opened before copy-up
+	bases   map[string]*os.File
 	roots   map[string]*tree
 }
 
@@ -23,8 +24,8 @@ type tree struct {
 	dev uint64
 }
 
-func newApplier(sources []*os.File) *applier {
-	return &applier{sources: sources, roots: map[string]*tree{}}
+func newApplier(sources []*os.File, bases map[string]*os.File) *applier {
+	return &applier{sources: sources, bases: bases, roots: map[string]*tree{}}
 }
 
 func (a *applier) close() {
@@ -92,7 +93,8 @@ func (a *applier) bind(target *os.File, s Step) error {
 	return nil
 }
 
-// tree opens a copied-up directory, and refuses one that is no tmpfs: there, every step would write to the host.
+// tree opens a copied-up directory, and refuses one that is neither a tmpfs nor its persistent base: there, every step would
+// write to the host.
 func (a *applier) tree(root string) (*tree, error) {
 	if t := a.roots[root]; t != nil {
 		return t, nil
@@ -101,11 +103,9 @@ func (a *applier) tree(root string) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	var fsStat unix.Statfs_t
 	var st unix.Stat_t
-	err = errors.Join(unix.Fstatfs(int(dir.Fd()), &fsStat), unix.Fstat(int(dir.Fd()), &st))
-	if err == nil && int64(fsStat.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // its type is another one on other architectures
-		err = fmt.Errorf("%s is no tmpfs", root)
+	if err = unix.Fstat(int(dir.Fd()), &st); err == nil {
+		err = a.checkBase(root, dir, st)
 	}
 	if err != nil {
 		_ = dir.Close()
@@ -114,6 +114,28 @@ func (a *applier) tree(root string) (*tree, error) {
 	t := &tree{dir: dir, dev: st.Dev}
 	a.roots[root] = t
 	return t, nil
+}
+
+// checkBase refuses an open directory that is not the base of root.
+func (a *applier) checkBase(root string, dir *os.File, st unix.Stat_t) error {
+	if base := a.bases[root]; base != nil {
+		var want unix.Stat_t
+		if err := unix.Fstat(int(base.Fd()), &want); err != nil {
+			return err
+		}
+		if st.Dev != want.Dev || st.Ino != want.Ino {
+			return fmt.Errorf("%s is not on its persistent base", root)
+		}
+		return nil
+	}
+	var fsStat unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &fsStat); err != nil {
+		return err
+	}
+	if int64(fsStat.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // its type is another one on other architectures
+		return fmt.Errorf("%s is not a tmpfs", root)
+	}
+	return nil
 }
 
 // walk opens the directory name, which is root or lies below it. The caller closes it.
@@ -146,7 +168,7 @@ func (t *tree) step(at *os.File, name string, bound bool) (*os.File, error) {
 	var st unix.Stat_t
 	err = unix.Fstat(int(dir.Fd()), &st)
 	if err == nil && !bound && st.Dev != t.dev {
-		err = fmt.Errorf("%s is not on the copied-up tmpfs", name)
+		err = fmt.Errorf("%s is not on the base of the copied-up directory", name)
 	}
 	if err != nil {
 		_ = dir.Close()

@@ -7,10 +7,14 @@
 // their originals, so that whatever else lives there (a home below /var/lib, the runtime dir below /run) keeps its name.
 // Directories that must survive are bound from the data dir.
 //
+// Where Spec.Persist is set, the base of a copied-up directory is not a tmpfs but a directory of the data dir, so that what
+// pods and users make there survives the node. The links to the host's entries are compared with the host at each start
+// (see links.go); whatever else is in the base was made inside and is kept, and hides an entry of the host with its name.
+//
 // Runs in: child, as root of the node's user namespace, with mount propagation slave or private (RootlessKit's
 // "rslave"). Only Propagation, MountFlags and DataDirFindings are of use in the parent as well.
 //
-// It refuses to write anywhere but on the tmpfs of a copied-up directory and inside the directories it was told to
+// It refuses to write anywhere but on the base of a copied-up directory and inside the directories it was told to
 // bind. It follows no link while writing, and checks the device of each directory on the way.
 //
 // What copy-up does not give, by its nature:
@@ -25,6 +29,7 @@ package copyup
 import (
 	"os"
 	"path"
+	"slices"
 )
 
 // Bind is a directory of the host that appears inside under a standard name, so that its content survives the node.
@@ -38,7 +43,8 @@ type Bind struct {
 	Mode os.FileMode
 }
 
-// Dir is a real, empty, writable directory inside. It lives on the tmpfs and goes with the node.
+// Dir is a real, writable directory inside in which nothing of the host's is linked. It lives on the base of its copied-up
+// directory, and so goes with the node or survives it as that does.
 type Dir struct {
 	// Path is the absolute path inside. One that lies below a Bind's Target is made in the bound directory.
 	Path string
@@ -58,6 +64,18 @@ type Spec struct {
 	// Keep are paths of the host that must keep their names inside even if they lie below a Real directory: home, runtime
 	// dir, the executable. The sources of Binds are always kept.
 	Keep []string
+	// Persist is the directory of the host with the bases of copied-up directories: that of /opt is Persist/opt. It is made
+	// when it is missing. Empty: all bases are tmpfs.
+	Persist string
+	// Volatile are the copied-up directories whose base is a tmpfs even so.
+	Volatile []string
+	// Merged are directories that become real, with all entries of the host linked, where the host has them and the node may
+	// not write to them: new entries can then be made there. Only those below a persistent directory count.
+	Merged []string
+	// Rewritten are files on a persistent base that the node writes at each start. Those of the last run are removed first.
+	Rewritten []string
+	// Covers are directories of the host that nothing inside may reach.
+	Covers []Cover
 	// MaskKmsg asks for MaskKmsg.
 	MaskKmsg bool
 }
@@ -66,6 +84,17 @@ const (
 	dirMode    os.FileMode = 0o755
 	sharedMode             = os.ModeSticky | 0o777
 )
+
+// DefaultMerged returns the directories of the file system hierarchy standard below /var in which programs expect to be
+// able to make entries of their own.
+func DefaultMerged() []string {
+	return []string{"/var/cache", "/var/lib", "/var/local", "/var/log", "/var/opt", "/var/spool"}
+}
+
+// persistent reports whether the base of a copied-up directory survives the node.
+func (s Spec) persistent(root string) bool {
+	return s.Persist != "" && !slices.Contains(s.Volatile, root)
+}
 
 // DefaultReal returns the directories that container runtimes, network plugins and the kubelet write, wherever the host
 // may have one of its own that belongs to its root. The link to /run/xtables.lock, a file, is always removed and needs

@@ -51,19 +51,18 @@ func (d *Driver) CopyUp(dirs []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources, err := openSources(d.spec.Binds)
-	defer func() {
-		for _, f := range sources {
-			_ = f.Close()
-		}
-	}()
+	open, err := d.open(roots)
+	defer open.close()
 	if err != nil {
 		return nil, err
 	}
-	if err := d.copyUp(roots); err != nil {
+	if err := d.copyUp(roots, open.bases); err != nil {
 		return nil, err
 	}
-	if err := d.prepare(roots, sources); err != nil {
+	if err := d.prepare(roots, open); err != nil {
+		return named, err
+	}
+	if err := open.covers.mount(); err != nil {
 		return named, err
 	}
 	if d.spec.MaskKmsg {
@@ -72,16 +71,64 @@ func (d *Driver) CopyUp(dirs []string) ([]string, error) {
 	return named, nil
 }
 
-// prepare plans and carries out what comes after RootlessKit's copy-up.
-func (d *Driver) prepare(roots []string, sources []*os.File) error {
+// opened is what has to be opened while its names still lead there directly.
+type opened struct {
+	sources []*os.File // of Spec.Binds
+	bases   map[string]*os.File
+	covers  covers
+}
+
+func (o *opened) close() {
+	for _, f := range o.sources {
+		_ = f.Close()
+	}
+	for _, f := range o.bases {
+		_ = f.Close()
+	}
+	o.covers.close()
+}
+
+func (d *Driver) open(roots []string) (*opened, error) {
+	var o opened
+	var err, baseErr, coverErr error
+	o.sources, err = openSources(d.spec.Binds)
+	o.bases, baseErr = openBases(d.spec, outermost(roots))
+	o.covers, coverErr = d.openCovers()
+	return &o, errors.Join(err, baseErr, coverErr)
+}
+
+// prepare plans and carries out what comes after the copy-up itself.
+func (d *Driver) prepare(roots []string, open *opened) error {
 	spec := d.spec
 	spec.CopyUp = roots
-	steps, err := Plan(spec, liveView{})
-	if err != nil {
+	a := newApplier(open.sources, open.bases)
+	defer a.close()
+	if err := a.removeRewritten(spec); err != nil {
+		return err
+	}
+	links, steps := newPlanner(spec, liveView{}), newPlanner(spec, liveView{})
+	if err := links.planLinks(); err != nil {
+		return fmt.Errorf("plan the links to the host's entries: %w", err)
+	}
+	if err := d.carryOut(a, links.steps); err != nil {
+		return err
+	}
+	steps.spec.Merged = mergeable(spec, links.roots)
+	if err := steps.plan(); err != nil {
 		return fmt.Errorf("plan the directories inside: %w", err)
 	}
-	a := newApplier(sources)
-	defer a.close()
+	if err := d.carryOut(a, steps.steps); err != nil {
+		return err
+	}
+	for _, name := range append(links.hidden, steps.hidden...) {
+		if steps.wants[name] == nil {
+			d.log.Warnf("copy-up: the host's %s is not visible inside, because an entry of that name was made there", name)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) carryOut(a *applier, steps []Step) error {
 	for _, s := range steps {
 		d.log.Debugf("copy-up: %v", s)
 		if err := a.apply(s); err != nil {
@@ -129,14 +176,20 @@ func (d *Driver) resolveDir(dir string) (string, error) {
 	return root, nil
 }
 
-// copyUp runs RootlessKit's driver over the outermost of roots, with a scratch directory of our own.
-func (d *Driver) copyUp(roots []string) error {
-	var outer []string
-	for _, root := range roots { // sorted, so each comes after what it lies below
+// outermost returns those of the sorted roots that lie below no other.
+func outermost(roots []string) (outer []string) {
+	for _, root := range roots { // each comes after what it lies below
 		if !slices.ContainsFunc(outer, func(dir string) bool { return within(root, dir) }) {
 			outer = append(outer, root)
 		}
 	}
+	return outer
+}
+
+// copyUp copies up the outermost of roots with a private scratch directory: those with a base onto it, the others by
+// RootlessKit's driver.
+func (d *Driver) copyUp(roots []string, bases map[string]*os.File) error {
+	outer := outermost(roots)
 	if len(outer) == 0 {
 		return nil
 	}
@@ -144,8 +197,19 @@ func (d *Driver) copyUp(roots []string) error {
 		return err
 	}
 	return d.withScratch(func() error {
-		if _, err := d.base.CopyUp(outer); err != nil {
-			return fmt.Errorf("copy up %v: %w", outer, err)
+		for _, root := range outer {
+			if base := bases[root]; base != nil {
+				if err := d.copyUpOnto(root, base); err != nil {
+					return fmt.Errorf("copy up %s onto %s: %w", root, path.Join(d.spec.Persist, root), err)
+				}
+			}
+		}
+		onTmpfs := slices.DeleteFunc(outer, func(root string) bool { return bases[root] != nil })
+		if len(onTmpfs) == 0 {
+			return nil
+		}
+		if _, err := d.base.CopyUp(onTmpfs); err != nil {
+			return fmt.Errorf("copy up %v: %w", onTmpfs, err)
 		}
 		return nil
 	})

@@ -27,7 +27,7 @@ func FollowHost(ctx context.Context, s Spec, ready func()) error {
 		return fmt.Errorf("follow the host's directories: %w", err)
 	}
 	defer func() { _ = w.Close() }() // nothing was written
-	f := follower{dirs: map[string]followed{}, made: map[string]bool{}}
+	f := follower{spec: s, dirs: map[string]followed{}, made: map[string]bool{}}
 	for _, dir := range followedDirs(s) {
 		if err := f.add(w, dir); err != nil {
 			return fmt.Errorf("follow the host's %s: %w", dir.path, err)
@@ -61,6 +61,7 @@ func FollowHost(ctx context.Context, s Spec, ready func()) error {
 // followed is a directory inside and where its original is.
 type followed struct {
 	root, path string
+	persistent bool
 	original   string // set by add
 	base       string // of links in path, in front of a name
 }
@@ -80,7 +81,7 @@ func followedDirs(s Spec) []followed {
 	}
 	var all []followed
 	add := func(root, name string) {
-		d := followed{root: root, path: name}
+		d := followed{root: root, path: name, persistent: s.persistent(root)}
 		if !inOwned(name) && !slices.Contains(all, d) {
 			all = append(all, d)
 		}
@@ -88,6 +89,11 @@ func followedDirs(s Spec) []followed {
 	for _, root := range s.CopyUp {
 		root = path.Clean(root)
 		add(root, root)
+		for _, name := range s.Merged {
+			if s.persistent(root) && within(name, root) {
+				add(root, path.Clean(name))
+			}
+		}
 		for _, name := range owned {
 			for dir := path.Dir(name); within(dir, root) && dir != root; dir = path.Dir(dir) {
 				add(root, dir)
@@ -98,6 +104,7 @@ func followedDirs(s Spec) []followed {
 }
 
 type follower struct {
+	spec Spec
 	dirs map[string]followed // by original
 	made map[string]bool     // links of ours, by their paths inside
 }
@@ -105,14 +112,12 @@ type follower struct {
 // add finds the original of a directory and watches it. One that was not copied up, because the host does not have it or
 // it is a link there, is left out.
 func (f *follower) add(w *fsnotify.Watcher, d followed) error {
-	var st unix.Statfs_t
-	info, err := os.Lstat(d.path)
-	if err != nil || !info.IsDir() || unix.Statfs(d.path, &st) != nil || int64(st.Type) != unix.TMPFS_MAGIC { //nolint:unconvert // as in tree
-		return nil //nolint:nilerr // it is not ours to change
-	}
 	original, err := liveView{}.Original(d.root)
 	if err != nil {
 		return nil //nolint:nilerr // it lies below another that was copied up, and is followed as part of that
+	}
+	if err := checkReal(d); err != nil {
+		return nil //nolint:nilerr // it is not ours to change
 	}
 	rest := strings.TrimPrefix(d.path, d.root)
 	d.original = path.Join(d.root, original) + rest
@@ -123,6 +128,26 @@ func (f *follower) add(w *fsnotify.Watcher, d followed) error {
 	}
 	f.dirs[d.original] = d
 	return err
+}
+
+// checkReal refuses a directory that does not lie, with no link on the way, on the base of its copied-up directory.
+func checkReal(d followed) error {
+	root, err := openPath(unix.AT_FDCWD, d.root, unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	t := tree{dir: root}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &st); err != nil {
+		return err
+	}
+	t.dev = st.Dev
+	dir, err := t.walk(d.path, d.root, false)
+	if err != nil {
+		return err
+	}
+	return dir.Close()
 }
 
 // all looks at every entry.
@@ -168,11 +193,17 @@ func (f *follower) entry(d followed, name string) error {
 	if err != nil {
 		return err
 	}
+	if err := f.cover(link, path.Join(d.original, name)); err != nil {
+		return err
+	}
 	text := d.base + name
 	if info.Mode()&fs.ModeSymlink != 0 { // at its old place it resolves as it did
 		if text, err = os.Readlink(path.Join(d.original, name)); err != nil {
 			return nil //nolint:nilerr // it has gone meanwhile, and that is told too
 		}
+	}
+	if d.persistent {
+		text = ourLink(text)
 	}
 	if old, err := os.Readlink(link); err == nil && f.made[link] && old != text {
 		if err := f.remove(link); err != nil {
@@ -185,6 +216,21 @@ func (f *follower) entry(d followed, name string) error {
 	}
 	f.made[link] = err == nil
 	return err
+}
+
+// cover covers a directory of Spec.Covers that has appeared on the host since the start.
+func (f *follower) cover(name, original string) error {
+	if !slices.ContainsFunc(f.spec.Covers, func(c Cover) bool { return path.Clean(c.Path) == name }) {
+		return nil
+	}
+	e, err := liveView{}.Lstat(original)
+	if err != nil || !e.Mode.IsDir() || e.Mounted {
+		return nil //nolint:nilerr // it has gone meanwhile, or is covered
+	}
+	if err := mountCover(original); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cover %s: %w", name, err)
+	}
+	return nil
 }
 
 // remove takes a link away, if it still is one.

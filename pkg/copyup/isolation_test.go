@@ -41,7 +41,7 @@ func TestApplierStaysOnTheTmpfs(t *testing.T) {
 			{Op: OpMakeDir, Root: "/etc", Path: "/etc/../run/x", Mode: 0o755},
 			{Root: "/etc", Path: "/etc/x"},
 		} {
-			a := newApplier(nil)
+			a := newApplier(nil, nil)
 			err := a.apply(s)
 			a.close()
 			assert.Assert(t, err != nil, "%v", s)

@@ -58,6 +58,21 @@ func inside(t *testing.T, prepare, check func(t *testing.T, host string, uid int
 		body(t, os.Getenv(envHost))
 		return
 	}
+	asEachUser(t, func(uid int, host string, run func(level string)) {
+		if prepare != nil {
+			prepare(t, host, uid)
+		}
+		run("1")
+		if check != nil {
+			check(t, host, uid)
+		}
+	})
+}
+
+// asEachUser calls f for the user who runs the tests and, when that is root, for an ordinary user too: with an empty
+// directory, and with what runs the test again in a fresh user and mount namespace.
+func asEachUser(t *testing.T, f func(uid int, host string, run func(level string))) {
+	t.Helper()
 	t.Parallel()
 	testutil.Require(t, testutil.Requirement{Name: testutil.UserNS.Name, Check: checkUserNS})
 	uids := map[string]int{"user": os.Getuid()}
@@ -70,15 +85,11 @@ func inside(t *testing.T, prepare, check func(t *testing.T, host string, uid int
 			gid = os.Getgid()
 		}
 		host := openTempDir(t)
-		if prepare != nil {
-			prepare(t, host, uid)
-		}
-		out, err := inNamespace(t, uid, gid, "1", envHost+"="+host).CombinedOutput()
-		assert.NilError(t, err, "as %s:\n%s", name, out)
-		assert.Assert(t, !bytes.Contains(out, []byte("--- SKIP")), "as %s:\n%s", name, out)
-		if check != nil {
-			check(t, host, uid)
-		}
+		f(uid, host, func(level string) {
+			out, err := inNamespace(t, uid, gid, level, envHost+"="+host).CombinedOutput()
+			assert.NilError(t, err, "as %s, %s:\n%s", name, level, out)
+			assert.Assert(t, !bytes.Contains(out, []byte("--- SKIP")), "as %s:\n%s", name, out)
+		})
 	}
 }
 

@@ -48,35 +48,50 @@ type planner struct {
 	keep    []string
 	made    map[string]made
 	steps   []Step
+	// hidden are entries of the host that cannot be linked, because something made inside has their name.
+	hidden []string
 }
 
 // Plan works out what has to be done, in order, to bring the copied-up directories seen through view to what s asks.
 // Planned again after it was carried out, the same Spec gives no step. Faults of s are of the class errdefs.ErrConfig,
 // and all of them are reported together.
 //
+// The links at the top of copied-up directories stand already: RootlessKit has made them, or planLinks.
+//
 // It is pure: it changes nothing and reads nothing but view. Runs in: either.
 func Plan(s Spec, view View) ([]Step, error) {
-	p := &planner{
+	p := newPlanner(s, view)
+	if err := p.plan(); err != nil {
+		return nil, err
+	}
+	return p.steps, nil
+}
+
+func newPlanner(s Spec, view View) *planner {
+	return &planner{
 		spec: s, view: view,
 		roots: map[string]string{}, wants: map[string]*want{}, settled: map[string]kind{}, made: map[string]made{},
 	}
+}
+
+func (p *planner) plan() error {
 	nested, err := p.addRoots()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := errors.Join(p.addWants(nested), p.addKeeps()); err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, err)
+		return errdefs.Class(errdefs.ErrConfig, err)
 	}
 	p.markBound()
 	if err := p.planRoots(); err != nil {
-		return nil, err
+		return err
 	}
 	for _, w := range p.sorted() {
 		if err := p.planWant(w); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return p.steps, nil
+	return nil
 }
 
 // addRoots finds the outermost copied-up directories and returns those that lie below another.
@@ -142,6 +157,9 @@ func (p *planner) requests(nested []string) (list []request) {
 			mode = dirMode
 		}
 		list = append(list, request{"directory", d.Path, want{kind: kindEmpty, mode: mode}})
+	}
+	for _, d := range p.spec.Merged {
+		list = append(list, request{"merged directory", d, want{kind: kindParent, mode: dirMode}})
 	}
 	for _, d := range nested {
 		list = append(list, request{"copy-up directory", d, want{kind: kindParent, mode: dirMode}})

@@ -88,7 +88,7 @@ type denied struct {
 }
 
 func (d denied) ReadDir(name string) ([]Entry, error) {
-	if name == d.dir {
+	if name == d.dir || strings.HasSuffix(name, "/.ro1"+strings.TrimPrefix(d.dir, "/var")) {
 		return nil, fs.ErrPermission
 	}
 	return d.model.ReadDir(name)

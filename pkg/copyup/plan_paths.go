@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // maxLinks is how many links are followed in one path, as many as the kernel follows (path_resolution(7)).
@@ -40,7 +42,7 @@ func (p *planner) followOnce(name string) string {
 		if settled && as != kindParent {
 			return name
 		}
-		if settled || !e.isLink() || p.inPlace(dir, e.Link) {
+		if settled || !e.isLink() || p.inPlace(dir, e.Link) || p.madeInside(dir, e) {
 			continue
 		}
 		if dest := resolve(path.Dir(dir), e.Link); p.rootOf(dest) != "" {
@@ -87,7 +89,40 @@ func (p *planner) addKeep(name string) error {
 		w.kind = kindParent // real and writable, with all that the host has in it
 	}
 	p.keep = append(p.keep, name)
+	return p.checkKept(name)
+}
+
+// checkKept refuses a kept path whose way is hidden by something that was made inside.
+func (p *planner) checkKept(name string) error {
+	root := p.rootOf(name)
+	for i := len(root) + 1; i <= len(name); i++ {
+		if i < len(name) && name[i] != '/' {
+			continue
+		}
+		dir := name[:i]
+		e, err := p.view.Lstat(dir)
+		if isMissing(err) {
+			return nil
+		}
+		if err == nil && p.wants[dir] != nil && e.Mode.IsDir() {
+			continue
+		}
+		if err == nil && p.madeInside(dir, e) && p.wants[dir] == nil {
+			err = p.inTheWay(dir)
+		}
+		return err // below it everything is the host's
+	}
 	return nil
+}
+
+// madeInside reports whether an entry of a directory that is, or becomes, real was made by a pod or a user inside.
+func (p *planner) madeInside(name string, e Entry) bool {
+	return e.Name != "" && p.spec.persistent(p.rootOf(name)) && !isOurs(e)
+}
+
+func (p *planner) inTheWay(name string) error {
+	stored := path.Join(p.spec.Persist, name)
+	return errdefs.WithHint(fmt.Errorf("%s was made inside the node and is in the way", name), "mv "+stored+" "+stored+".saved")
 }
 
 // within tells whether name is dir or lies below it.

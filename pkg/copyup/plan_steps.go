@@ -1,25 +1,18 @@
 package copyup
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"syscall"
 )
 
 const varTmp = "/var/tmp"
 
-// planRoots gives the copied-up directories the mode of a normal system: RootlessKit's tmpfs comes with 1777.
+// planRoots gives the copied-up directories the mode of a normal system: RootlessKit's tmpfs comes with 1777, and a
+// persistent base with what the umask left.
 func (p *planner) planRoots() error {
-	roots := make([]string, 0, len(p.roots))
-	for root := range p.roots {
-		roots = append(roots, root)
-	}
-	slices.Sort(roots)
-	for _, root := range roots {
+	for _, root := range p.sortedRoots() {
 		e, err := p.view.Lstat(root)
 		if err != nil {
 			return fmt.Errorf("inspect copied-up directory: %w", err)
@@ -54,14 +47,17 @@ func (p *planner) planWant(w *want) error {
 		return fmt.Errorf("inspect %s: %w", w.path, err)
 	}
 	if w.kind == kindGone {
-		if e.isLink() && !m.fresh {
+		if e.isLink() {
 			p.emit(Step{Op: OpRemove, Root: w.root, Path: w.path})
 		}
 		return nil
 	}
-	stands := !m.fresh && e.Mode.IsDir()
+	stands := e.Mode.IsDir()
 	if !stands {
-		if !m.fresh && e.Name != "" {
+		if e.Name != "" {
+			if !e.isLink() && p.spec.persistent(w.root) {
+				return p.inTheWay(w.path)
+			}
 			p.emit(Step{Op: OpRemove, Root: w.root, Path: w.path})
 		}
 		p.emit(Step{Op: OpMakeDir, Root: w.root, Path: w.path, Mode: w.mode})
@@ -75,16 +71,12 @@ func (p *planner) planWant(w *want) error {
 			p.made[w.path] = made{fresh: true}
 		}
 		return nil
-	case stands:
-		if w.kind == kindEmpty && modeBits(e.Mode) != modeBits(w.mode) {
-			p.emit(Step{Op: OpChmod, Root: w.root, Path: w.path, Mode: w.mode})
-		}
-		return nil
 	case w.kind == kindParent:
-		return p.linkBack(w, m)
+		return p.linkEntries(w.root, w.path)
+	case stands && modeBits(e.Mode) != modeBits(w.mode):
+		p.emit(Step{Op: OpChmod, Root: w.root, Path: w.path, Mode: w.mode})
 	}
-	p.linkKept(w, m)
-	return nil
+	return p.linkKept(w.root, w.path)
 }
 
 // planBound plans what lies in a bound directory. What is there is not known before the bind is made, so making a
@@ -109,88 +101,16 @@ func (p *planner) planBound(w *want) error {
 	return nil
 }
 
-// stateOf says what stands at name (Entry.Name "" for nothing) and from where its content would be linked back. When its
-// parent is made by this plan nothing stands there yet (made.fresh), and what is seen is what the link to the parent
-// shows.
-func (p *planner) stateOf(name string) (Entry, made, error) {
-	parent := p.made[path.Dir(name)]
-	if parent.fresh && parent.base == "" {
-		return Entry{}, made{fresh: true}, nil
-	}
-	e, err := p.view.Lstat(name)
-	if isMissing(err) || parent.fresh && errors.Is(err, fs.ErrPermission) {
-		return Entry{}, made{fresh: parent.fresh}, nil
-	}
-	if err != nil {
-		return Entry{}, made{}, err
-	}
-	m := made{fresh: parent.fresh}
-	switch {
-	case e.isLink() && (!parent.fresh || parent.inPlace):
-		m.base = e.Link
-	case parent.fresh:
-		m.base = deeper(parent.base) + "/" + path.Base(name)
-	}
-	m.inPlace = m.base != "" && p.inPlace(name, m.base)
-	return e, m, nil
-}
-
-// linkBack links the entries of a directory that has just become real to where they were. A link of the host is made
-// again as it was, because at its old place it resolves as it did.
-func (p *planner) linkBack(w *want, m made) error {
-	if m.base == "" {
-		return nil
-	}
-	entries, err := p.view.ReadDir(w.path)
-	if errors.Is(err, fs.ErrPermission) {
-		p.linkKept(w, m) // cannot be listed, but names in it that are known may lead on
-		return nil
-	}
-	if isMissing(err) {
-		return nil // not a directory, so nothing is lost
-	}
-	if err != nil {
-		return fmt.Errorf("list %s: %w", w.path, err)
-	}
-	for _, e := range entries {
-		p.linkEntry(w, m, e)
-	}
-	return nil
-}
-
-func (p *planner) linkEntry(w *want, m made, e Entry) {
-	name := path.Join(w.path, e.Name)
-	if p.wants[name] != nil {
-		return
-	}
-	text := deeper(m.base) + "/" + e.Name
-	if e.isLink() && m.inPlace {
-		text = e.Link
-	}
-	p.emit(Step{Op: OpLink, Root: w.root, Path: name, Link: text})
-}
-
-// linkKept links back, into a directory that is otherwise empty, the entries through which kept paths lead.
-func (p *planner) linkKept(w *want, m made) {
-	if m.base == "" {
-		return
-	}
-	var done []string
-	for _, name := range p.keep {
-		if name == w.path || !within(name, w.path) {
-			continue
+// stateOf returns what stands at name, which is nothing (Entry.Name "") in a directory that this plan makes, and from where
+// the content of a directory at name would be linked.
+func (p *planner) stateOf(name string) (e Entry, m made, err error) {
+	if !p.made[path.Dir(name)].fresh {
+		if e, err = p.view.Lstat(name); err != nil && !isMissing(err) {
+			return Entry{}, made{}, err
 		}
-		for path.Dir(name) != w.path {
-			name = path.Dir(name)
-		}
-		e, err := p.view.Lstat(name)
-		if err != nil || slices.Contains(done, name) {
-			continue
-		}
-		done = append(done, name)
-		e.Name = path.Base(name)
-		p.linkEntry(w, m, e)
 	}
+	m, err = p.hostEntry(name)
+	return e, m, err
 }
 
 func (p *planner) emit(s Step) { p.steps = append(p.steps, s) }

@@ -30,6 +30,9 @@ func (liveView) Original(root string) (string, error) {
 		if !ok || !e.IsDir() || number == "" || strings.Trim(number, "0123456789") != "" {
 			continue
 		}
+		if entry, err := (liveView{}).Lstat(path.Join(root, e.Name())); err != nil || !entry.Mounted {
+			continue // made by a program inside
+		}
 		if found != "" {
 			return "", fmt.Errorf("two candidates in %s: %s and %s", root, found, e.Name())
 		}

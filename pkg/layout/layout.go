@@ -163,6 +163,10 @@ func (d Data) BootstrapKubeconfig() string {
 // with certificate and key. The links hold paths inside, so on the host only their targets' names mean something.
 func (d Data) KubeletPKI() string { return filepath.Join(d.Dir, "kubelet", "pki") }
 
+// Inside holds what was made inside below copied-up directories: Inside/opt is the base of /opt, and so on. It is made by the
+// child, one directory for each of mounts.copyUp but /run.
+func (d Data) Inside() string { return d.sub("inside") }
+
 // PKI holds keys and certificates. It is bound over InsidePKI.
 func (d Data) PKI() string { return filepath.Join(d.Dir, "kubernetes", "pki") }
 

@@ -1,0 +1,146 @@
+package copyup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cover hides a directory of the host inside by an empty tmpfs, or a file or socket by /dev/null, under each of its names. A
+// container that may unmount, that is, a privileged one, can take its own copy of the cover away.
+type Cover struct {
+	// Path is what is hidden. It may lie below another covered directory. One that the host does not have is skipped at the start, and covered by FollowHost when it
+	// appears at the top of a copied-up directory.
+	Path string
+	// Keep are the paths below it that stay reachable. Those outside of it, and missing ones, are skipped.
+	Keep []string
+}
+
+// cover is a Cover of something that exists, with links followed.
+type cover struct {
+	path string
+	dir  bool
+	keep []kept
+}
+
+// kept is an open file or directory of the host, and its path from the top of its cover.
+type kept struct {
+	rel  string
+	file *os.File
+	dir  bool
+}
+
+type covers []cover
+
+func (c covers) close() {
+	for _, one := range c {
+		for _, k := range one.keep {
+			_ = k.file.Close()
+		}
+	}
+}
+
+// openCovers opens what covered directories are to keep.
+func (d *Driver) openCovers() (covers, error) {
+	var all covers
+	for _, c := range d.spec.Covers {
+		real, err := filepath.EvalSymlinks(c.Path)
+		if errors.Is(err, fs.ErrNotExist) || slices.ContainsFunc(all, func(c cover) bool { return within(real, c.path) }) {
+			continue
+		}
+		if err != nil {
+			return all, fmt.Errorf("cover %s: %w", c.Path, err)
+		}
+		info, err := os.Stat(real)
+		if err != nil {
+			return all, fmt.Errorf("cover %s: %w", c.Path, err)
+		}
+		one := cover{path: real, dir: info.IsDir()}
+		for _, name := range c.Keep {
+			k, err := openKept(real, name)
+			if err != nil {
+				all = append(all, one)
+				return all, fmt.Errorf("keep %s below the covered %s: %w", name, c.Path, err)
+			}
+			if k.file != nil {
+				one.keep = append(one.keep, k)
+			}
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+func openKept(top, name string) (kept, error) {
+	real, err := filepath.EvalSymlinks(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return kept{}, nil
+	}
+	if err != nil || !within(real, top) {
+		return kept{}, err
+	}
+	if real == top {
+		return kept{}, errors.New("it is the covered directory itself")
+	}
+	fd, err := unix.Open(real, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return kept{}, err
+	}
+	k := kept{rel: strings.TrimPrefix(real, top+"/"), file: os.NewFile(uintptr(fd), real)}
+	info, err := k.file.Stat()
+	k.dir = err == nil && info.IsDir()
+	return k, err
+}
+
+// mount covers the directories, and binds what they keep.
+func (c covers) mount() error {
+	for _, one := range c {
+		if err := one.mount(); err != nil {
+			return fmt.Errorf("cover %s: %w", one.path, err)
+		}
+	}
+	return nil
+}
+
+func (c cover) mount() error {
+	if !c.dir {
+		return BindKeepingFlags(os.DevNull, c.path, 0)
+	}
+	if err := mountCover(c.path); err != nil {
+		return err
+	}
+	for _, k := range c.keep {
+		target := path.Join(c.path, k.rel)
+		if err := os.MkdirAll(path.Dir(target), 0o700); err != nil {
+			return err
+		}
+		if _, err := os.Lstat(target); err == nil {
+			continue // it lies in a directory that was kept before
+		}
+		var err error
+		if k.dir {
+			err = os.Mkdir(target, 0o700)
+		} else {
+			err = os.WriteFile(target, nil, 0o600)
+		}
+		if err == nil {
+			err = BindKeepingFlags(fdPath(k.file), target, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("keep %s: %w", target, err)
+		}
+	}
+	return nil
+}
+
+// mountCover covers one directory. Programs inside may write there; it goes with the node.
+func mountCover(dir string) error {
+	return unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=16m")
+}

@@ -1,0 +1,64 @@
+package copyup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+// TestCovers: nothing of a covered directory but what is kept is reachable, by whatever name, and neither is one that the
+// host makes later.
+func TestCovers(t *testing.T) {
+	dir := func(uid int) string { return "run/user/" + fmt.Sprint(uid) }
+	prepare := func(t *testing.T, host string, uid int) {
+		hostTrees(t, host, uid)
+		makeTree(t, host, dir(uid)+"/bus", dir(uid)+"/systemd/private", dir(uid)+"/rootlessnode/default/node.sock",
+			dir(uid)+"/rootlessnode/other/exec.sock", "xdg/bus", "xdg/rootlessnode/default/node.sock", "xdg/tool")
+		assert.NilError(t, os.WriteFile(host+"/uid", fmt.Append(nil, uid), 0o644))
+		assert.NilError(t, errors.Join(os.Chown(host+"/xdg", uid, -1), os.Chown(host+"/run", uid, -1)))
+	}
+	inside(t, prepare, nil, func(t *testing.T, host string) {
+		takeOver(t, host)
+		runtime := "/run/user/" + read(t, host+"/uid")
+		spec := standardSpec()
+		spec.Covers = []Cover{
+			{Path: "/var/run/user", Keep: []string{"/var" + runtime + "/rootlessnode/default", "/etc", "/nowhere"}},
+			{Path: host + "/xdg", Keep: []string{host + "/xdg/rootlessnode/default", host + "/xdg/tool"}},
+			{Path: "/run/dbus"},
+		}
+		_, err := NewDriver(spec, nil).CopyUp(standardDirs())
+		assert.NilError(t, err)
+		original, err := liveView{}.Original("/run")
+		assert.NilError(t, err)
+		for _, top := range []string{runtime, "/var" + runtime, "/run/" + original + "/user/" + read(t, host+"/uid"), "/proc/self/root" + runtime, host + "/xdg"} {
+			assert.NilError(t, errors.Join(
+				gone(top+"/bus")(), gone(top+"/systemd")(), gone(top+"/rootlessnode/other")(), there(top+"/rootlessnode/default/node.sock")()))
+		}
+		assert.Assert(t, read(t, host+"/xdg/tool") != "")
+		writable(t, runtime)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ready, done := make(chan struct{}), make(chan error, 1)
+		go func() { done <- FollowHost(ctx, spec, func() { close(ready) }) }()
+		defer func() { cancel(); assert.NilError(t, <-done) }()
+		<-ready
+		makeTree(t, host, "run/dbus/", "run/other/x")
+		soon(t, "/run/dbus is there", there("/run/dbus"))
+		makeTree(t, host, "run/dbus/system_bus_socket")
+		assert.NilError(t, errors.Join(gone("/run/dbus/system_bus_socket")(), gone("/run/"+original+"/dbus/system_bus_socket")()))
+	})
+}
+
+// TestCoverKeepsNothingOfItself: a kept path that is the covered directory would uncover it.
+func TestCoverKeepsNothingOfItself(t *testing.T) {
+	inside(t, smallTrees, nil, func(t *testing.T, host string) {
+		takeOver(t, host)
+		spec := Spec{Covers: []Cover{{Path: "/run", Keep: []string{"/run"}}}}
+		_, err := NewDriver(spec, nil).CopyUp([]string{"/var"})
+		assert.ErrorContains(t, err, "it is the covered directory itself")
+	})
+}
