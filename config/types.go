@@ -228,7 +228,7 @@ type PortAnnotations struct {
 
 // Mounts says what of the host's file system the node replaces.
 type Mounts struct {
-	// CopyUp lists the directories that are covered by a tmpfs with the host's entries linked back.
+	// CopyUp lists the directories that are replaced by directories of the node with links to the host's entries.
 	CopyUp []string `json:"copyUp"`
 	// Propagation of host mounts into the node: rslave or rprivate.
 	Propagation string `json:"propagation"`
