@@ -57,16 +57,19 @@ type NodeConfig struct {
 	// CNI says whose the pod network is: flannel, or none, which leaves it to the cluster.
 	CNI string `json:"cni"`
 	// NetworkPolicy says what enforces NetworkPolicies for the node's pods: none of the node's own, or kube-network-policies.
-	NetworkPolicy string       `json:"networkPolicy"`
-	CRI           CRI          `json:"cri"`
-	Containerd    Containerd   `json:"containerd"`
-	CRIO          CRIO         `json:"crio"`
-	Flannel       Flannel      `json:"flannel"`
-	ControlPlane  ControlPlane `json:"controlPlane"`
-	Certificates  Certificates `json:"certificates"`
-	Inside        Inside       `json:"inside"`
-	Timeouts      Timeouts     `json:"timeouts"`
-	Restart       Restart      `json:"restart"`
+	NetworkPolicy string `json:"networkPolicy"`
+	// PodSecurity is the Pod Security Standard that namespaces of the node's own cluster enforce unless their labels name
+	// another one: privileged, baseline or restricted.
+	PodSecurity  string       `json:"podSecurity"`
+	CRI          CRI          `json:"cri"`
+	Containerd   Containerd   `json:"containerd"`
+	CRIO         CRIO         `json:"crio"`
+	Flannel      Flannel      `json:"flannel"`
+	ControlPlane ControlPlane `json:"controlPlane"`
+	Certificates Certificates `json:"certificates"`
+	Inside       Inside       `json:"inside"`
+	Timeouts     Timeouts     `json:"timeouts"`
+	Restart      Restart      `json:"restart"`
 }
 
 // Network drivers. DriverAuto takes slirp4netns where it is found and gvisor-tap-vsock, which needs no program of the
@@ -280,6 +283,8 @@ type Kubelet struct {
 	EvictionHard map[string]string `json:"evictionHard"`
 	// EnforceNodeAllocatable: kubelet's list, empty for none; EnforceAuto alone for pods where the controllers are there.
 	EnforceNodeAllocatable []string `json:"enforceNodeAllocatable"`
+	// SeccompDefault confines containers that name no seccomp profile by the runtime's, where the kernel and the runtime can.
+	SeccompDefault bool `json:"seccompDefault"`
 	// FeatureGates are passed to the kubelet.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// ImageGCHighThresholdPercent of disk use at which unused images are removed.

@@ -163,6 +163,7 @@ func (c *NodeConfig) validateComponents(fs *faults) {
 	oneOf(fs, "containerd.snapshotter", c.Containerd.Snapshotter, "auto", "overlayfs", "fuse-overlayfs", "native")
 	oneOf(fs, "cni", c.CNI, CNIFlannel, CNINone)
 	oneOf(fs, "networkPolicy", c.NetworkPolicy, NetworkPolicyNone, NetworkPolicyKube)
+	c.validatePodSecurity(fs)
 	oneOf(fs, "flannel.backend", c.Flannel.Backend, flannelVXLAN, "host-gw", "wireguard")
 	image(fs, "containerd.pauseImage", c.Containerd.PauseImage)
 	if c.Containerd.RegistryConfigDir != "" {

@@ -118,6 +118,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"containerd.snapshotter", "zfs", `containerd.snapshotter: "zfs": want one of auto, overlayfs, fuse-overlayfs, native`},
 		{"containerd.pauseImage", "a b", `containerd.pauseImage: "a b": want an image reference such as registry.example.com/name:tag`},
 		{"networkPolicy", "calico", `networkPolicy: "calico": want one of none, kube-network-policies`},
+		{"podSecurity", "strict", `podSecurity: "strict": want one of privileged, baseline, restricted`},
 		{"inside.networkPolicyPort", "8471", "inside.networkPolicyPort: 8471 is inside.flannelHealthzPort already"},
 		{"flannel.backend", "udp", `flannel.backend: "udp": want one of vxlan, host-gw, wireguard`},
 		{"controlPlane.apiServerExtraArgs", "v=4", `controlPlane.apiServerExtraArgs[0]: "v=4": want --FLAG=VALUE in one entry`},

@@ -216,6 +216,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 	}
 	g.Go(n.learnRuntime)
 	g.Go(func() error { return n.closeHost(ctx) })
+	g.Go(func() error { n.env.SeccompDefault = n.seccompDefault(ctx); return nil })
 	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
 	if err := g.Wait(); err != nil {
 		return err

@@ -48,6 +48,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		n.podsUnit(),
 		n.mountsUnit(),
 		n.entriesUnit(),
+		{Name: unitHostPaths, Needs: needs(unitRegistered), Task: n.watchHostPaths, Backoff: n.backoff()},
 	}
 	if n.cfg.Joins() {
 		join := oneShot(unitJoin, n.join)

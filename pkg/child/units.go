@@ -35,6 +35,8 @@ const (
 	unitMounts = "mounts"
 	// What the host makes in copied-up directories.
 	unitEntries = "host-entries"
+	// Pods whose hostPath volumes are in memory or hidden.
+	unitHostPaths = "host-paths"
 	// What the node may reach of the host.
 	unitHostPorts = "host-ports"
 	// What of the host's own addresses the node may not reach.

@@ -70,6 +70,8 @@ type Env struct {
 	// LocalStorageCapacityIsolation is false where the statistics of the data dir's file system cannot be read (FUSE,
 	// btrfs in a user namespace): the kubelet would not start.
 	LocalStorageCapacityIsolation bool
+	// SeccompDefault is the kubelet's seccompDefault.
+	SeccompDefault bool
 	// IDsPerPod is the kubelet's userNamespaces.idsPerPod, a multiple of 65536; 0 leaves the kubelet's default.
 	IDsPerPod int64
 }

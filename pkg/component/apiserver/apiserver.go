@@ -53,13 +53,20 @@ func Render(e component.Env) (component.Rendered, error) {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
 	authnFile := component.RunFile("apiserver-authentication.yaml")
+	admission, err := admissionFiles(e)
+	if err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
 	var args []string
 	for _, part := range [][]string{serving(e), storage(e), authentication(e, authnFile), authorization(), kubelets(), limits(e)} {
 		args = append(args, part...)
 	}
+	if len(admission) > 0 {
+		args = append(args, component.Flag("admission-control-config-file", admission[0].Path))
+	}
 	return component.Rendered{
 		Name:  Name,
-		Files: []component.File{{Path: authnFile, Mode: 0o600, Data: authn}},
+		Files: append([]component.File{{Path: authnFile, Mode: 0o600, Data: authn}}, admission...),
 		Path:  e.BinDir(Name),
 		Args:  append(args, e.Config.ControlPlane.APIServerExtraArgs...),
 	}, nil

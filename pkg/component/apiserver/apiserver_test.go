@@ -1,6 +1,8 @@
 package apiserver
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"gotest.tools/v3/assert"
@@ -24,6 +26,19 @@ func TestAuthenticationIsUnderstood(t *testing.T) {
 	assert.Equal(t, c.APIVersion, apiserverv1.SchemeGroupVersion.String())
 	assert.Assert(t, c.Anonymous.Enabled)
 	assert.Equal(t, len(c.Anonymous.Conditions), 3, "an empty list would let anonymous requests in everywhere")
+}
+
+func TestPodSecurityIsUnderstood(t *testing.T) {
+	t.Parallel()
+	r, err := Render(fixture.Poor())
+	assert.NilError(t, err)
+	var c apiserverv1.AdmissionConfiguration
+	assert.NilError(t, yaml.UnmarshalStrict(fixture.File(r, "admission.yaml"), &c))
+	assert.Equal(t, c.APIVersion, apiserverv1.SchemeGroupVersion.String())
+	assert.Equal(t, c.Plugins[0].Name, "PodSecurity")
+	assert.Assert(t, slices.ContainsFunc(r.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--admission-control-config-file=") && strings.HasSuffix(arg, "admission.yaml")
+	}), r.Args)
 }
 
 func TestHostURL(t *testing.T) {

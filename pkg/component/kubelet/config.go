@@ -56,6 +56,8 @@ type configuration struct {
 	PodPidsLimit           int64             `json:"podPidsLimit,omitempty"`
 	MemoryThrottlingFactor float64           `json:"memoryThrottlingFactor,omitempty"`
 
+	SeccompDefault bool `json:"seccompDefault,omitempty"`
+
 	MaxPods                       int               `json:"maxPods"`
 	EvictionHard                  map[string]string `json:"evictionHard,omitempty"`
 	ImageGCHighThresholdPercent   int               `json:"imageGCHighThresholdPercent"`
@@ -115,6 +117,7 @@ func configFor(e component.Env) configuration {
 		// No logind to ask for a delay of the shutdown.
 		ShutdownGracePeriod: none, ShutdownGracePeriodCriticalPods: none,
 		LocalStorageCapacityIsolation: e.LocalStorageCapacityIsolation,
+		SeccompDefault:                e.SeccompDefault,
 	}
 	c.serving(e)
 	c.user(e)

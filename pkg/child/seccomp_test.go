@@ -1,0 +1,33 @@
+package child
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+func TestRuncSeccomp(t *testing.T) {
+	t.Parallel()
+	for want, script := range map[string]string{
+		"":                       `echo '{"ociVersionMin": "1.0.0", "linux": {"seccomp": {"enabled": true}}}'`,
+		"built without seccomp":  `echo '{"linux": {"seccomp": {"enabled": false}}}'`,
+		"it was built without":   `echo '{}'`,
+		"invalid character":      `echo runc`,
+		"probe seccomp of /":     `exit 1`,
+		"exit status 2":          `exit 2`,
+		"without seccomp":        `echo '{"linux": {}}'`,
+		"unexpected end of JSON": `true`,
+	} {
+		runc := filepath.Join(t.TempDir(), "runc")
+		assert.NilError(t, os.WriteFile(runc, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+		err := runcSeccomp(t.Context(), runc)
+		if want == "" {
+			assert.NilError(t, err)
+			continue
+		}
+		assert.ErrorContains(t, err, want)
+	}
+	assert.NilError(t, kernelSeccomp())
+}

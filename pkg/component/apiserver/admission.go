@@ -1,0 +1,61 @@
+package apiserver
+
+import (
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/component"
+)
+
+type admissionConfiguration struct {
+	component.TypeMeta `json:",inline"`
+	Plugins            []admissionPlugin `json:"plugins"`
+}
+
+type admissionPlugin struct {
+	Name          string      `json:"name"`
+	Configuration podSecurity `json:"configuration"`
+}
+
+// podSecurity is PodSecurityConfiguration of pod-security.admission.config.k8s.io/v1.
+type podSecurity struct {
+	component.TypeMeta `json:",inline"`
+	Defaults           podSecurityDefaults   `json:"defaults"`
+	Exemptions         podSecurityExemptions `json:"exemptions"`
+}
+
+type podSecurityDefaults struct {
+	Enforce        string `json:"enforce"`
+	EnforceVersion string `json:"enforce-version"`
+	Audit          string `json:"audit"`
+	AuditVersion   string `json:"audit-version"`
+	Warn           string `json:"warn"`
+	WarnVersion    string `json:"warn-version"`
+}
+
+type podSecurityExemptions struct {
+	Usernames      []string `json:"usernames"`
+	RuntimeClasses []string `json:"runtimeClasses"`
+	Namespaces     []string `json:"namespaces"`
+}
+
+// admissionFiles renders the defaults of Pod Security admission; nothing where they are Kubernetes' own. The same level
+// warns: only pods are refused, and whoever applies a Deployment of such pods would not learn of it otherwise.
+func admissionFiles(e component.Env) ([]component.File, error) {
+	level := e.Config.PodSecurity
+	if level == config.PodSecurityPrivileged {
+		return nil, nil
+	}
+	const latest = "latest"
+	data, err := component.YAML(admissionConfiguration{
+		TypeMeta: component.TypeMeta{APIVersion: "apiserver.config.k8s.io/v1", Kind: "AdmissionConfiguration"},
+		Plugins: []admissionPlugin{{Name: "PodSecurity", Configuration: podSecurity{
+			TypeMeta: component.TypeMeta{APIVersion: "pod-security.admission.config.k8s.io/v1", Kind: "PodSecurityConfiguration"},
+			Defaults: podSecurityDefaults{level, latest, level, latest, level, latest},
+			// Where the node's own pods run, and those of add-ons that belong to the system.
+			Exemptions: podSecurityExemptions{Usernames: []string{}, RuntimeClasses: []string{}, Namespaces: []string{"kube-system"}},
+		}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []component.File{{Path: component.RunFile("apiserver-admission.yaml"), Mode: 0o600, Data: data}}, nil
+}
