@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // seccompDefault reports whether the kubelet may confine containers by the runtime's seccomp profile. A runtime that cannot
@@ -40,7 +41,7 @@ func kernelSeccomp() error {
 
 // runcSeccomp asks runc whether it was built with seccomp (the features document of the OCI runtime specification).
 func runcSeccomp(ctx context.Context, runc string) error {
-	out, err := exec.CommandContext(ctx, runc, "features").Output()
+	out, err := exec.CommandContext(ctx, runc, "--root", layout.InsideRun+"/runc", "features").Output()
 	if err != nil {
 		return fmt.Errorf("probe seccomp of %s: %w", runc, err)
 	}

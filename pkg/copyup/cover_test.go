@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 )
 
@@ -60,5 +61,33 @@ func TestCoverKeepsNothingOfItself(t *testing.T) {
 		spec := Spec{Covers: []Cover{{Path: "/run", Keep: []string{"/run"}}}}
 		_, err := NewDriver(spec, nil).CopyUp([]string{"/var"})
 		assert.ErrorContains(t, err, "it is the covered directory itself")
+	})
+}
+
+// TestCoverCannotBeLeftOut: where the runtime directory is a file system of its own, as logind makes it, a bind of what lies
+// above it without its mounts, which is how the kubelet binds a subPath, is refused by the kernel.
+func TestCoverCannotBeLeftOut(t *testing.T) {
+	prepare := func(t *testing.T, host string, uid int) {
+		hostTrees(t, host, uid)
+		makeTree(t, host, "run/user/4711/", "target/")
+	}
+	inside(t, prepare, nil, func(t *testing.T, host string) {
+		if level() != "2" { // the host
+			takeOver(t, host)
+			mount(t, "none", "/run/user/4711", "tmpfs", 0, "")
+			assert.NilError(t, os.WriteFile("/run/user/4711/bus", nil, 0o600))
+			out, err := inNamespace(t, 0, 0, "2", envHost+"="+host).CombinedOutput()
+			assert.NilError(t, err, "%s", out)
+			return
+		}
+		mount(t, "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
+		spec := standardSpec()
+		spec.Covers = []Cover{{Path: "/run/user"}}
+		_, err := NewDriver(spec, nil).CopyUp(standardDirs())
+		assert.NilError(t, err)
+		original, err := liveView{}.Original("/run")
+		assert.NilError(t, err)
+		assert.ErrorIs(t, unix.Mount("/run/"+original, host+"/target", "", unix.MS_BIND, ""), unix.EINVAL)
+		assert.NilError(t, gone("/run/user/4711")())
 	})
 }
