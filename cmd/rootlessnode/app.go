@@ -11,6 +11,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
+	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
@@ -74,6 +75,8 @@ type app struct {
 	execute func(ctx context.Context, path string, args []string, stdout io.Writer) error
 	// userSystemctl talks to the account's systemd user manager.
 	userSystemctl func(ctx context.Context, args ...string) (string, error)
+	// enter runs a program as an account (host enter).
+	enter func(hostsetup.EnterOptions) (int, error)
 	// mounts are the mount namespaces of a rootful node; exe, unitDir and systemctl, for its units, are found where
 	// they are empty.
 	mounts    mountStore
@@ -89,7 +92,7 @@ func newApp() *app {
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
 		replace: replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
-		mounts: mountns.New(mountns.Options{}),
+		enter: hostsetup.Enter, mounts: mountns.New(mountns.Options{}),
 	}
 }
 

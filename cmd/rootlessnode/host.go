@@ -12,6 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 func newHost(a *app) *cobra.Command {
@@ -22,7 +23,7 @@ func newHost(a *app) *cobra.Command {
 		Annotations: map[string]string{allowRoot: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newHostSetup(a), newHostEnter(), newHostUndo(a))
+	cmd.AddCommand(newHostSetup(a), newHostEnter(a), newHostUndo(a))
 	return cmd
 }
 
@@ -91,7 +92,7 @@ func (a *app) hostSetup(ctx context.Context, o hostsetup.Options, dryRun bool) e
 // outcomeColumn fits the longest outcome.
 const outcomeColumn = len(hostsetup.Already)
 
-func newHostEnter() *cobra.Command {
+func newHostEnter(a *app) *cobra.Command {
 	var o hostsetup.EnterOptions
 	var command bool
 	cmd := &cobra.Command{
@@ -118,13 +119,28 @@ entered: the account's user manager gives the node one.`,
 				}
 				o.Args = args[1:]
 			}
-			return hostsetup.Enter(o)
+			o.Env = a.enterEnv()
+			code, err := a.enter(o)
+			if err == nil && code != 0 {
+				return exitCode(code)
+			}
+			return err
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().BoolVar(&command, "command", false, "execute ARG... itself, not rootlessnode")
 	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
 	return cmd
+}
+
+// enterEnv is the environment of this process with the bootstrap token, which it does not hold any more (takeToken): the
+// command that is entered is the one that needs it.
+func (a *app) enterEnv() []string {
+	env := os.Environ()
+	if a.joinToken != "" {
+		env = append(env, layout.EnvJoinToken+"="+a.joinToken)
+	}
+	return env
 }
 
 func newHostUndo(a *app) *cobra.Command {

@@ -25,6 +25,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
@@ -59,6 +60,13 @@ func TestHideToken(t *testing.T) {
 		{"r kubectl --token T up", "", ""}, // kubectl's own
 		{"r --name up kubectl --token T", "", ""},
 		{"r exec -- up --token T", "", ""},
+		{"r host enter --user alice -- up --token T --join x", "r host enter --user alice -- up --join x", "T"},
+		{"r --name n host enter --user=alice up --token=T", "r --name n host enter --user=alice up", "T"},
+		{"r host enter --user up -- --name n up --token T", "r host enter --user up -- --name n up", "T"},
+		{"r host enter --user alice --command -- up --token T", "", ""},
+		{"r host enter --user alice -- exec up --token T", "", ""},
+		{"r host setup --user alice up --token T", "", ""},
+		{"r host enter", "", ""},
 	} {
 		argv := strings.Fields(tc.argv)
 		got, gotEnv, hidden := hideToken(argv, env)
@@ -77,6 +85,19 @@ func TestHideToken(t *testing.T) {
 	_, _, hidden := hideToken([]string{"r", "up", "--token", "T"}, []string{"ROOTLESSNODE_JOIN_TOKEN=x"})
 	assert.Assert(t, !hidden, "two tokens are a fault, which is for the command to tell")
 	assert.DeepEqual(t, env, []string{"HOME=/h"})
+}
+
+// The token of the environment reaches the command that is entered, and no argument.
+func TestEnterPassesTheToken(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.env[layout.EnvJoinToken] = testToken
+	var got hostsetup.EnterOptions
+	c.app.enter = func(o hostsetup.EnterOptions) (int, error) { got = o; return 7, nil }
+	assert.Equal(t, c.run("host", "enter", "--user", "alice", "--", "up", "--join", "x"), 7)
+	assert.DeepEqual(t, got.Args, []string{"up", "--join", "x"})
+	assert.Assert(t, slices.Contains(got.Env, layout.EnvJoinToken+"="+testToken))
+	assert.Equal(t, c.out.String()+c.err.String(), "")
 }
 
 // TestHideTokenKnowsUpsFlags: a flag whose value is the next argument must be known, or its value is taken for a flag.

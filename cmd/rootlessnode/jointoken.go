@@ -57,16 +57,37 @@ var upFlagsWithValue = []string{
 	"--bootstrap-kubeconfig", "--kubeconfig", "--node-ip", "--timeout",
 }
 
-// upAt is where the command up stands among the arguments; -1 if it is another one.
+// upAt returns the index of the command up among the arguments, also behind `host enter`; -1 for another command.
 func upAt(argv []string) int {
-	for i := 1; i < len(argv); i++ {
+	at := commandAt(argv, 1, nameFlag)
+	if at < 0 || argv[at] != "host" || at+1 >= len(argv) || argv[at+1] != "enter" {
+		return upOrNone(argv, at)
+	}
+	at = commandAt(argv, at+2, nameFlag, "--user")
+	if at < 0 || slices.ContainsFunc(argv[:at], func(arg string) bool { return strings.HasPrefix(arg, "--command") }) { // the command of another program
+		return -1
+	}
+	return upOrNone(argv, commandAt(argv, at, nameFlag))
+}
+
+func upOrNone(argv []string, at int) int {
+	if at < 0 || argv[at] != "up" {
+		return -1
+	}
+	return at
+}
+
+// commandAt returns the index of the first argument from start on that is neither a flag nor the value of one of withValue;
+// -1 if there is none.
+func commandAt(argv []string, start int, withValue ...string) int {
+	for i := start; i < len(argv); i++ {
 		switch {
-		case argv[i] == nameFlag:
+		case slices.Contains(withValue, argv[i]):
 			i++
-		case argv[i] == "up":
-			return i
+		case argv[i] == "--" && i+1 < len(argv):
+			return i + 1
 		case !strings.HasPrefix(argv[i], "-"):
-			return -1
+			return i
 		}
 	}
 	return -1

@@ -21,6 +21,7 @@ const (
 	subtreeFile     = "cgroup.subtree_control"
 	typeFile        = "cgroup.type"
 	eventsFile      = "cgroup.events"
+	freezeFile      = "cgroup.freeze"
 	killFile        = "cgroup.kill"
 )
 

@@ -25,12 +25,18 @@ import (
 const (
 	envSandbox = "ROOTLESSNODE_TEST_SANDBOX"
 	envClaim   = "ROOTLESSNODE_TEST_CLAIM"
+	// envMove names the mount point below which a process moves itself to a prepared leaf.
+	envMove = "ROOTLESSNODE_TEST_MOVE"
 )
 
 // sandboxUID is an account without a name: the tests that need an ordinary user make none.
 const sandboxUID = 64123
 
 func TestMain(m *testing.M) {
+	if mount := os.Getenv(envMove); mount != "" {
+		fmt.Println("error:", move(mount))
+		os.Exit(1)
+	}
 	if name := os.Getenv(envClaim); name != "" {
 		if err := holdClaim(name); err != nil {
 			fmt.Println("error:", err)

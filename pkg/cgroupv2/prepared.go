@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // removeTimeout bounds the removal of cgroups where the caller gives no context: killing takes the kernel milliseconds,
@@ -20,7 +26,7 @@ func (h Host) preparedFor(uid int) string {
 }
 
 // Prepare makes the delegated directory of an account on a host without systemd: MOUNT/rootlessnode/user-UID, with the
-// controllers handed on by each ancestor, and in it the leaf for EnterPrepared; both belong to uid:gid. A controller that
+// controllers handed on by each ancestor, and in it the leaf for OpenPrepared; both belong to uid:gid. A controller that
 // an ancestor refuses is left out: Detect reports it as missing. Idempotent.
 //
 // In a container the mount point is the container's own cgroup and no root: its processes, the caller among them, first move
@@ -58,15 +64,81 @@ func Prepare(h Host, uid, gid int) (dir string, err error) {
 // delegatedFiles is what the delegatee has to own; "" is the directory. No limit of the directory itself is among them.
 func delegatedFiles() []string { return []string{"", procsFile, threadsFile, subtreeFile} }
 
-// EnterPrepared moves a process, which is to become one of the account, into the leaf of its prepared directory.
+// OpenPrepared opens cgroup.procs of the leaf of an account's prepared directory. The caller becomes the account and then
+// moves itself by MoveSelf: the kernel checks the access of the process that opened the file, so nothing that the account
+// did to the leaf, which it owns, holds a process of root. A leaf that would hold any process is an error.
 //
-// Who may call: root, for the common ancestor is root's.
-func EnterPrepared(h Host, uid, pid int) error {
+// Who may call: root, since the common ancestor is root's.
+func OpenPrepared(h Host, uid int) (*os.File, error) {
 	leaf := filepath.Join(h.preparedFor(uid), enterLeaf)
-	if err := movePid(leaf, pid); err != nil {
-		return fmt.Errorf("enter prepared cgroup: %w", err)
+	f, err := openPrepared(leaf)
+	if err != nil {
+		return nil, fmt.Errorf("enter prepared cgroup: %w", err)
 	}
-	return nil
+	return f, nil
+}
+
+func openPrepared(leaf string) (*os.File, error) {
+	// The directories above belong to root; cgroup2 has no links, and only root mounts. So the leaf is what it seems to be.
+	dir, err := unix.Open(leaf, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: leaf, Err: err}
+	}
+	defer func() { _ = unix.Close(dir) }()
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(dir, &st); err != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
+		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("%s is not a cgroup", leaf))
+	}
+	for file, usable := range map[string]func(string) bool{
+		typeFile:   func(text string) bool { return text == "domain" || text == "domain threaded" },
+		freezeFile: func(text string) bool { return text == "0" },
+		eventsFile: func(text string) bool { return !slices.Contains(strings.Split(text, "\n"), "frozen 1") }, // also by an ancestor
+	} {
+		text, err := readAt(dir, file)
+		if errors.Is(err, os.ErrNotExist) { // freezing is of Linux 5.2
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !usable(text) {
+			return nil, unusable(leaf, file, text)
+		}
+	}
+	fd, err := unix.Openat(dir, procsFile, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: filepath.Join(leaf, procsFile), Err: err}
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(leaf, procsFile)), nil
+}
+
+func readAt(dir int, name string) (string, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	b, err := io.ReadAll(f)
+	return strings.TrimSpace(string(b)), errors.Join(err, f.Close())
+}
+
+// unusable is the error for a leaf that its account made so that no process can run in it.
+func unusable(leaf, file, text string) error {
+	if file == typeFile {
+		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s is of the type %q", leaf, text),
+			"rmdir "+quote(leaf)+"    # then run rootlessnode host setup again"))
+	}
+	hint := "echo 0 > " + quote(filepath.Join(leaf, freezeFile))
+	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s is frozen", leaf), hint))
+}
+
+// MoveSelf moves the calling process, which has become the account since, to the cgroup that OpenPrepared opened.
+func MoveSelf(procs *os.File) error {
+	_, err := procs.WriteString("0")
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w: this kernel lacks the fix of CVE-2021-4197 (Linux 5.16, and stable releases since January 2022)", err)
+	}
+	return errors.Join(err, procs.Close())
 }
 
 // RemovePrepared takes Prepare back. Processes still in the account's directory are killed, so stop its nodes first.

@@ -2,12 +2,15 @@ package cgroupv2
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 
@@ -40,8 +43,7 @@ func TestPrepare(t *testing.T) {
 		assert.Equal(t, dir, sb.host.preparedFor(sandboxUID))
 		assertPrepared(t, sb)
 	}
-	p := cat(t)
-	assert.NilError(t, EnterPrepared(sb.host, sandboxUID, p.Process.Pid))
+	p := mover(t, sb, "")
 	assert.Equal(t, cgroupOf(t, p.Process.Pid), filepath.Join(sb.host.preparedFor(sandboxUID), "enter"))
 
 	_, err := Prepare(sb.host, sandboxUID+1, sandboxUID+1)
@@ -58,6 +60,69 @@ func TestPrepare(t *testing.T) {
 	on, err := readList(sb.dir, subtreeFile)
 	assert.NilError(t, err)
 	assert.Equal(t, len(on), 0)
+}
+
+// mover is a process of root that opens the leaf of sb, becomes sandboxUID, and moves itself there; meanwhile, between the
+// two, a shell executes a command. It has moved, or is frozen, when mover returns.
+func mover(t *testing.T, sb *sandbox, meanwhile string) *exec.Cmd {
+	t.Helper()
+	p := exec.Command("/proc/self/exe")
+	p.Env = append(os.Environ(), envMove+"="+sb.host.Mount, "MEANWHILE="+meanwhile)
+	p.Stderr = os.Stderr
+	leaf := filepath.Join(sb.host.preparedFor(sandboxUID), enterLeaf)
+	assert.NilError(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
+	for deadline := time.Now().Add(removeTimeout); !slices.Contains(pidsIn(t, leaf), p.Process.Pid); {
+		assert.Assert(t, time.Now().Before(deadline), "the process has not moved")
+	}
+	return p
+}
+
+// move is mover's process. It stays until it is killed.
+func move(mount string) error {
+	f, err := OpenPrepared(Host{Mount: mount}, sandboxUID)
+	if err != nil {
+		return err
+	}
+	if out, err := exec.Command("sh", "-c", os.Getenv("MEANWHILE")).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	if err := syscall.Setresuid(sandboxUID, sandboxUID, sandboxUID); err != nil {
+		return err
+	}
+	if err := MoveSelf(f); err != nil {
+		return err
+	}
+	select {}
+}
+
+// An account that freezes its leaf after it was opened holds a process of its own, never one of root.
+func TestPreparedIsFrozen(t *testing.T) {
+	testutil.Require(t, testutil.Root)
+	sb := newSandbox(t)
+	dir, err := Prepare(sb.host, sandboxUID, sandboxUID)
+	assert.NilError(t, err)
+	leaf := filepath.Join(dir, enterLeaf)
+	p := mover(t, sb, "echo 1 > "+leaf+"/cgroup.freeze")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	assert.NilError(t, err)
+	assert.Assert(t, strings.Contains(string(status), fmt.Sprintf("Uid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\n", sandboxUID)), "%s", status)
+	assert.NilError(t, p.Process.Kill())
+	assert.ErrorContains(t, p.Wait(), "killed")
+
+	_, err = OpenPrepared(sb.host, sandboxUID)
+	assert.Error(t, err, "enter prepared cgroup: the cgroup "+leaf+" is frozen")
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"echo 0 > " + leaf + "/cgroup.freeze"})
+	assert.NilError(t, write(leaf, freezeFile, "0"))
+	assert.NilError(t, write(dir, freezeFile, "1")) // by root, or by an ancestor
+	_, err = OpenPrepared(sb.host, sandboxUID)
+	assert.ErrorContains(t, err, "is frozen")
+	assert.NilError(t, write(dir, freezeFile, "0"))
+
+	assert.NilError(t, write(leaf, typeFile, "threaded"))
+	_, err = OpenPrepared(sb.host, sandboxUID)
+	assert.Error(t, err, "enter prepared cgroup: the cgroup "+leaf+` is of the type "threaded"`)
 }
 
 func TestPrepareCommandsDoTheSame(t *testing.T) {

@@ -6,18 +6,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/descriptors"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// EnterOptions says who is become and what is executed then. User, Exe and Args are required.
+// EnterOptions says which account is entered and what is executed then. User, Exe and Args are required.
 type EnterOptions struct {
 	User string
 	// Exe is the absolute path of the program, Args its arguments without the program's name.
@@ -27,36 +32,87 @@ type EnterOptions struct {
 	Env []string
 }
 
-// Enter turns this process, root's, into one of the user inside the user's prepared cgroup and executes Exe: for hosts
-// without systemd, where only root can put a process there. Under systemd no cgroup is prepared; there the node asks the
-// user's manager for one, which runs once host setup has enabled linger. It returns only with an error.
+// enterLimit is how long it may take from leaving root's cgroup to the execution of the program. An account that freezes
+// its cgroup meanwhile cannot hold the caller for longer.
+const enterLimit = 20 * time.Second
+
+// Enter runs Exe as the user, inside the user's prepared cgroup: for hosts without systemd, where only root can put a
+// process there. Under systemd no cgroup is prepared; there the node requests one from the user's manager, which runs once
+// host setup has enabled linger.
 //
-// The process keeps its pid, terminal and descriptors. It gets the account's groups, a clean environment with
-// XDG_RUNTIME_DIR, at least 65536 open files, and the account's home as its working directory. no_new_privs stays as it
-// is, for newuidmap needs its privilege.
+// Where neither the standard streams nor the controlling terminal are a terminal, this process becomes one of the user and
+// executes Exe, with the same pid and streams, so Enter returns only with an error. Otherwise Exe runs in a session of its
+// own, this process relays between it and the terminal, and Enter returns the exit code: that of Exe, or 128 and the number
+// of the signal that ended it. Exe never gets a terminal of root: it gets a pseudo terminal if standard input and output are
+// terminals, and pipes otherwise.
 //
-// Who may call: root, from the main program, with nothing else going on.
-func Enter(o EnterOptions) error {
+// The program gets the account's groups, no capability, a clean environment with XDG_RUNTIME_DIR, a session keyring of its
+// own, at least 65536 open files, no open file but the three streams, and the account's home as its working directory.
+// no_new_privs is left as it is, because newuidmap needs its privilege.
+//
+// Who may call: root, from the main program, while no other goroutine runs.
+func Enter(o EnterOptions) (code int, err error) {
+	if relayPID := os.Getenv(layout.EnvRelay); relayPID != "" {
+		return 1, enterRelayed(o, relayPID)
+	}
+	a, err := enterable(o)
+	if err != nil {
+		return 1, err
+	}
+	if hasTerminal() {
+		return relay(o, a)
+	}
+	return 1, executeAs(a, o, func() error { return nil })
+}
+
+// enterRelayed is Enter in the process that relay has started.
+func enterRelayed(o EnterOptions, relayPID string) error {
+	// A session leader shares its terminal with no process of another session.
+	if session, err := unix.Getsid(0); err != nil || session != os.Getpid() {
+		return fmt.Errorf("enter: %s is set, but this process leads no session", layout.EnvRelay)
+	}
 	a, err := enterable(o)
 	if err != nil {
 		return err
 	}
+	return executeAs(a, o, func() error {
+		// A change of credentials has reset it, so this comes last (prctl(2)).
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+			return fmt.Errorf("set the parent death signal: %w", err)
+		}
+		if relayPID != strconv.Itoa(os.Getppid()) {
+			return errors.New("the relay has ended")
+		}
+		return nil
+	})
+}
+
+// executeAs becomes a in its cgroup, calls last and executes the program.
+func executeAs(a hostinfo.Account, o EnterOptions, last func() error) error {
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
 	runtimeDir := filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(a.UID))
-	if err := enterCgroup(a); err != nil {
+	// Keyrings and capabilities are those of a thread, and the program gets those of the thread that executes it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	procs, err := openCgroup(a)
+	if err != nil {
 		return err
 	}
-	if err := ensureRuntimeDir(runtimeDir, a); err != nil {
+	if err := asRoot(runtimeDir, a); err != nil {
 		return fmt.Errorf("enter: %w", err)
 	}
-	if err := raiseOpenFiles(); err != nil {
-		return fmt.Errorf("enter: limit of open files: %w", err)
+	if err := killAfter(enterLimit); err != nil {
+		return fmt.Errorf("enter: limit the time: %w", err)
 	}
-	resetOOMScore()
 	if err := become(a); err != nil {
 		return fmt.Errorf("enter: become %s: %w", a.Name, err)
+	}
+	if procs != nil {
+		if err := cgroupv2.MoveSelf(procs); err != nil {
+			return fmt.Errorf("enter: %w", err)
+		}
 	}
 	if err := os.Chdir(a.Home); err != nil {
 		if err := os.Chdir("/"); err != nil {
@@ -64,6 +120,9 @@ func Enter(o EnterOptions) error {
 		}
 	}
 	unix.Umask(0o022)
+	if err := last(); err != nil {
+		return fmt.Errorf("enter: %w", err)
+	}
 	argv := append([]string{o.Exe}, o.Args...)
 	err = syscall.Exec(o.Exe, argv, userEnv(a, runtimeDir, o.Env))
 	hint := ""
@@ -71,6 +130,21 @@ func Enter(o EnterOptions) error {
 		hint = "install rootlessnode where " + a.Name + " can read and execute it, such as /usr/local"
 	}
 	return errdefs.WithHint(fmt.Errorf("enter: execute %s as %s: %w", o.Exe, a.Name, err), hint)
+}
+
+// asRoot is what must be done before root's rights are gone.
+func asRoot(runtimeDir string, a hostinfo.Account) error {
+	if err := ensureRuntimeDir(runtimeDir, a); err != nil {
+		return err
+	}
+	if err := raiseOpenFiles(); err != nil {
+		return fmt.Errorf("limit of open files: %w", err)
+	}
+	resetOOMScore()
+	if err := leaveKeyring(a); err != nil {
+		return err
+	}
+	return descriptors.CloseOnExec()
 }
 
 func enterable(o EnterOptions) (hostinfo.Account, error) {
@@ -97,22 +171,24 @@ func enterable(o EnterOptions) (hostinfo.Account, error) {
 	return a, nil
 }
 
-func enterCgroup(a hostinfo.Account) error {
+// openCgroup opens the account's cgroup for cgroupv2.MoveSelf; nil where there is none because systemd gives one.
+func openCgroup(a hostinfo.Account) (*os.File, error) {
 	tree, err := cgroupv2.DetectHost(cgroupv2.Options{})
 	if err != nil {
-		return fmt.Errorf("enter: %w", err)
+		return nil, fmt.Errorf("enter: %w", err)
 	}
 	if !owned(preparedDir(tree, a.UID), a.UID) {
 		if _, err := os.Stat(hostinfo.SystemdBooted); err == nil {
-			return nil
+			return nil, nil
 		}
-		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(
+		return nil, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(
 			fmt.Errorf("enter: no cgroup is prepared for %s", a.Name), "rootlessnode host setup --user "+a.Name))
 	}
-	if err := cgroupv2.EnterPrepared(tree, a.UID, os.Getpid()); err != nil {
-		return fmt.Errorf("enter: %w", err)
+	procs, err := cgroupv2.OpenPrepared(tree, a.UID)
+	if err != nil {
+		return nil, fmt.Errorf("enter: %w", err)
 	}
-	return nil
+	return procs, nil
 }
 
 // raiseOpenFiles lifts both limits to what a node wants; more stays more. Root of a container may not raise the hard
@@ -157,6 +233,57 @@ func become(a hostinfo.Account) error {
 	}
 	if syscall.Setuid(0) == nil {
 		return errors.New("root could be had again")
+	}
+	return dropCapabilities()
+}
+
+// dropCapabilities takes what may be left of root's capabilities from this thread: the inheritable and the ambient ones, and
+// the others where securebits keep them. The bounding set stays, since newuidmap needs it.
+func dropCapabilities() error {
+	err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+	if err != nil && !errors.Is(err, unix.EINVAL) { // ambient capabilities are of Linux 4.3
+		return fmt.Errorf("clear ambient capabilities: %w", err)
+	}
+	var none [2]unix.CapUserData // version 3 has two words a set
+	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+		return fmt.Errorf("capset: %w", err)
+	}
+	return nil
+}
+
+// leaveKeyring gives this thread a new, empty session keyring, through which no key of root's session can be read. It is made
+// while the thread is root's, because the account may have used up its quota of keys.
+func leaveKeyring(a hostinfo.Account) error {
+	id, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0) // without a name
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		return nil // a kernel without keys, or a container that forbids the system call to the account as well
+	}
+	if err != nil {
+		return fmt.Errorf("make a session keyring: %w", err)
+	}
+	// It works without belonging to the account, too, whose quota may be used up.
+	_, _ = unix.KeyctlInt(unix.KEYCTL_CHOWN, id, a.UID, a.GID, 0)
+	return nil
+}
+
+// killAfter has the kernel kill this process after d, unless it has executed a program by then, which ends the timer
+// (timer_create(2)). SIGKILL also reaches a frozen process.
+func killAfter(d time.Duration) error {
+	event := struct { // struct sigevent, 64 bytes
+		value  uint64
+		signo  int32
+		notify int32 // 0: SIGEV_SIGNAL
+		_      [48]byte
+	}{signo: int32(unix.SIGKILL)}
+	var id int32
+	_, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&event)), uintptr(unsafe.Pointer(&id)))
+	if errno != 0 {
+		return fmt.Errorf("timer_create: %w", errno)
+	}
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
+	_, _, errno = unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(id), 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("timer_settime: %w", errno)
 	}
 	return nil
 }

@@ -23,14 +23,24 @@ import (
 // envEnter makes the test binary enter as the user that it names.
 const envEnter = "HOSTSETUP_TEST_ENTER"
 
+// envScript is what it executes there in a shell; without it, report.
+const envScript = "HOSTSETUP_TEST_SCRIPT"
+
 // report is what the entered program tells of itself.
 const report = `id -u; id -g; id -G; pwd; umask; ulimit -Sn; cat /proc/self/cgroup; grep NoNewPrivs /proc/self/status; env | sort; stat -c '%U %a' "$XDG_RUNTIME_DIR"`
 
 func TestMain(m *testing.M) {
 	if user := os.Getenv(envEnter); user != "" {
-		err := Enter(EnterOptions{User: user, Exe: "/bin/sh", Args: []string{"-c", report}})
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(errdefs.ExitCode(err))
+		script := report
+		if s := os.Getenv(envScript); s != "" {
+			script = s
+		}
+		code, err := Enter(EnterOptions{User: user, Exe: "/bin/sh", Args: []string{"-c", script}})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = errdefs.ExitCode(err)
+		}
+		os.Exit(code)
 	}
 	os.Exit(m.Run())
 }
@@ -102,6 +112,10 @@ func TestSetupAndEnter(t *testing.T) {
 	}
 	assert.Assert(t, !strings.Contains(out, "SECRET"), out)
 
+	checkTerminals(t, user)
+	checkInherited(t, user)
+	checkFrozen(t, user, a.UID)
+
 	o.CreateUser = false
 	_, err = outcomes(plan().Undo, t)
 	assert.NilError(t, err)
@@ -122,7 +136,7 @@ func TestSetupAndEnter(t *testing.T) {
 func TestEnterRefuses(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		err := Enter(EnterOptions{User: "x", Exe: "/bin/rootlessnode", Args: []string{"up"}})
+		_, err := Enter(EnterOptions{User: "x", Exe: "/bin/rootlessnode", Args: []string{"up"}})
 		assert.Error(t, err, "enter: only root can become another user")
 		assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"sudo /bin/rootlessnode host enter --user x -- up"})
 		return

@@ -20,6 +20,8 @@ const (
 	// EnvTakenToken is the same on its way from `up --foreground` to the program with another network driver, which takes
 	// its place.
 	EnvTakenToken = "_ROOTLESSNODE_JOIN_TOKEN"
+	// EnvRelay is the process of `host enter` that relays root's terminal. Its presence makes an execution the one that enters.
+	EnvRelay = "_ROOTLESSNODE_RELAY"
 	// EnvRole decides the role of an execution before anything else happens: one of the Role constants.
 	EnvRole = "_ROOTLESSNODE_ROLE"
 	// EnvPipeFD is RootlessKit's pipe to the child. Its presence makes an execution the child role.

@@ -43,7 +43,7 @@ func TestPrivateEnv(t *testing.T) {
 	for _, key := range []string{
 		layout.EnvRole, layout.EnvPipeFD, layout.EnvStateDir, layout.EnvChildActivation, layout.EnvActivationHelper,
 		layout.EnvConfig, layout.EnvLifeline, layout.EnvReport, layout.EnvConfigFD, layout.EnvGuard, layout.EnvRemove,
-		layout.EnvTakenToken,
+		layout.EnvTakenToken, layout.EnvRelay,
 	} {
 		assert.Assert(t, layout.IsPrivateEnv(key+"=x"), key)
 	}

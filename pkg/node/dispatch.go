@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/descriptors"
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/pkg/child"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -78,8 +79,12 @@ type helperInput struct {
 
 // runParent is the parent role in a process of its own.
 func runParent(log *logrus.Logger) error {
+	err := dropForeign()
 	report := inherited(layout.EnvReport)
-	in, err := readInput()
+	var in helperInput
+	if err == nil {
+		in, err = readInput()
+	}
 	if err == nil {
 		setLevel(log, in.Config)
 		err = parent.Run(context.Background(), parent.Options{
@@ -91,8 +96,12 @@ func runParent(log *logrus.Logger) error {
 
 // runRemove removes the data of a node in a process of its own.
 func runRemove(log *logrus.Logger) error {
+	err := dropForeign()
 	report := inherited(layout.EnvReport)
-	in, err := readInput()
+	var in helperInput
+	if err == nil {
+		in, err = readInput()
+	}
 	if err == nil {
 		err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir})
 	}
@@ -119,6 +128,19 @@ func readInput() (helperInput, error) {
 		return in, fmt.Errorf("decode the config: %w", err)
 	}
 	return in, nil
+}
+
+// dropForeign closes what this process inherited from the caller of the program that started it, such as the pipes of a
+// shell, so that neither the node's processes get it nor its other end waits for the node's end. The standard streams and
+// what was passed on purpose stay.
+func dropForeign() error {
+	var keep []int
+	for _, key := range []string{layout.EnvConfigFD, layout.EnvReport, layout.EnvLifeline} {
+		if fd, err := strconv.Atoi(os.Getenv(key)); err == nil {
+			keep = append(keep, fd)
+		}
+	}
+	return descriptors.CloseInherited(keep...)
 }
 
 // inherited returns the descriptor that an environment key names, and keeps it from our own children.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/descriptors"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
@@ -73,6 +74,9 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	}
 	n.held = takeHeld(n.log)
 	defer n.held.close()
+	if err := descriptors.CloseInherited(); err != nil { // the held sockets are closed on exec now
+		return err
+	}
 	manager := takeNotifier(n.log)
 	if manager != nil {
 		n.awaitNetwork(ctx)

@@ -190,9 +190,10 @@ func openDescriptors(t *testing.T) int {
 
 func termios(t *testing.T, f *os.File) unix.Termios {
 	t.Helper()
-	fd, err := rawFD(f)
+	rc, err := f.SyscallConn()
 	assert.NilError(t, err)
-	tio, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	var tio *unix.Termios
+	assert.NilError(t, rc.Control(func(fd uintptr) { tio, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) }))
 	assert.NilError(t, err)
 	return *tio
 }

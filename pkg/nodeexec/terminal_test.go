@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/internal/terminal"
 )
 
 // user is somebody at a terminal who has typed the client's command.
@@ -20,7 +22,7 @@ type user struct {
 
 func atTerminal(t *testing.T, s service, argv ...string) user {
 	t.Helper()
-	near, far, err := openPty()
+	near, far, err := terminal.Open()
 	assert.NilError(t, err)
 	t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
 	u := user{lineReader: &lineReader{t: t, f: near}, far: far}
@@ -39,9 +41,11 @@ func (u user) start() {
 
 func (u user) resize(rows, cols uint16) {
 	u.t.Helper()
-	fd, err := rawFD(u.f)
+	rc, err := u.f.SyscallConn()
 	assert.NilError(u.t, err)
-	assert.NilError(u.t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}))
+	assert.NilError(u.t, rc.Control(func(fd uintptr) {
+		assert.Check(u.t, unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}))
+	}))
 }
 
 func (u user) types(s string) {

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -106,7 +108,7 @@ func TestRolesKilled(t *testing.T) {
 		{"node role", func(s status.Status) int { return nodeRole(t, s.ChildPID) }},
 		{"uplink", func(status.Status) int { return uplink(t, n) }},
 	} {
-		n.up()
+		n.upFromPipe()
 		n.run(podLimit, "down", "--ended") // leaves a node alone that runs
 		kill(t, victim.pid(n.status()))
 		n.run(downLimit, "down", "--ended") // waits for what is left, once the parent has ended
@@ -118,6 +120,24 @@ func TestRolesKilled(t *testing.T) {
 	n.up()
 	n.down()
 	noTrace(t, n.name)
+}
+
+// upFromPipe is up by a caller who holds a pipe, as scripts do: its other end does not wait for the end of the node.
+func (n *testNode) upFromPipe() {
+	n.t.Helper()
+	read, write, err := os.Pipe()
+	assert.NilError(n.t, err)
+	defer read.Close()
+	ctx, cancel := context.WithTimeout(n.t.Context(), upLimit)
+	defer cancel()
+	cmd := n.command(ctx, append([]string{"up"}, n.args...)...)
+	cmd.ExtraFiles = []*os.File{write}
+	out, err := cmd.CombinedOutput()
+	assert.NilError(n.t, err, string(out))
+	assert.NilError(n.t, write.Close())
+	assert.NilError(n.t, read.SetReadDeadline(time.Now().Add(podLimit)))
+	_, err = io.ReadAll(read)
+	assert.NilError(n.t, err, "a process of the node holds the pipe")
 }
 
 // nodeRole is the only child of the node's process 1 that is ours.
