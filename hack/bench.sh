@@ -54,5 +54,5 @@ install -d -o "$bench_account" "$stage/results"
 failed=0
 "$stage/bin/rootlessnode" host enter --user "$bench_account" --command -- \
 	"$stage/bin/bench" -out "$stage/results" "$@" || failed=$?
-find "$stage/results" -name '*.json' -exec install -m 0644 -t "$out/bench" {} +
+collect "$bench_account" "$stage/results" "$out/bench" '*.json'
 exit $failed

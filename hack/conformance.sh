@@ -64,7 +64,11 @@ code=0
 "${as[@]}" "$stage/conformance" run "${args[@]}" || code=$?
 rm -rf "$out/conformance"
 mkdir -p "$out/conformance"
-cp "$stage"/out/* "$out/conformance/" 2>/dev/null || true
+if [ "$(id -u)" = 0 ]; then
+	collect "$account" "$stage/out" "$out/conformance"
+else
+	cp "$stage"/out/* "$out/conformance/" 2>/dev/null || true
+fi
 say "summary, JUnit, record and logs: $out/conformance"
 if [ -n "${RECORD:-}" ]; then
 	# Machines with and without delegation have records of their own.

@@ -33,6 +33,94 @@ stage_suite() {
 	chmod -R go+rX "$2"
 }
 
+# What these scripts do as root with files that another account can write goes through the functions below. That account may have put
+# links, pipes and names there that are meant for root, may change them at any time, and may trace every process of its own.
+
+# unprivileged ACCOUNT SECONDS CMD...: runs a command as an account, with an empty environment, without root's terminal, standard input and
+# error output, and for a limited time.
+unprivileged() {
+	local who=$1 limit=$2
+	shift 2
+	setsid --wait timeout --kill-after=5s "$limit" \
+		setpriv --reuid="$who" --regid="$(id -g "$who")" --init-groups --no-new-privs \
+		env -i "PATH=$PATH" LC_ALL=C "$@" </dev/null 2>/dev/null
+}
+
+# printable: what may go from an account's file to root's terminal.
+printable() { LC_ALL=C tr -cd '\11\12\40-\176'; }
+
+# Limits of collect: files, bytes of each, seconds for the list and for each file.
+collect_files=1000 collect_bytes=$((64 << 20)) collect_seconds=60
+
+# collect ACCOUNT FROM TO [PATTERN]: copies the regular files in the directory FROM, which the account can write, to TO, an existing
+# directory of ours: what the account itself may read of them, links not followed, subdirectories left out. PATTERN restricts the names.
+# What is left out is named. FROM itself must be in a directory that the account cannot write.
+collect() {
+	local who=$1 from=$2 to=$3 pattern=${4:-*} name count=0
+	if [ ! -d "$to" ] || [ -L "$to" ] || [ ! -O "$to" ]; then
+		die 1 "collect $from: $to is not a directory of $(id -un)" "rm -r $to"
+	fi
+	while IFS= read -r -d '' name; do
+		# shellcheck disable=SC2254
+		case $name in
+		*[!A-Za-z0-9._+@%=:,-]* | [.-]*)
+			say "left out, for its name: $(printf %q "$from/$name" | printable)"
+			continue
+			;;
+		$pattern) ;;
+		*) continue ;;
+		esac
+		count=$((count + 1))
+		if [ "$count" -gt "$collect_files" ]; then
+			say "left out, because there are more than $collect_files files: $from"
+			break
+		fi
+		collect_one "$who" "$from/$name" "$to/$name"
+	done < <(unprivileged "$who" "$collect_seconds" find "$from" -mindepth 1 -maxdepth 1 -type f -printf '%f\0' |
+		timeout "$collect_seconds" head -z -n "$((collect_files * 2))")
+}
+
+# collect_one ACCOUNT FILE TO: copies one file. The file may be another one by now: dd opens no link and waits for no pipe. Both ends
+# have a limit of time, since a process of the account's may keep the pipe open.
+collect_one() {
+	local who=$1 file=$2 to=$3 code=0 size
+	rm -f "$to"
+	(
+		umask 022
+		set -o noclobber -o pipefail
+		unprivileged "$who" "$collect_seconds" dd "if=$file" iflag=nofollow,nonblock bs=64K status=none |
+			timeout "$collect_seconds" head -c "$((collect_bytes + 1))" >"$to"
+	) || code=$?
+	size=$(stat -c %s "$to")
+	if [ "$size" -gt "$collect_bytes" ]; then
+		truncate -s "$collect_bytes" "$to"
+		say "cut off after $collect_bytes bytes: $file"
+	elif [ "$code" != 0 ]; then
+		say "left out, or not whole: $who cannot read $file"
+		[ "$size" != 0 ] || rm -f "$to"
+	fi
+}
+
+# dump_image ACCOUNT IMAGE TO: copies the regular files at the top of an ext4 image that the account can write to TO, as collect does. An
+# image may hold names and links that lead out of the directory that it is unpacked in, so the account unpacks it, in one of its own.
+dump_image() {
+	local who=$1 image=$2 to=$3 dir
+	dir=$(mktemp -d /var/tmp/rootlessnode-dump.XXXXXX)
+	chmod 0755 "$dir"
+	install -d -m 0700 -o "$who" "$dir/dump"
+	# ulimit counts blocks of 512 bytes.
+	# shellcheck disable=SC2016
+	unprivileged "$who" "$collect_seconds" sh -c 'ulimit -f "$2"; cd "$0" && exec debugfs -R "rdump / ." "$1"' \
+		"$dir/dump" "$image" $((collect_bytes / 512 + 1)) >/dev/null || true
+	collect "$who" "$dir/dump" "$to"
+	rm -rf "$dir"
+}
+
+# follow ACCOUNT FILE PID SECONDS: shows what is added to a file of the account until a process ends.
+follow() {
+	unprivileged "$1" "$4" tail -n +1 -s 1 --pid="$3" -f "$2" | timeout "$4" sh -c "LC_ALL=C exec stdbuf -o0 tr -cd '\11\12\40-\176'"
+}
+
 # have NEED: a program on PATH or in the sbin directories, or a file.
 have() {
 	case $1 in

@@ -108,21 +108,22 @@ share_image() {
 	rm -r "$stage/share"
 }
 
-# run_machine [INIT]: as an account without rights. Its second serial line says the verdicts as they come. Emulation is slow where the
-# kernel guards itself, asks a timer device for the time, or copies with instructions that repeat byte by byte. A machine that is to
-# join has a network namespace of its own, which is gone when QEMU is.
+# run_machine [INIT]: as an account without rights and without root's terminal. Its second serial line says the verdicts as they come.
+# Emulation is slow where the kernel guards itself, asks a timer device for the time, or copies with instructions that repeat byte by
+# byte. A machine that is to join has a network namespace of its own, which is gone when QEMU is.
 run_machine() {
-	local drive=if=virtio,format=raw,cache=unsafe,file=$stage namespace=() net=()
+	local drive=if=virtio,format=raw,cache=unsafe,file=$machine namespace=() net=()
 	if [ -n "$joins" ]; then
 		namespace=(unshare --net sh -ec 'ip tuntap add dev tap0 mode tap user "$0" && exec "$@"' "$test_account")
 		net=(-netdev tap,id=net0,ifname=tap0,script=no,downscript=no -device virtio-net-pci,netdev=net0,romfile=)
 	fi
-	exec "${namespace[@]}" setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --init-groups env HOME="$stage" TMPDIR="$stage" \
-		timeout --kill-after=10s "$limit" qemu-system-x86_64 -no-user-config -nodefaults -display none \
+	exec setsid "${namespace[@]}" timeout --kill-after=10s "$limit" \
+		setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --init-groups env HOME="$machine" TMPDIR="$machine" \
+		qemu-system-x86_64 -no-user-config -nodefaults -display none \
 		-accel kvm -accel tcg,thread=multi -cpu max,-erms,-fsrm,-smap,-smep,-la57 -smp 2 -m "$memory" -device virtio-rng-pci \
-		-kernel "$stage/vmlinuz" -initrd "$stage/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet mitigations=off tsc=reliable clocksource=tsc nowatchdog'"${1:+ init=$1}" \
+		-kernel "$machine/vmlinuz" -initrd "$machine/initrd" -append 'root=/dev/vda rw console=ttyS0 quiet mitigations=off tsc=reliable clocksource=tsc nowatchdog'"${1:+ init=$1}" \
 		-drive "$drive/root.ext4" -drive "$drive/tree.ext4,readonly=on" -drive "$drive/share.ext4" "${net[@]}" \
-		-serial "file:$stage/console.log" -serial "file:$stage/progress" </dev/null
+		-serial "file:$machine/console.log" -serial "file:$machine/progress" </dev/null >>"$results/qemu.log" 2>&1
 }
 
 # join_machine PID: runs the test that makes the machine a worker of a node on this host, in a process group of its own. Each of its
@@ -170,6 +171,10 @@ place=/var/tmp
 [ "$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)" -lt 16 ] || place=/dev/shm
 stage=$(mktemp -d "$place/rootlessnode-vm.XXXXXX")
 chmod 0755 "$stage"
+# The account can write in machine, and root collects what comes of it in results.
+machine=$stage/machine results=$stage/results
+mkdir "$machine" "$results"
+: >"$results/consoles.log"
 trap 'rm -rf "$stage" "$host"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -187,12 +192,13 @@ if [ -n "$joins" ]; then
 	host=$(mktemp -d "$place/rootlessnode-test.XXXXXX")
 	chmod 0755 "$host"
 fi
-tree_image "$stage/tree.ext4"
+tree_image "$machine/tree.ext4"
 [ -z "$joins" ] || "$host/tree/bin/rootlessnode" host setup --user "$test_account" --create-user
-share_image "$stage/share.ext4"
-cp --sparse=always "$base"/{root.ext4,vmlinuz,initrd} "$stage/"
-: >"$stage/progress"
-chown -R "$test_account" "$stage"
+share_image "$machine/share.ext4"
+cp --sparse=always "$base"/{root.ext4,vmlinuz,initrd} "$machine/"
+: >"$machine/progress"
+chown -h "$test_account" "$machine"/*
+chown "$test_account" "$machine" # last: from here on it is the account's
 
 code=0 machines=0
 for init in "" /usr/local/sbin/guest-init; do
@@ -200,39 +206,41 @@ for init in "" /usr/local/sbin/guest-init; do
 	machines=$((machines + 1))
 	say "the virtual machine runs, for at most $limit${init:+, without systemd}"
 	run_machine "$init" &
-	machine=$!
-	tail -n +1 -s 1 --pid="$machine" -f "$stage/progress" &
-	trap 'kill "$machine" 2>/dev/null || true; end_join; wait; rm -rf "$stage" "$host"' EXIT
+	qemu=$!
+	follow "$test_account" "$machine/progress" "$qemu" "$limit" &
+	trap 'kill "$qemu" 2>/dev/null || true; end_join; wait; rm -rf "$stage" "$host"' EXIT
 	if [ -n "$joins" ] && [ -z "$init" ]; then
-		join_machine "$machine" &
+		join_machine "$qemu" &
 		joining=$!
 		# A machine that was not told that the test ended would wait for it.
-		wait "$joining" || timeout 3m tail --pid="$machine" -f /dev/null || kill "$machine" || true
+		wait "$joining" || timeout 3m tail --pid="$qemu" -f /dev/null || kill "$qemu" || true
 		end_join
 	fi
-	wait "$machine" || code=$?
+	wait "$qemu" || code=$?
 	wait
 	trap 'rm -rf "$stage" "$host"' EXIT
-	cat "$stage/console.log" >>"$stage/consoles.log"
+	collect_one "$test_account" "$machine/console.log" "$results/console.log"
+	[ ! -e "$results/console.log" ] || cat "$results/console.log" >>"$results/consoles.log"
 	[ "$code" = 0 ] || break
 done
 rm -rf "$out/vm"
 mkdir -p "$out/vm"
-debugfs -R "rdump / $out/vm" "$stage/share.ext4" >/dev/null 2>&1
-cp "$stage/consoles.log" "$out/vm/console.log"
+dump_image "$test_account" "$machine/share.ext4" "$out/vm"
+cp "$results/consoles.log" "$out/vm/console.log"
+cp "$results/qemu.log" "$out/vm/"
 [ -z "$joins" ] || cp "$host/joined-host.log" "$out/vm/"
 touch "$out/vm/verdicts" "$out/vm/guest.log"
 case $code in
 0) ;;
 124 | 137)
-	tail -n 30 "$out/vm/console.log" "$out/vm/guest.log"
+	tail -n 30 "$out/vm/qemu.log" "$out/vm/console.log" "$out/vm/guest.log" | printable
 	die 1 "the virtual machine did not end within $limit; its console and logs: $out/vm"
 	;;
 *) die 1 "the virtual machine ended with $code; its console and logs: $out/vm" ;;
 esac
 if grep -q '^not ok' "$out/vm/verdicts" || [ "$(grep -cx done "$out/vm/verdicts")" != "$machines" ]; then
 	[ -z "$joins" ] || tail -n 200 "$out/vm/joined-host.log"
-	tail -n 60 "$out/vm/guest.log"
+	tail -n 60 "$out/vm/guest.log" | printable
 	die 1 "not all was as it should be in the virtual machine; logs: $out/vm"
 fi
 for verdict in "${wanted[@]}"; do
