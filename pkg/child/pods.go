@@ -2,6 +2,7 @@ package child
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -108,7 +109,7 @@ func (n *nodeRole) stopContainers(ctx context.Context) error {
 			n.log.Warn(r.Warning)
 		}
 		if r.Changed {
-			n.showPods(strings.Join(r.Waiting, ", "))
+			n.showPods(shortList(r.Waiting))
 		}
 		if r.Interrupted != nil {
 			n.runAgain(ctx, pods, *r.Interrupted)
@@ -158,6 +159,17 @@ func podsToStop(list []kubeapi.NodePod) []podstop.Pod {
 		})
 	}
 	return pods
+}
+
+// shownPods is how many containers the status names of those that a stop waits for.
+const shownPods = 5
+
+// shortList joins texts, and counts those that are too many to be shown.
+func shortList(texts []string) string {
+	if more := len(texts) - shownPods; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(texts[:shownPods], ", "), more)
+	}
+	return strings.Join(texts, ", ")
 }
 
 // showPods shows in the status what the stop of the pods waits for.

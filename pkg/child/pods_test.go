@@ -52,3 +52,10 @@ func TestPodsToStop(t *testing.T) {
 		{UID: "c", Critical: true},
 	})
 }
+
+func TestShortList(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, shortList(nil), "")
+	assert.Equal(t, shortList([]string{"a", "b", "c", "d", "e"}), "a, b, c, d, e")
+	assert.Equal(t, shortList([]string{"a", "b", "c", "d", "e", "f", "g"}), "a, b, c, d, e and 2 more")
+}

@@ -105,6 +105,7 @@ func TestCluster(t *testing.T) {
 		n.waitPod("web")
 		n.answers(nodePort)
 	})
+	t.Run("down stops pods as the kubelet does", func(t *testing.T) { n.in(t).stopsPods() })
 }
 
 // use does with the pod web what people do with pods.

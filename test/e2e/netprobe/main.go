@@ -3,6 +3,7 @@
 //
 //	netprobe get URL      prints the answer; fails unless its status is 200
 //	netprobe lookup NAME  prints the addresses
+//	netprobe dial ADDRESS connects to HOST:PORT by TCP
 //	netprobe echo URL     sends as many bytes as the path of udp://HOST:PORT/BYTES or tcp://HOST:PORT/BYTES says to a
 //	                      netprobe that serves, and fails unless they come back
 //	netprobe serve PORT   answers "hello from HOSTNAME" by HTTP, to a POST what it gets, and over UDP whatever it gets
@@ -23,10 +24,10 @@ const limit = 5 * time.Second
 
 func main() {
 	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | echo URL | serve PORT | fuse DIR")
+		fmt.Fprintln(os.Stderr, "usage: netprobe get URL | lookup NAME | dial ADDRESS | echo URL | serve PORT | fuse DIR")
 		os.Exit(2)
 	}
-	run := map[string]func(string) error{"get": get, "lookup": lookup, "echo": echo, "serve": serve, "fuse": fuse}[os.Args[1]]
+	run := map[string]func(string) error{"get": get, "lookup": lookup, "dial": dial, "echo": echo, "serve": serve, "fuse": fuse}[os.Args[1]]
 	if run == nil {
 		fmt.Fprintln(os.Stderr, "netprobe: unknown verb", os.Args[1])
 		os.Exit(2)
@@ -58,6 +59,14 @@ func lookup(name string) error {
 		fmt.Println(a)
 	}
 	return err
+}
+
+func dial(address string) error {
+	c, err := net.DialTimeout("tcp", address, limit)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 func serve(port string) error {
