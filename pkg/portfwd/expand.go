@@ -47,6 +47,9 @@ func expandService(s Service, ready *Endpoints, cfg Config) expansion {
 			skipped = append(skipped, fmt.Sprintf("%s (%s %d)", portName(p.Name, p.Port), p.Protocol, cmp.Or(p.NodePort, p.Port)))
 			continue
 		}
+		if len(e.forwards) > cfg.MaxForwards {
+			break // the limit refuses what is beyond it, and one is enough for that
+		}
 		x.port(p, proto)
 	}
 	if cfg.NodePorts && s.HealthCheckNodePort != 0 {
@@ -54,7 +57,7 @@ func expandService(s Service, ready *Endpoints, cfg Config) expansion {
 	}
 	// One warning a Service, however many of its ports it concerns.
 	if len(skipped) > 0 {
-		e.warn(whole, ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", strings.Join(skipped, ", "))
+		e.warn(whole, ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", some(skipped))
 	}
 	if x.closed != nil && len(e.refused) > 0 {
 		e.warnings = append(e.warnings, *x.closed)

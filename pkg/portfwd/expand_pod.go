@@ -44,6 +44,8 @@ func expandPod(p Pod, cfg Config) expansion {
 		case proto != "tcp" && proto != "udp":
 			skipped = append(skipped, fmt.Sprintf("%s (%s %d)", portName(q.Name, q.ContainerPort), q.Protocol, host))
 			continue
+		case len(e.forwards) > cfg.MaxForwards:
+			continue // the limit refuses what is beyond it, and one is enough for that
 		}
 		o := owner(portName(q.Name, q.ContainerPort))
 		addrs, reason, err := podAddresses(p.Namespace, q, c, cfg)
@@ -54,7 +56,7 @@ func expandPod(p Pod, cfg Config) expansion {
 		e.pod(p, q, o, proto, cfg.shifted(host), addrs)
 	}
 	if len(skipped) > 0 {
-		e.warn(owner(""), ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", strings.Join(skipped, ", "))
+		e.warn(owner(""), ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", some(skipped))
 	}
 	return e
 }

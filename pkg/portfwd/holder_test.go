@@ -287,3 +287,66 @@ func prefixes(list ...string) []netip.Prefix {
 	}
 	return out
 }
+
+// A holder keeps its port number on another address too, when the addresses that ports are bound to change.
+func TestHolderKeepsItsPortOnOtherAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lb := in("ns", 9, balanced("lb", ServicePort{Name: "web", Port: 8080, NodePort: 30080}))
+		thief := in("ns", 1, annotated(nodePort("a-thief", 30001), "host-port", "8080"))
+		src := newFakeSource(lb)
+		cfg := Config{NodePorts: true, LoadBalancers: true}
+		f := start(t, Options{Manager: newFakeManager(), Source: src, Config: cfg})
+		synctest.Wait()
+		src.set(thief)
+		synctest.Wait()
+		cfg.BindAddresses = addrs("0.0.0.0")
+		f.SetConfig(cfg)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.DeepEqual(t, f.states(), []string{
+			"0.0.0.0:8080/tcp4 ns/lb/web open", "0.0.0.0:8080/tcp4 ns/a-thief/web refused PortClash", "0.0.0.0:30080/tcp4 ns/lb/web open"})
+	})
+}
+
+// A load balancer all of whose ports are another's has no address.
+func TestRefusedLoadBalancerHasNoAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(balanced("first", ServicePort{Port: 81, NodePort: 30081}))
+		p := &publisher{src: src}
+		start(t, Options{Manager: newFakeManager(), Source: src, Publisher: p, Config: everything()})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		p.now(false)
+		late := balanced("late", ServicePort{Port: 81, NodePort: 30082})
+		late.Ingress = []string{"127.0.0.1"}
+		src.set(late)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.DeepEqual(t, p.now(false), []string{"late[]"})
+		src.remove("first")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.DeepEqual(t, p.now(false), []string{"late[127.0.0.1]"})
+	})
+}
+
+// However many ports one Service has, its expansion is bounded, and so are the messages.
+func TestManyPortsOfOneService(t *testing.T) {
+	t.Parallel()
+	s := balanced("lb")
+	for i := range 20000 {
+		s.Ports = append(s.Ports, ServicePort{Name: "p" + itoa(i), Port: 1 + i, NodePort: 30000})
+		if i < 1000 {
+			s.Ports[i].Protocol = "SCTP"
+		}
+	}
+	cfg := everything()
+	cfg.MaxForwards = 100
+	got, warnings := Wanted(Input{Services: []Service{s}}, cfg)
+	assert.Equal(t, len(got), 100)
+	for _, w := range warnings {
+		assert.Assert(t, len(w.Message) < 512, w.Message)
+	}
+	assert.Check(t, is.Contains(strings.Join(warningLines(warnings), "\n"), "TooManyPorts ns/lb/"))
+	assert.Check(t, is.Contains(strings.Join(warningLines(warnings), "\n"), "and 992 more"))
+}

@@ -68,7 +68,7 @@ func (f *Forwarder) publishAll(ctx context.Context) bool {
 		if !ok {
 			continue
 		}
-		addrs := Ingress(svc.Service, f.o.Config)
+		addrs := f.served(svc.Service, Ingress(svc.Service, f.o.Config))
 		if !sameAddresses(addrs, svc.Ingress) && (len(addrs) > 0 || f.mayBeOurs(svc.Ingress)) {
 			jobs = append(jobs, job{svc.Service, addrs})
 		}
@@ -87,6 +87,28 @@ func (f *Forwarder) publishAll(ctx context.Context) bool {
 		}
 	}
 	return done
+}
+
+// served leaves out addresses on which all ports of the Service are refused. Forwarder.mu is held.
+func (f *Forwarder) served(s Service, addrs []netip.Addr) []netip.Addr {
+	owner := Owner{Kind: KindService, Namespace: s.Namespace, Name: s.Name, UID: s.UID}
+	refused := map[netip.Addr]bool{}
+	for _, r := range f.refusals {
+		if r.Owner.object() == owner {
+			refused[r.IP] = true
+		}
+	}
+	if len(refused) == 0 {
+		return addrs
+	}
+	for _, w := range f.services[Key{s.Namespace, s.Name}].forwards {
+		if f.wanted[w.Bind].Owner.object() == owner && !w.Assigned {
+			delete(refused, w.IP)
+		}
+	}
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool {
+		return refused[a] || refused[netip.IPv4Unspecified()] && a.Is4() || refused[netip.IPv6Unspecified()] && !a.Is4()
+	})
 }
 
 func sameAddresses(addrs []netip.Addr, have []string) bool {

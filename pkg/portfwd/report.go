@@ -125,6 +125,13 @@ func (f *Forwarder) refuse(all []Refusal) {
 	slices.SortFunc(list, func(a, b refusal) int {
 		return cmp.Or(compareBinds(a.Bind, b.Bind), compareOwners(a.Owner, b.Owner))
 	})
+	for _, list := range [][]refusal{f.refusals, list} {
+		for _, r := range list {
+			if r.Owner.Kind == KindService {
+				f.publish(Key{r.Owner.Namespace, r.Owner.Name})
+			}
+		}
+	}
 	f.refusals = list
 }
 

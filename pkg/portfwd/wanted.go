@@ -62,8 +62,18 @@ type expansion struct {
 	refused  []Refusal // each with one of warnings
 }
 
+// warn notes one Warning. Lists that a user of the cluster can make long are cut by the caller: see some.
 func (e *expansion) warn(o Owner, reason, format string, args ...any) {
 	e.warnings = append(e.warnings, Warning{Owner: o, Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// some joins the first few of list.
+func some(list []string) string {
+	const few = 8
+	if n := len(list); n > few {
+		list = append(slices.Clone(list[:few]), fmt.Sprintf("and %d more", n-few))
+	}
+	return strings.Join(list, ", ")
 }
 
 // add appends f unless e has its Bind already, or one that covers it.
@@ -114,6 +124,12 @@ type place struct {
 	port  int
 }
 
+// heldPort is a port number that an owner has on some address.
+type heldPort struct {
+	place
+	owner Owner
+}
+
 // contest decides which of several owners gets a place. The zero value knows no holders.
 type contest struct {
 	holders map[Bind]Owner
@@ -123,13 +139,17 @@ type contest struct {
 
 	winners   map[Bind]Forward
 	wildcards map[place]bool
+	ports     map[heldPort]struct{}
 	refused   []Refusal
 }
 
 // merge keeps one forward of each Bind, that of the owner who comes first, none that another one covers, and at most limit of
 // Services and pods. The order of all does not matter. The warnings are those of all; of the owners that lost, see lost.
 func (c *contest) merge(all []expansion) (winners map[Bind]Forward, refused []Refusal, warnings []Warning) {
-	c.winners, c.wildcards = map[Bind]Forward{}, map[place]bool{}
+	c.winners, c.wildcards, c.ports = map[Bind]Forward{}, map[place]bool{}, make(map[heldPort]struct{}, len(c.holders))
+	for b, o := range c.holders {
+		c.ports[heldPort{place{b.Proto, b.Port}, o}] = struct{}{}
+	}
 	reserved := c.reserved()
 	var losers []Forward
 	for _, e := range all {
@@ -165,10 +185,14 @@ func (c *contest) merge(all []expansion) (winners map[Bind]Forward, refused []Re
 // compare orders two forwards of which only one can be had; see Wanted.
 func (c *contest) compare(a, b Forward) int {
 	newcomer := func(f Forward) int {
-		if o, held := c.holders[f.Bind]; held && o == f.Owner.object() {
+		owner := f.Owner.object()
+		if o, held := c.holders[f.Bind]; held && o == owner {
 			return 0
 		}
-		return 1
+		if _, held := c.ports[heldPort{place{f.Proto, f.Port}, owner}]; held {
+			return 1 // on another address, for example because ports.bindAddresses has changed
+		}
+		return 2
 	}
 	return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(newcomer(a), newcomer(b)), a.Created.Compare(b.Created),
 		cmp.Compare(a.Owner.Namespace, b.Owner.Namespace), cmp.Compare(a.Owner.Name, b.Owner.Name), compareOwners(a.Owner, b.Owner))

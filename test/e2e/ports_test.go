@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -121,6 +122,52 @@ func (n *testNode) port(number int) (status.Port, error) {
 		}
 	}
 	return status.Port{}, fmt.Errorf("no forward of port %d", number)
+}
+
+// holds: the port is open for a Service of this name.
+func (n *testNode) holds(number int, service string) error {
+	for _, p := range n.ports() {
+		if p.HostPort == number && p.Name == service && p.State == status.PortForwarded {
+			return nil
+		}
+	}
+	return fmt.Errorf("port %d is not forwarded for %s", number, service)
+}
+
+// refused: the Service of this name does not get the port.
+func (n *testNode) refused(number int, service string) error {
+	for _, p := range n.ports() {
+		if p.HostPort == number && p.Name == service && p.State == status.PortRefused && p.Error != "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("port %d is not refused to %s", number, service)
+}
+
+// event: KIND/NAME has an Event of this reason.
+func (n *testNode) event(object, reason string) error {
+	if out := n.kubectl("events", "--for", object); !strings.Contains(out, reason) {
+		return fmt.Errorf("%s has no event %s: %s", object, reason, out)
+	}
+	return nil
+}
+
+// clientFrom: a client with this address is answered by TCP and UDP; the error names the protocol that does not.
+func (h hostIP) clientFrom(address string, port int) error {
+	tcp := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: time.Second}
+	client := http.Client{Transport: &http.Transport{DialContext: tcp.DialContext, DisableKeepAlives: true}, Timeout: time.Second}
+	res, errTCP := client.Get(fmt.Sprintf("http://%s/", h.port(port)))
+	if errTCP == nil {
+		errTCP = res.Body.Close()
+	} else {
+		errTCP = fmt.Errorf("tcp: %w", errTCP)
+	}
+	udp := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(address)}}
+	errUDP := h.answersUDPBy(udp.DialContext, port)
+	if errUDP != nil {
+		errUDP = fmt.Errorf("udp: %w", errUDP)
+	}
+	return errors.Join(errTCP, errUDP)
 }
 
 // addByRootlessKit forwards a port past rootlessnode, as rootlessctl does.
@@ -265,6 +312,45 @@ func TestPorts(t *testing.T) {
 		_, stderr, code := n.try(podLimit, "ports", "add", "18090:nonsense")
 		assert.Equal(n.t, code, 2, stderr)
 	})
+	// Whoever may write Services and pods gets no port of others and no address of the host.
+	sub("an annotation takes no port of another Service", func(n *testNode) {
+		thief := func(name string, port int) string {
+			return strings.Replace(service(name, "NodePort", "{port: 80, targetPort: 8080}"), "name: "+name,
+				fmt.Sprintf("name: %s, annotations: {rootlessnode.dev/host-port: %q}", name, strconv.Itoa(port)), 1)
+		}
+		for port, name := range map[int]string{18080: "a-thief", 31053: "b-thief"} {
+			n.apply(thief(name, port))
+			eventually(n.t, portsLimit, "the thief is refused", func() error { return errors.Join(n.refused(port, name), n.event("service/"+name, "PortClash")) })
+			assert.NilError(n.t, n.holds(port, map[int]string{18080: "lb", 31053: "dns"}[port]))
+		}
+	})
+	sub("annotations and pods bind no other address", func(n *testNode) {
+		n.apply(strings.Replace(service("wide", "NodePort", "{port: 80, targetPort: 8080, nodePort: 31130}"), "name: wide",
+			`name: wide, annotations: {rootlessnode.dev/bind: "0.0.0.0"}`, 1))
+		n.apply(`{apiVersion: v1, kind: Pod, metadata: {name: wide}, spec: {terminationGracePeriodSeconds: 1, containers: [
+		  {name: s, image: "rootlessnode.test/busybox:1", command: [/bin/netprobe, serve, "8080"], ports: [{containerPort: 8080, hostPort: 18083, hostIP: 127.0.0.2}]}]}}`)
+		n.apply(service("external", "ClusterIP", "{port: 18084, targetPort: 8080}", "  externalIPs: [192.0.2.2]"))
+		eventually(n.t, podLimit, "the events", func() error {
+			return errors.Join(n.event("service/wide", "NotAllowed"), n.event("pod/wide", "NotAllowed"), n.event("service/external", "ExternalIPsIgnored"))
+		})
+		assert.NilError(n.t, errors.Join(refuses(31130), hostIP("127.0.0.2").refuses(18083)))
+		n.kubectl("delete", "service/wide", "service/external", "pod/wide")
+	})
+	sub("a LoadBalancer answers its source ranges only", func(n *testNode) {
+		ranges := func(cidr string) string {
+			return service("ranged", "LoadBalancer", "{name: t, port: 18085, targetPort: 8080, nodePort: 31140}, "+
+				"{name: u, protocol: UDP, port: 18085, targetPort: 8080, nodePort: 31140}", "  loadBalancerSourceRanges: ["+cidr+"]")
+		}
+		n.apply(ranges("127.0.0.2/32"))
+		for _, port := range []int{18085, 31140} {
+			eventually(n.t, portsLimit, "an allowed client", func() error { return loopback.clientFrom("127.0.0.2", port) })
+			assert.ErrorContains(n.t, loopback.clientFrom("127.0.0.1", port), "tcp")
+			assert.ErrorContains(n.t, loopback.clientFrom("127.0.0.3", port), "udp")
+		}
+		n.apply(ranges("127.0.0.3/32"))
+		eventually(n.t, portsLimit, "the other client after a change", func() error { return loopback.clientFrom("127.0.0.3", 18085) })
+		assert.ErrorContains(n.t, loopback.clientFrom("127.0.0.2", 18085), "tcp")
+	})
 	sub("the API server goes and comes back", func(n *testNode) {
 		n.killAPIServer()
 		for _, port := range []int{31053, 31090, 31091, 18080, 18090} {
@@ -365,6 +451,11 @@ func TestPorts(t *testing.T) {
 			eventually(n.t, podLimit, fmt.Sprintf("port %d", port), func() error { return answersTCP(port) })
 		}
 		assert.NilError(n.t, errors.Join(refuses(31090), refuses(31091), refuses(18081)))
+		assert.NilError(n.t, errors.Join(n.holds(18080, "lb"), n.refused(18080, "a-thief"), n.holds(31053, "dns"), n.refused(31053, "b-thief")))
+		eventually(n.t, portsLimit, "source ranges", func() error { return loopback.clientFrom("127.0.0.3", 18085) })
+		assert.ErrorContains(n.t, loopback.clientFrom("127.0.0.1", 18085), "tcp")
+		n.kubectl("delete", "service", "lb")
+		eventually(n.t, portsLimit, "the port goes to the next one", func() error { return n.holds(18080, "a-thief") })
 		n.run(podLimit, "ports", "remove", "18090")
 		eventually(n.t, portsLimit, "port 18090 is closed", func() error { return refuses(18090) })
 		assert.Assert(n.t, cmp.Contains(n.run(podLimit, "ports"), "default/dns"))
