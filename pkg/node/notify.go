@@ -20,10 +20,15 @@ type notifier struct {
 	socket string
 	// watchdog is how often the manager wants to hear of us; 0: not at all.
 	watchdog time.Duration
-	log      logrus.FieldLogger
-	ready    bool
-	stopping bool
+	// stopLimit is how long the node may take to stop; 0 if it is not known.
+	stopLimit time.Duration
+	log       logrus.FieldLogger
+	ready     bool
+	stopping  bool
 }
+
+// stopSlack is added to stopLimit for what follows the stop of the node: the guard.
+const stopSlack = 15 * time.Second
 
 // notifyLimit: a manager that does not read must not keep the node from stopping.
 const notifyLimit = time.Second
@@ -73,6 +78,9 @@ func (n *notifier) tell(s *status.Status) {
 		if !n.stopping {
 			n.stopping = true
 			out = append(out, "STOPPING=1")
+			if n.stopLimit > 0 { // a unit that was installed with other limits would kill the pods
+				out = append(out, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (n.stopLimit+stopSlack).Microseconds()))
+			}
 		}
 	}
 	n.send(out...)
@@ -80,6 +88,7 @@ func (n *notifier) tell(s *status.Status) {
 
 // follow passes on what the node says of itself until ctx ends. The watchdog is answered while the node answers.
 func (n *notifier) follow(ctx context.Context, node *Node) {
+	n.stopLimit = node.Config().Timeouts.Stop.D()
 	beat := make(<-chan time.Time)
 	if n.watchdog > 0 {
 		const twice = 2 // sd_watchdog_enabled(3) advises half the time

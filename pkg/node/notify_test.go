@@ -24,6 +24,7 @@ func TestNotifier(t *testing.T) {
 	t.Setenv("WATCHDOG_USEC", "3000000")
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 	n := takeNotifier(logrus.New())
+	n.stopLimit = 90 * time.Second
 	assert.Equal(t, n.watchdog, 3*time.Second)
 	for _, k := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		_, there := os.LookupEnv(k)
@@ -44,7 +45,7 @@ func TestNotifier(t *testing.T) {
 		{status.NodeStarting, "kubelet\nstarts", "STATUS=starting: kubelet starts"},
 		{status.NodeReady, "", "STATUS=ready\nREADY=1"},
 		{status.NodeDegraded, "a port", "STATUS=degraded: a port"},
-		{status.NodeStopping, "asked", "STATUS=stopping: asked\nSTOPPING=1"},
+		{status.NodeStopping, "asked", "STATUS=stopping: asked\nSTOPPING=1\nEXTEND_TIMEOUT_USEC=105000000"},
 		{status.NodeStopped, "", "STATUS=stopped"},
 	} {
 		n.tell(&status.Status{State: c.state, Reason: c.reason})

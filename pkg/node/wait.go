@@ -146,14 +146,8 @@ func (n *Node) Wait() error {
 // Stop stops the node in order, whoever started it, and returns when nothing of it is left. A node that does not run is
 // stopped already. When ctx ends first the node is killed, and the error says so.
 func (n *Node) Stop(ctx context.Context) error {
-	h, err := parent.Holder(n.rt)
-	if err != nil {
-		return err
-	}
-	if h.ParentPID > 0 {
-		if err := syscall.Kill(h.ParentPID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("ask the node %q to stop: %w", n.Config().Name, err)
-		}
+	if err := n.signalParent(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("ask the node %q to stop: %w", n.Config().Name, err)
 	}
 	if err := n.waitGone(ctx); err == nil {
 		return nil
@@ -163,14 +157,8 @@ func (n *Node) Stop(ctx context.Context) error {
 
 // kill ends a node that does not stop: the parent, and with it everything inside; the guard cleans up.
 func (n *Node) kill(cause error) error {
-	h, err := parent.Holder(n.rt)
-	if err != nil {
-		return err
-	}
-	if h.ParentPID > 0 {
-		if err := syscall.Kill(h.ParentPID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("kill the node %q: %w", n.Config().Name, err)
-		}
+	if err := n.signalParent(syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the node %q: %w", n.Config().Name, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
@@ -178,6 +166,28 @@ func (n *Node) kill(cause error) error {
 		return fmt.Errorf("kill the node %q: something of it is left: %w", n.Config().Name, err)
 	}
 	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop the node %q: %w, it was killed", n.Config().Name, cause))
+}
+
+// signalParent signals the node's parent, if there is one. It asks for the holder of the lock again once it has a handle
+// (pidfd) of the process, because the pid may have been reused before.
+func (n *Node) signalParent(sig syscall.Signal) error {
+	h, err := parent.Holder(n.rt)
+	if err != nil || h.ParentPID == 0 {
+		return err
+	}
+	p, err := os.FindProcess(h.ParentPID)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.Release() }() // it has nothing to report
+	again, err := parent.Holder(n.rt)
+	if err != nil || again.ParentPID != h.ParentPID {
+		return err
+	}
+	if err := p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
 }
 
 // killLimit is how long the end of a killed node may take.
