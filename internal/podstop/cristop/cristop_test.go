@@ -165,7 +165,7 @@ func TestPodThatIsBeingDeleted(t *testing.T) {
 // A runtime that does not answer, from the start or later on, is given up soon, for another way to stop the pods.
 func TestSilentRuntime(t *testing.T) {
 	t.Parallel()
-	for after, took := range map[time.Duration]time.Duration{atOnce: 5 * time.Second, 3 * time.Second: 9 * time.Second} {
+	for after, took := range map[time.Duration]time.Duration{atOnce: 10 * time.Second, 3 * time.Second: 14 * time.Second} {
 		r := stop(t, &fakeRuntime{frozen: after, all: []*fakeContainer{
 			{pod: "p", name: "c", grace: 30, termTakes: forever, preStop: execHook("x"), hookTakes: forever},
 		}}, minute())

@@ -124,7 +124,7 @@ func sameHost(req *http.Request, via []*http.Request) error {
 
 // address is that of the container's pod, as seen from the node.
 func (s *stopper) address(ctx context.Context, c *container) (string, error) {
-	call, cancel := context.WithTimeout(ctx, answerLimit)
+	call, cancel := context.WithTimeout(ctx, s.answer)
 	defer cancel()
 	r, err := s.rt.PodSandboxStatus(call, &cri.PodSandboxStatusRequest{PodSandboxId: c.sandbox})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 	corev1 "k8s.io/api/core/v1"
@@ -45,7 +46,7 @@ func TestHTTPGetHook(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got = nil
-			s := &stopper{rt: tc.f, req: podstop.Request{NodeIP: host}}
+			s := &stopper{rt: tc.f, answer: time.Minute, req: podstop.Request{NodeIP: host}}
 			c := &container{name: "c", pod: &pod{}, ports: ports, preStop: &corev1.LifecycleHandler{HTTPGet: &tc.get}}
 			assert.NilError(t, s.hook(t.Context(), c))
 			assert.DeepEqual(t, got, []string{tc.want})
@@ -61,7 +62,7 @@ func TestHTTPGetHook(t *testing.T) {
 		"no address":   {&fakeRuntime{}, corev1.HTTPGetAction{Port: intstr.FromInt(port)}, "find the pod's address: it has none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &stopper{rt: tc.f}
+			s := &stopper{rt: tc.f, answer: time.Minute}
 			assert.Error(t, s.httpGet(t.Context(), &container{name: "c", pod: &pod{}}, &tc.get), tc.want)
 		})
 	}

@@ -70,7 +70,7 @@ func (p *pod) mayRunAgain() bool {
 
 // list returns the pods that have a sandbox or a running container.
 func (s *stopper) list(ctx context.Context) ([]*pod, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerLimit, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.answer, errSilent)
 	defer cancel()
 	sandboxes, err := s.rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
