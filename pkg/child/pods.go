@@ -181,13 +181,34 @@ func (n *nodeRole) showPods(text string) {
 	})
 }
 
-// leftovers removes what the supervisor left on purpose: the pods, the runtime's shims, programs run by hand. The cgroups
-// of pods go too: those made inside a pod with a user namespace of its own belong to a subordinate id, which nobody
-// outside may remove.
+// leftovers removes what the supervisor left on purpose: the pods, the runtime's shims, containers that are not the
+// kubelet's, programs of `rootlessnode exec`. Containers and programs get TERM first. The cgroups of pods go too:
+// those made inside a pod with a user namespace of its own belong to a subordinate id, which nobody outside may remove.
 func (n *nodeRole) leftovers() {
+	n.endPrograms(leaf("exec"), strings.TrimPrefix(n.runtimeCgroup(), "/"))
 	for _, name := range []string{kubepods, leaf("exec"), leaf(n.runtimeUnit())} {
 		if err := n.tree.Remove(name); err != nil {
 			n.log.WithError(err).Warn("remove what is left")
+		}
+	}
+}
+
+// programGrace is the time between TERM and KILL for programs of `rootlessnode exec`. It is short because every interactive
+// shell ignores TERM.
+const programGrace = 3 * time.Second
+
+// endPrograms sends TERM to the processes in the cgroups and waits a short time for them to end.
+func (n *nodeRole) endPrograms(names ...string) {
+	ctx, cancel := context.WithTimeout(context.Background(), programGrace)
+	defer cancel()
+	for _, name := range names {
+		if err := n.tree.Signal(name, unix.SIGTERM); err != nil {
+			n.log.WithError(err).Warn("stop programs")
+		}
+	}
+	for _, name := range names {
+		if err := n.tree.WaitEmpty(ctx, name); err != nil {
+			n.log.WithError(err).Info("programs did not end in time, killing them")
 		}
 	}
 }

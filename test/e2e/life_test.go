@@ -86,7 +86,7 @@ func TestComponentKilled(t *testing.T) {
 	assert.Equal(t, n.kubectl("get", "pod", "web", "-o",
 		"jsonpath={.status.containerStatuses[*].restartCount} {.status.startTime}"), started)
 	// A component that is back must also stay: a kubelet may come up, be found healthy, and end over the running pods.
-	n.kubectl("run", "later", "--image="+testImage, "--restart=Never", "--command", "--", "/bin/sh", "-c", "sleep 3600")
+	n.kubectl("run", "later", "--image="+testImage, "--restart=Never", "--command", "--", "/bin/sh", "-c", "trap exit TERM; sleep 3600 & wait")
 	n.waitPod("later")
 	for _, component := range []string{"kubelet", "containerd"} {
 		s := n.status()
