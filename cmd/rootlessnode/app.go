@@ -82,6 +82,7 @@ type app struct {
 	mounts    mountStore
 	exe       string
 	unitDir   string
+	rootOnly  func(path string) error
 	systemctl func(ctx context.Context, args ...string) ([]byte, error)
 }
 

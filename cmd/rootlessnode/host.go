@@ -69,7 +69,7 @@ func (a *app) hostSetup(ctx context.Context, o hostsetup.Options, dryRun bool) e
 			return err
 		}
 		a.printf("%s", script)
-		return nil
+		return plan.Refused()
 	}
 	var notes []string
 	err = plan.Run(ctx, func(r hostsetup.Result) {
@@ -151,6 +151,11 @@ func newHostUndo(a *app) *cobra.Command {
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			exe, err := ownPath() // without it no step has written it anywhere
+			if err != nil {
+				return err
+			}
+			o.Exe = exe
 			plan, err := hostsetup.NewPlan(o)
 			if err != nil {
 				return err

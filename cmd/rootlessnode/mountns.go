@@ -241,7 +241,7 @@ func (m *mountCommand) newEnv() *cobra.Command {
 }
 
 func (m *mountCommand) dropInOptions(name string) (dropin.Options, error) {
-	o := dropin.Options{Name: name, Exe: m.exe, Dir: m.unitDir, Systemctl: m.systemctl}
+	o := dropin.Options{Name: name, Exe: m.exe, Dir: m.unitDir, Systemctl: m.systemctl, RootOnly: m.rootOnly}
 	var err error
 	if o.Exe == "" {
 		o.Exe, err = ownPath()

@@ -64,6 +64,7 @@ func newMountCLI(t *testing.T) (*cli, *fakeMounts) {
 	t.Helper()
 	c, f := newCLI(t), &fakeMounts{}
 	c.uid, c.mounts, c.exe, c.unitDir = 0, f, "/usr/bin/rootlessnode", t.TempDir()
+	c.rootOnly = func(string) error { return nil }
 	c.systemctl = func(context.Context, ...string) ([]byte, error) { return nil, errors.New("systemctl was called") }
 	f.created = mountns.Created{Namespace: namespaceOf("kubens"), Guarantees: mountns.Guarantees{HostToInside: true, Inside: true}}
 	f.status = mountns.Status{

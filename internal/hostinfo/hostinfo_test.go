@@ -105,10 +105,29 @@ func TestInstallCommand(t *testing.T) {
 
 func TestAppArmorProfile(t *testing.T) {
 	t.Parallel()
-	path, text := AppArmorProfile("/home/a b/bin/rootlessnode")
+	path, text, err := AppArmorProfile("/home/a b/bin/rootlessnode")
+	assert.NilError(t, err)
 	assert.Equal(t, path, "/etc/apparmor.d/home.a_b.bin.rootlessnode")
 	for _, want := range []string{"abi <abi/4.0>,", `"/home/a b/bin/rootlessnode" flags=(unconfined) {`, "\n  userns,\n"} {
 		assert.Assert(t, strings.Contains(text, want), text)
+	}
+}
+
+func TestAppArmorProfileOfStrangePaths(t *testing.T) {
+	t.Parallel()
+	for exe, want := range map[string]string{
+		"/t/a*b/r":      `"/t/a\*b/r"`,
+		"/t/[a]?{b,c}^": `"/t/\[a\]\?\{b,c\}\^"`,
+		"/t/@{HOME}/r":  `"/t/@\{HOME\}/r"`,
+		"/t/ä/r":        `"/t/ä/r"`,
+	} {
+		_, text, err := AppArmorProfile(exe)
+		assert.NilError(t, err)
+		assert.Assert(t, strings.Contains(text, " "+want+" flags=(unconfined) {\n"), text)
+	}
+	for _, exe := range []string{"/a\nb", `/a"b`, `/a\b`, "/a\x7f", "/a\xff"} {
+		_, _, err := AppArmorProfile(exe)
+		assert.ErrorContains(t, err, "cannot be named in an AppArmor profile")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 )
 
 // Files of ours that the host reads at boot.
@@ -39,8 +40,13 @@ const (
 )
 
 // AppArmorProfile returns path and text of a profile that lets exe, an absolute path without links, make user
-// namespaces where kernel.apparmor_restrict_unprivileged_userns is 1, and confines it in nothing.
-func AppArmorProfile(exe string) (path, text string) {
+// namespaces where kernel.apparmor_restrict_unprivileged_userns is 1, and confines it in nothing. A path that no profile
+// can name exactly is an error.
+func AppArmorProfile(exe string) (path, text string, err error) {
+	attachment, err := appArmorWord(exe)
+	if err != nil {
+		return "", "", err
+	}
 	name := strings.Map(func(r rune) rune {
 		switch {
 		case r == '/':
@@ -53,10 +59,40 @@ func AppArmorProfile(exe string) (path, text string) {
 	return AppArmorDir + "/" + name, fmt.Sprintf(`abi <abi/4.0>,
 include <tunables/global>
 
-profile %s "%s" flags=(unconfined) {
+profile %s %s flags=(unconfined) {
   userns,
 }
-`, name, exe)
+`, name, attachment), nil
+}
+
+// appArmorWord quotes a path for a profile, so that it means exactly this path (apparmor.d(5), "Globbing (AARE)"). How the
+// parser reads a backslash or a quote inside quotes depends on its version.
+func appArmorWord(path string) (string, error) {
+	var b strings.Builder
+	for _, r := range path {
+		switch {
+		case r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == utf8.RuneError:
+			return "", fmt.Errorf("path %q cannot be named in an AppArmor profile", path)
+		case strings.ContainsRune("?*[]{}^", r):
+			b.WriteRune('\\')
+		}
+		b.WriteRune(r)
+	}
+	return `"` + b.String() + `"`, nil
+}
+
+// InstallFirst are the commands that put the program at exe, whose file or directory an account can replace, where only root
+// can, and the one to run from there. arguments are those of the program.
+func InstallFirst(exe, arguments string) string {
+	const installed = "/usr/local/bin/rootlessnode"
+	lines := "# install below /usr/local first, with the components (make install), then run it from there:\n"
+	for _, part := range []string{"libexec", "share"} {
+		from := filepath.Join(filepath.Dir(filepath.Dir(exe)), part, "rootlessnode")
+		if st, err := os.Stat(from); err == nil && st.IsDir() {
+			lines += fmt.Sprintf("mkdir -p /usr/local/%[1]s && cp -rT --no-preserve=ownership %[2]s /usr/local/%[1]s/rootlessnode\n", part, Quote(from))
+		}
+	}
+	return lines + "install -D -m 0755 " + Quote(exe) + " " + installed + "\n" + installed + " " + arguments
 }
 
 // Quote makes one word for a shell of s.

@@ -12,6 +12,7 @@ package hostsetup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,19 +38,22 @@ type Options struct {
 	PortStart int
 	// LXCUserNIC is the bridge that the account may connect nodes to by network.driver lxc-user-nic. Empty: none.
 	LXCUserNIC string
-	// Exe is the absolute path of our executable, without links, for AppArmor's profile.
+	// Exe is the absolute path of this executable, without links. Steps that write it into files of root, the boot script and
+	// AppArmor's profile, are refused unless only root can replace it.
 	Exe string
 
 	// Root is put before every path of the host, for tests. Empty: the real host.
 	Root string
 	// Systemd says whether systemd is PID 1. nil: /run/systemd/system tells.
 	Systemd *bool
-	// LookPath finds a program. nil: on PATH and in the sbin directories.
+	// LookPath finds a program. nil: hostinfo.RootProgram for root, on PATH and in the sbin directories for others.
 	LookPath func(program string) string
 	// Run runs a program as root and returns an error with what it complained of. nil: it does.
 	Run func(ctx context.Context, program string, args ...string) error
 	// Cgroups says where the cgroup tree is, for tests.
 	Cgroups cgroupv2.Options
+	// RootOnly says why accounts can replace a file. nil: hostinfo.RootOnly.
+	RootOnly func(path string) error
 	// EUID is the caller's effective uid. nil: asked.
 	EUID func() int
 }
@@ -65,14 +69,20 @@ func newEnv(o Options) *env {
 	if e.SubidCount == 0 {
 		e.SubidCount = hostinfo.MinSubids
 	}
-	if e.LookPath == nil {
-		e.LookPath = lookPath
-	}
 	if e.Run == nil {
 		e.Run = run
 	}
 	if e.EUID == nil {
 		e.EUID = os.Geteuid
+	}
+	if e.LookPath == nil && e.EUID() == 0 {
+		e.LookPath = hostinfo.RootProgram
+	}
+	if e.LookPath == nil {
+		e.LookPath = lookPath
+	}
+	if e.RootOnly == nil {
+		e.RootOnly = hostinfo.RootOnly
 	}
 	if o.Systemd != nil {
 		e.systemd = *o.Systemd
@@ -83,6 +93,14 @@ func newEnv(o Options) *env {
 }
 
 func (e *env) path(p string) string { return filepath.Join(e.Root, p) }
+
+// exeRefused says why root must not persist the path of this executable; nil if it may.
+func (e *env) exeRefused() error {
+	if err := e.RootOnly(e.Exe); err != nil {
+		return fmt.Errorf("%w; install below /usr/local first", err)
+	}
+	return nil
+}
 
 func (e *env) exists(p string) bool {
 	_, err := os.Stat(e.path(p))

@@ -196,25 +196,29 @@ func appArmorStep(p *Plan) (Step, error) {
 	if err != nil || strings.TrimSpace(string(b)) != "1" || e.Exe == "" {
 		return Step{}, nil
 	}
-	path, text := hostinfo.AppArmorProfile(e.Exe)
+	path, text, err := hostinfo.AppArmorProfile(e.Exe)
 	text = marker + text
-	reload := func(ctx context.Context, option string) error {
-		return e.Run(ctx, e.LookPath("apparmor_parser"), option, e.path(path))
+	refused := e.exeRefused()
+	if err != nil {
+		refused = err
 	}
 	return Step{
 		Name: step, Title: "let " + e.Exe + " make user namespaces", Why: "kernel.apparmor_restrict_unprivileged_userns is 1 on this host",
 		Commands: append(putCommands(path, text), "apparmor_parser --replace "+hostinfo.Quote(path)),
 		Needed:   func() (bool, error) { return !e.fileIs(path, text), nil },
+		Refused:  refused,
 		Do: func(ctx context.Context) error {
 			if err := e.putFile(path, text); err != nil {
 				return err
 			}
 			p.record.add(step, entry{Files: map[string]string{path: text}})
-			return reload(ctx, "--replace")
+			return e.Run(ctx, e.LookPath("apparmor_parser"), "--replace", e.path(path))
 		},
 		Undo: func(ctx context.Context) error {
-			if !p.record.usedByOthers(step, path) && e.exists(path) {
-				_ = reload(ctx, "--remove") // not loaded is as good
+			for path := range p.record.Steps[step].Files { // perhaps of another place of the executable
+				if !p.record.usedByOthers(step, path) && e.exists(path) {
+					_ = e.Run(ctx, e.LookPath("apparmor_parser"), "--remove", e.path(path)) // not loaded is as good
+				}
 			}
 			_, err := p.removeFiles(step)
 			return err

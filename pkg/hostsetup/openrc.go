@@ -44,6 +44,7 @@ func bootStep(p *Plan) (Step, error) {
 			_, err := p.removeFiles(step)
 			return err
 		},
+		Refused:  e.exeRefused(),
 		Commands: append(putCommands(path, text), "chmod 0755 "+hostinfo.Quote(path)),
 	}
 	if !enabled() {

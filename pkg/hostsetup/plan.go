@@ -19,6 +19,8 @@ type Step struct {
 	// Commands are the lines that do the same in a shell of root, for the host as it is now. Empty where nothing is
 	// needed.
 	Commands []string
+	// Refused is why the step is not done: it would make root execute or trust a file that an account can replace.
+	Refused error
 	// Needed tells whether the step has something to do. It changes nothing.
 	Needed func() (bool, error)
 	// Do does it. nil for a step that is left to the administrator, such as installing packages.
@@ -48,6 +50,8 @@ const (
 	Already Outcome = "already"
 	// ByHand: the administrator has to do it; Commands say how.
 	ByHand Outcome = "by hand"
+	// Refused: it is unsafe here (Step.Refused); the plan goes on without it.
+	Refused Outcome = "refused"
 	// Failed: it was tried; the plan stops there.
 	Failed Outcome = "failed"
 	// Undone: taken back.
@@ -115,12 +119,17 @@ func isUserName(s string) bool {
 }
 
 // Run does the steps that are needed, in order, telling report of each, and stops at the first that fails; what was done
-// before stays and is recorded, so that Run can be repeated after the cause is mended.
+// before stays and is recorded, so that Run can be repeated after the cause is mended. Steps that are refused are left out, and
+// all of them together are the error then.
 func (p *Plan) Run(ctx context.Context, report func(Result)) error {
 	if err := p.mustBeRoot("host setup"); err != nil {
 		return err
 	}
 	for _, s := range p.Steps {
+		if s.Refused != nil {
+			report(Result{s, Refused})
+			continue
+		}
 		needed, err := s.Needed()
 		outcome := Already
 		switch {
@@ -140,7 +149,22 @@ func (p *Plan) Run(ctx context.Context, report func(Result)) error {
 			return errdefs.WithHint(fmt.Errorf("host setup: %s: %w", s.Name, err), strings.Join(s.Commands, "\n"))
 		}
 	}
-	return nil
+	return p.Refused()
+}
+
+// Refused is the error of the steps that are refused, of class errdefs.ErrPreflight; nil if there are none.
+func (p *Plan) Refused() error {
+	var faults []error
+	for _, s := range p.Steps {
+		if s.Refused != nil {
+			faults = append(faults, fmt.Errorf("host setup: %s: %w", s.Name, s.Refused))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.Join(faults...),
+		hostinfo.InstallFirst(p.env.Exe, "host setup --user "+p.env.User)))
 }
 
 // Undo takes back, in reverse order, what Run did for this account as far as it is recorded and still as it was left.
@@ -182,15 +206,19 @@ func (p *Plan) Script() (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!/bin/sh\n# host setup for the account %s, to be run by root\nset -eu\n", p.env.User)
 	for _, s := range p.Steps {
+		if s.Refused != nil {
+			fmt.Fprintf(&b, "\n# %s: refused: %s\n", oneLine(s.Title), oneLine(s.Refused.Error()))
+			continue
+		}
 		needed, err := s.Needed()
 		if err != nil {
 			return "", fmt.Errorf("host setup: %s: %w", s.Name, err)
 		}
 		if !needed {
-			fmt.Fprintf(&b, "\n# %s: nothing to do\n", s.Title)
+			fmt.Fprintf(&b, "\n# %s: nothing to do\n", oneLine(s.Title))
 			continue
 		}
-		fmt.Fprintf(&b, "\n# %s\n# %s\n", s.Title, s.Why)
+		fmt.Fprintf(&b, "\n# %s\n# %s\n", oneLine(s.Title), oneLine(s.Why))
 		for _, c := range s.Commands {
 			if s.Do == nil {
 				c = "# " + c // left to the administrator, here as there
@@ -202,6 +230,16 @@ func (p *Plan) Script() (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// oneLine keeps text, which may hold a path, within a comment.
+func oneLine(text string) string { return strings.Map(printable, text) }
+
+func printable(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return '?'
+	}
+	return r
 }
 
 // Distro is how packages are installed here.

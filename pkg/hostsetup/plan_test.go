@@ -64,7 +64,8 @@ func newHost(t *testing.T, systemd bool) *fakeHost {
 	assert.NilError(t, os.Chmod(f.path("dev/net/tun"), 0o600))
 	f.o = Options{
 		User: "dev", Root: f.root, Exe: "/usr/local/bin/rootlessnode",
-		EUID: func() int { return 0 },
+		EUID:     func() int { return 0 },
+		RootOnly: func(string) error { return nil },
 		LookPath: func(program string) string {
 			if program == "slirp4netns" || program == "getent" {
 				return ""
@@ -248,6 +249,41 @@ func TestSetupTwiceAndUndo(t *testing.T) {
 				assert.Assert(t, strings.HasSuffix(line, ": already"), line)
 			}
 		})
+	}
+}
+
+// TestExecutableOfTheAccount: root persists no path that an account can replace, does all else, and says what to do.
+func TestExecutableOfTheAccount(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, false)
+	f.write("run/openrc/softlevel", "default")
+	f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+	f.o.Exe = "/home/dev/bin/rootlessnode"
+	f.o.RootOnly = func(path string) error {
+		return &hostinfo.NotRootOnlyError{Path: path, At: "/home/dev", Reason: "belongs to uid 1000"}
+	}
+	script, err := f.plan().Script()
+	assert.NilError(t, err)
+	refusal := "refused: /home/dev/bin/rootlessnode can be replaced: /home/dev belongs to uid 1000; install below /usr/local first\n"
+	assert.Equal(t, strings.Count(script, refusal), 2, script)
+	for line := range strings.Lines(script) {
+		assert.Assert(t, strings.HasPrefix(line, "#") || !strings.Contains(line, "/home/dev/bin"), line)
+	}
+
+	got, err := outcomes(f.plan().Run, t)
+	for _, step := range []string{"boot", "apparmor"} {
+		assert.Assert(t, slices.Contains(got, step+": refused"), got)
+		assert.ErrorContains(t, err, "host setup: "+step+": /home/dev/bin/rootlessnode can be replaced")
+	}
+	assert.Assert(t, slices.Contains(got, "runtime-dir: done"), got)
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	hints := errdefs.ReportOf(err).Hints
+	assert.Equal(t, len(hints), 1)
+	assert.Assert(t, strings.HasPrefix(hints[0], "# install below /usr/local first"), hints[0])
+	assert.Assert(t, strings.HasSuffix(hints[0], "\n/usr/local/bin/rootlessnode host setup --user dev"), hints[0])
+	for _, path := range []string{"etc/local.d/rootlessnode-dev.start", "etc/apparmor.d/home.dev.bin.rootlessnode"} {
+		_, err = os.Stat(f.path(path))
+		assert.ErrorIs(t, err, os.ErrNotExist)
 	}
 }
 

@@ -78,6 +78,7 @@ func goodHost(t *testing.T) *fakeHost {
 			CloneUserNS: func(context.Context) error { return nil },
 			PacketRules: func(context.Context, string, string) error { return nil },
 			InUserNS:    func() bool { return false },
+			RootOnly:    func(string) error { return nil },
 			Listen:      func(string, string) error { return nil },
 			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },
 			MapIDs:      func(context.Context, string, ...string) error { return nil },

@@ -254,6 +254,11 @@ func TestChecks(t *testing.T) {
   EOF
   sudo systemctl restart apparmor
 ` + setup},
+		{"A5 AppArmor and a program that the account can replace", "user-namespaces", func(f *fakeHost) {
+			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
+			f.in.Probes.RootOnly = func(path string) error { return errors.New(path + " belongs to uid 7") }
+		}, "fail: kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets /usr/local/bin/rootlessnode make user namespaces\n" +
+			"  # /usr/local/bin/rootlessnode belongs to uid 7: install below /usr/local first (make install), and start the node from there\n"},
 		{"A5 AppArmor with our profile", "user-namespaces", func(f *fakeHost) {
 			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
 			f.write("proc/self/attr/current", "usr.local.bin.rootlessnode (unconfined)\n")

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
@@ -35,6 +36,8 @@ type Probes struct {
 	PacketRules func(ctx context.Context, nft, rules string) error
 	// InUserNS tells whether this process is in a user namespace other than the initial one.
 	InUserNS func() bool
+	// RootOnly says why others than root can replace the file at path.
+	RootOnly func(path string) error
 }
 
 // FileSystem is what statfs(2) tells.
@@ -52,6 +55,9 @@ type FileSystem struct {
 func (p Probes) orReal() Probes {
 	if p.Statfs == nil {
 		p.Statfs = statfs
+	}
+	if p.RootOnly == nil {
+		p.RootOnly = hostinfo.RootOnly
 	}
 	if p.CloneUserNS == nil {
 		p.CloneUserNS = cloneUserNS

@@ -70,8 +70,14 @@ func (h *host) appArmor() (Finding, bool) {
 	if h.in.Exe == "" {
 		return fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets this program make user namespaces"), true
 	}
-	path, text := hostinfo.AppArmorProfile(h.in.Exe)
+	path, text, err := hostinfo.AppArmorProfile(h.in.Exe)
 	f := fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets %s make user namespaces", h.in.Exe)
+	if err == nil {
+		err = h.probes.RootOnly(h.in.Exe)
+	}
+	if err != nil { // a profile would let whatever replaces the program make them
+		return f.hint("# " + err.Error() + ": install below /usr/local first (make install), and start the node from there"), true
+	}
 	f.fix.add("cat <<'" + hereEnd + "' | " + sudoMark + "tee " + path + " >/dev/null")
 	f.fix.add(strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	f.fix.add(hereEnd, asRoot("systemctl restart apparmor"))

@@ -18,7 +18,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -37,6 +39,8 @@ type Options struct {
 	Exe string
 	// Dir is where units are written; empty: DefaultDir.
 	Dir string
+	// RootOnly says why accounts can replace a file; nil: hostinfo.RootOnly. Exe must be root's alone, since root executes it.
+	RootOnly func(path string) error
 	// Systemctl runs systemctl with arguments and returns its output; nil: the one on PATH.
 	Systemctl func(ctx context.Context, args ...string) ([]byte, error)
 }
@@ -66,11 +70,18 @@ func (o Options) withDefaults() Options {
 	if o.Systemctl == nil {
 		o.Systemctl = systemctl
 	}
+	if o.RootOnly == nil {
+		o.RootOnly = hostinfo.RootOnly
+	}
 	return o
 }
 
 func systemctl(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"--no-pager"}, args...)...)
+	program := hostinfo.RootProgram("systemctl")
+	if program == "" {
+		program = "systemctl" // the error names it
+	}
+	cmd := exec.CommandContext(ctx, program, append([]string{"--no-pager"}, args...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	out, err := cmd.Output()
 	var exit *exec.ExitError
@@ -88,6 +99,9 @@ func systemctl(ctx context.Context, args ...string) ([]byte, error) {
 // together.
 func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
 	o = o.withDefaults()
+	if err := o.checkExe(); err != nil {
+		return nil, err
+	}
 	p := &Plan{o: o, Files: []File{{filepath.Join(o.Dir, UnitName(o.Name)), o.unitText()}}}
 	var errs []error
 	for _, name := range units {
@@ -104,6 +118,18 @@ func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// checkExe refuses a program that accounts can replace, and one whose path a unit cannot name.
+func (o Options) checkExe() error {
+	if err := o.RootOnly(o.Exe); err != nil {
+		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("drop-in: %w; install below /usr/local first", err),
+			hostinfo.InstallFirst(o.Exe, "mountns drop-in UNIT...")))
+	}
+	if strings.ContainsFunc(o.Exe, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }) {
+		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("drop-in: path %q cannot be named in a unit", o.Exe))
+	}
+	return nil
 }
 
 func (o Options) plan(ctx context.Context, name string) (File, []string, error) {

@@ -62,7 +62,7 @@ func units(t *testing.T, files map[string]string) (*fakeSystemd, Options) {
 		assert.NilError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		assert.NilError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
-	return f, Options{Name: "kubens", Exe: "/usr/bin/rootlessnode", Dir: f.dir, Systemctl: f.systemctl}
+	return f, Options{Name: "kubens", Exe: "/usr/bin/rootlessnode", Dir: f.dir, Systemctl: f.systemctl, RootOnly: func(string) error { return nil }}
 }
 
 // kubeadm is how a kubelet comes: the real command is in a drop-in, and most of it in variables.
@@ -305,4 +305,17 @@ func TestExeThatNeedsQuotes(t *testing.T) {
 	for path, want := range map[string]string{"/usr/bin/x": "/usr/bin/x", "/a b/x": `"/a b/x"`, "/50%/x": `"/50%%/x"`, `/q"\/x`: `"/q\"\\/x"`, "/it's/x": `"/it's/x"`} {
 		assert.Check(t, is.Equal(quoteProgram(path), want))
 	}
+}
+
+// TestProgramOfAnAccount: systemd executes the program as root, so only root may be able to replace it.
+func TestProgramOfAnAccount(t *testing.T) {
+	t.Parallel()
+	_, o := units(t, kubeadm)
+	o.RootOnly = func(path string) error { return errors.New(path + " belongs to uid 7") }
+	_, err := NewPlan(t.Context(), o, []string{"kubelet"})
+	assert.Error(t, err, "drop-in: /usr/bin/rootlessnode belongs to uid 7; install below /usr/local first")
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	o.RootOnly, o.Exe = func(string) error { return nil }, "/usr/bin/a\nb"
+	_, err = NewPlan(t.Context(), o, []string{"kubelet"})
+	assert.ErrorContains(t, err, "cannot be named in a unit")
 }

@@ -1,0 +1,192 @@
+package hostinfo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// NotRootOnlyError says why a file is not safe from accounts other than root.
+type NotRootOnlyError struct {
+	// Path is the file, At the file itself or the directory above it that is at fault, and Reason what is wrong there.
+	Path, At, Reason string
+}
+
+func (e *NotRootOnlyError) Error() string {
+	if e.At == e.Path {
+		return fmt.Sprintf("%s %s", e.Path, e.Reason)
+	}
+	return fmt.Sprintf("%s can be replaced: %s %s", e.Path, e.At, e.Reason)
+}
+
+// RootOnly returns nil if only root can change or replace the file at path: the file, every directory above it and every
+// symbolic link on the way belong to root, and neither group nor others may write them. It returns a *NotRootOnlyError
+// otherwise.
+//
+// An access control list that lets somebody write shows as the permission of the group (acl(5)). A directory that everyone
+// may write is refused even if it is sticky, because its contents may be removed at any time, /tmp's at each boot. A FUSE
+// file system is refused unless the root directory is on it: its server decides who may write.
+func RootOnly(path string) error {
+	_, err := walkRootOnly(path, unix.O_PATH)
+	return err
+}
+
+// OpenRootOnly opens the file at path for reading if RootOnly holds for it. What was checked is what is opened.
+func OpenRootOnly(path string) (*os.File, error) {
+	w, err := walkRootOnly(path, unix.O_RDONLY|unix.O_NONBLOCK) // a FIFO does not block
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// maxLinks is the kernel's limit of symbolic links on one way (path_resolution(7)).
+const maxLinks = 40
+
+// rootWalk is a way through directories that were found to be root's.
+type rootWalk struct {
+	path string // as it was asked for
+	dir  int    // the directory that was come to
+	at   string // its name
+	root uint64 // the device of the root directory
+}
+
+// walkRootOnly opens path with flags, component by component, so that nothing changes between check and use: in a directory
+// that only root may write, only root changes anything. The file is closed for O_PATH, and returned otherwise.
+func walkRootOnly(path string, flags int) (*os.File, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	w := &rootWalk{path: path, dir: -1}
+	defer func() { _ = unix.Close(w.dir) }()
+	if err := w.toRoot(); err != nil {
+		return nil, err
+	}
+	rest, links := strings.Split(path, "/"), 0
+	for len(rest) > 0 {
+		name := rest[0]
+		rest = rest[1:]
+		if name == "" || name == "." {
+			continue
+		}
+		next, link, err := w.step(name)
+		if err != nil {
+			return nil, err
+		}
+		if link != "" {
+			if links++; links > maxLinks {
+				return nil, &os.PathError{Op: "open", Path: path, Err: unix.ELOOP}
+			}
+			if filepath.IsAbs(link) {
+				if err := w.toRoot(); err != nil {
+					return nil, err
+				}
+			}
+			rest = append(strings.Split(link, "/"), rest...)
+			continue
+		}
+		if !isLast(rest) {
+			_ = unix.Close(w.dir)
+			w.dir, w.at = next, filepath.Join(w.at, name)
+			continue
+		}
+		_ = unix.Close(next)
+		if flags == unix.O_PATH {
+			return nil, nil
+		}
+		fd, err := unix.Openat(w.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+	return nil, &os.PathError{Op: "open", Path: path, Err: unix.EISDIR}
+}
+
+// isLast reports whether no component is left that leads anywhere.
+func isLast(rest []string) bool {
+	for _, name := range rest {
+		if name != "" && name != "." {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *rootWalk) toRoot() error {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: "/", Err: err}
+	}
+	if w.dir >= 0 {
+		_ = unix.Close(w.dir)
+	}
+	w.dir, w.at = fd, "/"
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: "/", Err: err}
+	}
+	w.root = st.Dev
+	return w.check(fd, st, "/")
+}
+
+// step opens one component, as O_PATH, and checks it. For a symbolic link it returns where it leads and no descriptor.
+func (w *rootWalk) step(name string) (fd int, link string, err error) {
+	at := filepath.Join(w.at, name)
+	fd, err = unix.Openat(w.dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, "", &os.PathError{Op: "open", Path: at, Err: err}
+	}
+	defer func() {
+		if err != nil || link != "" {
+			_ = unix.Close(fd)
+		}
+	}()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, "", &os.PathError{Op: "stat", Path: at, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return fd, "", w.check(fd, st, at)
+	}
+	if st.Uid != 0 {
+		return -1, "", w.fault(at, fmt.Sprintf("belongs to uid %d", st.Uid))
+	}
+	b := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, "", b)
+	if err == nil && n == 0 {
+		err = errors.New("an empty link")
+	}
+	if err != nil {
+		return -1, "", &os.PathError{Op: "readlink", Path: at, Err: err}
+	}
+	return fd, string(b[:n]), nil
+}
+
+func (w *rootWalk) check(fd int, st unix.Stat_t, at string) error {
+	const others = 0o022
+	switch {
+	case st.Uid != 0:
+		return w.fault(at, fmt.Sprintf("belongs to uid %d", st.Uid))
+	case st.Mode&others != 0:
+		return w.fault(at, fmt.Sprintf("is group- or world-writable (mode %04o)", st.Mode&0o7777))
+	case st.Dev != w.root:
+		var fs unix.Statfs_t
+		if err := unix.Fstatfs(fd, &fs); err != nil {
+			return &os.PathError{Op: "statfs", Path: at, Err: err}
+		}
+		if fs.Type == unix.FUSE_SUPER_MAGIC {
+			return w.fault(at, "is on a FUSE file system")
+		}
+	}
+	return nil
+}
+
+func (w *rootWalk) fault(at, reason string) error {
+	return &NotRootOnlyError{Path: w.path, At: at, Reason: reason}
+}
