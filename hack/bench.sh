@@ -44,7 +44,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 # The clone may lie where only root can read, so the account works in a stage.
-stage=$(mktemp -d /var/tmp/rootlessnode-bench.XXXXXX)
+stage=$(mktemp -d "$(stage_place)/rootlessnode-bench.XXXXXX")
 chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT
 hack/install.sh "$out" "$stage"

@@ -201,3 +201,14 @@ e2e_programs() {
 	files+=(-file "/bin/netprobe=$out/test/netprobe" -file "/bin/csidriver=$out/test/csidriver")
 	(cd "$top/components/images" && go run . -o "$out/test/busybox.tar" -name rootlessnode.test/busybox:1 -entrypoint /bin/sh "${files[@]}")
 }
+
+# stage_place: where a build for a test account is put. `host setup` refuses to name a program in files of root that lies
+# below a directory that is open to everyone; it does so on hosts with AppArmor's restriction and under OpenRC.
+stage_place() {
+	local place=/var/tmp
+	if [ "$(id -u)" = 0 ] && { [ -e /run/openrc ] ||
+		[ "$(cat /proc/sys/kernel/apparmor_restrict_unprivileged_userns 2>/dev/null)" = 1 ]; }; then
+		place=/usr/local/lib
+	fi
+	echo "$place"
+}

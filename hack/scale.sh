@@ -15,7 +15,7 @@ make --no-print-directory build components
 e2e_programs
 
 # The clone may lie where only root can read, so the accounts work in a stage.
-stage=$(mktemp -d /var/tmp/rootlessnode-scale.XXXXXX)
+stage=$(mktemp -d "$(stage_place)/rootlessnode-scale.XXXXXX")
 chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT
 hack/install.sh "$out" "$stage"

@@ -123,7 +123,7 @@ e2e() {
 needs="$run_needs $e2e_needs ps:procps pasta:passt systemd-socket-activate:systemd"
 [ -z "$lxc" ] || needs="$needs /usr/libexec/lxc/lxc-user-nic:lxc dnsmasq:dnsmasq-base"
 ensure_build "$needs"
-stage=$(mktemp -d /var/tmp/rootlessnode-test.XXXXXX)
+stage=$(mktemp -d "$(stage_place)/rootlessnode-test.XXXXXX")
 chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT
 
