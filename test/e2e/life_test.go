@@ -60,9 +60,10 @@ func (n *testNode) waitBack(component string, restarts int) {
 // TestComponentKilled: every component comes back by itself, and pods and their ports do not notice.
 func TestComponentKilled(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "e2e-killed")
+	n := newNode(t, "e2e-killed", "--set", "podSecurity=baseline")
 	n.up()
 	n.importImage()
+	t.Run("pods are confined", func(t *testing.T) { n.in(t).confined() })
 	n.apply(fmt.Sprintf(webManifest, 30181))
 	n.waitPod("web")
 	n.answers(30181)
@@ -233,4 +234,20 @@ func TestEmbed(t *testing.T) {
 	kill(t, cmd.Process.Pid)
 	_ = cmd.Wait()
 	noTrace(t, "embed")
+}
+
+// confined: under the standard baseline ordinary pods run, CoreDNS too, and are confined by seccomp; pods that would act as the
+// account are refused.
+func (n *testNode) confined() {
+	n.t.Helper()
+	n.kubectl("run", "plain", "--image="+testImage, "--restart=Never", "--command", "--", "/bin/sh", "-c", "sleep 3600")
+	n.waitPod("plain")
+	assert.Equal(n.t, n.sh("plain", "grep Seccomp: /proc/1/status"), "Seccomp:\t2\n")
+	n.kubectl("-n", "kube-system", "wait", "--for=condition=Ready", "pod", "--all", "--timeout="+podLimit.String())
+	out, stderr, code := n.try(podLimit, "kubectl", "run", "refused", "--image="+testImage, "--privileged")
+	assert.Assert(n.t, code != 0 && strings.Contains(stderr, `violates PodSecurity "baseline:latest"`), "%s%s", out, stderr)
+	n.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: trusted, labels: {pod-security.kubernetes.io/enforce: privileged}}\n")
+	n.kubectl("-n", "trusted", "run", "privileged", "--image="+testImage, "--privileged", "--restart=Never", "--command", "--", "/bin/true")
+	n.kubectl("-n", "trusted", "delete", "pod", "privileged", "--now")
+	n.kubectl("delete", "pod", "plain", "--now")
 }

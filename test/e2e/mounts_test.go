@@ -139,6 +139,7 @@ func TestMounts(t *testing.T) {
 		assert.Equal(n.t, n.kubectl("get", "namespaces", "-o", "name", "-l", "pod-security.kubernetes.io/enforce=privileged"), "")
 	})
 	sub("CSI", func(n *testNode) { n.csi() })
+	sub("hostPath below copied-up directories", func(n *testNode) { n.copiedUp() })
 }
 
 // verify runs mounts verify and returns what it found.
@@ -194,4 +195,67 @@ func (n *testNode) fuse(dir string) {
 	})
 	assert.Assert(n.t, cmp.Contains(n.inside("cat", "/proc/self/mountinfo"), dir+"/fuse "))
 	n.sh("both", "umount /v/fuse")
+}
+
+// persistentPod has hostPath volumes below copied-up directories, of which each is made when the pod starts.
+const persistentPod = `
+apiVersion: v1
+kind: Pod
+metadata: {name: persistent}
+spec:
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  containers:
+  - name: c
+    image: rootlessnode.test/busybox:1
+    command: [/bin/sh, -c, "trap exit TERM; while true; do sleep 1; done"]
+    volumeMounts:
+    - {name: opt, mountPath: /d/opt}
+    - {name: lib, mountPath: /d/lib}
+    - {name: var, mountPath: /d/var, subPath: e2e-sub/path}
+    - {name: varopt, mountPath: /d/varopt}
+    - {name: etc, mountPath: /d/etc}
+    - {name: log, mountPath: /log}
+    - {name: run, mountPath: /run-volume}
+    - {name: runtime, mountPath: /runtime}
+  volumes:
+  - {name: opt, hostPath: {path: /opt/e2e-provisioner/pvc, type: DirectoryOrCreate}}
+  - {name: lib, hostPath: {path: /var/lib/e2e/storage, type: DirectoryOrCreate}}
+  - {name: var, hostPath: {path: /var, type: Directory}}
+  - {name: varopt, hostPath: {path: /var/opt/e2e, type: DirectoryOrCreate}}
+  - {name: etc, hostPath: {path: /etc/e2e, type: DirectoryOrCreate}}
+  - {name: log, hostPath: {path: /var/log/e2e.log, type: FileOrCreate}}
+  - {name: run, hostPath: {path: /run/e2e, type: DirectoryOrCreate}}
+  - {name: runtime, hostPath: {path: %q, type: Directory}}
+`
+
+// copiedUp: what pods write below copied-up directories survives a restart of the node, but for /run, of which the pod is told;
+// and the account's runtime directory is out of their reach.
+func (n *testNode) copiedUp() {
+	n.t.Helper()
+	runtime := os.Getenv("XDG_RUNTIME_DIR")
+	bus := filepath.Join(runtime, "e2e-bus-"+n.name)
+	assert.NilError(n.t, os.WriteFile(bus, nil, 0o600))
+	defer func() { assert.NilError(n.t, os.Remove(bus)) }()
+	n.apply(fmt.Sprintf(persistentPod, runtime))
+	n.waitPod("persistent")
+	n.sh("persistent", "for f in /d/opt/file /d/lib/file /d/var/file /d/varopt/file /d/etc/file /log /run-volume/file; do echo kept >$f; done")
+	n.inside("sh", "-c", "echo kept >/opt/e2e-by-exec")
+	assert.Equal(n.t, n.sh("persistent", "ls /runtime/rootlessnode; ls /runtime"), n.name+"\nrootlessnode\n")
+	for _, dir := range []string{runtime, "/run/.ro*/user/*", "/proc/1/root" + runtime} {
+		assert.Assert(n.t, !strings.Contains(n.inside("sh", "-c", "ls "+dir), "e2e-bus"), dir)
+	}
+	for _, reason := range []string{"VolatileHostPath", "HiddenHostPath"} {
+		eventually(n.t, podLimit, reason, func() error {
+			if n.kubectl("get", "events", "--field-selector", "involvedObject.name=persistent,reason="+reason, "-o", "name") == "" {
+				return fmt.Errorf("there is no Event %s", reason)
+			}
+			return nil
+		})
+	}
+	n.down()
+	n.up()
+	n.waitPod("persistent")
+	assert.Equal(n.t, n.sh("persistent", "cat /d/*/file /log; ls /run-volume"), strings.Repeat("kept\n", 6))
+	assert.Equal(n.t, n.inside("cat", "/opt/e2e-by-exec"), "kept\n")
 }
