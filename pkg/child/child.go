@@ -60,7 +60,7 @@ func Run(log logrus.FieldLogger) error {
 		StateDirEnvKey:            layout.EnvStateDir,
 		TargetCmd:                 nodeCommand(cfg.Name),
 		NetworkDriver:             nd,
-		CopyUpDriver:              copyup.NewDriver(fileSystem(cfg, rt), log),
+		CopyUpDriver:              reporting{copyup.NewDriver(fileSystem(cfg, rt), log), layout.NewData(cfg.DataDir)},
 		CopyUpDirs:                cfg.Mounts.CopyUp,
 		PortDriver:                ports,
 		MountProcfs:               true,

@@ -1,6 +1,41 @@
 package child
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rootless-containers/rootlesskit/v3/pkg/copyup"
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// reporting is a copy-up driver that leaves the reason of a failure in the data dir, where the parent finds it. The parent learns
+// only the exit status of the child.
+type reporting struct {
+	copyup.ChildDriver
+	data layout.Data
+}
+
+// CopyUp opens the data dir first: after a failure its path may lead nowhere.
+func (r reporting) CopyUp(dirs []string) ([]string, error) {
+	fd, err := unix.Open(r.data.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the data dir %s: %w", r.data.Dir, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	copied, err := r.ChildDriver.CopyUp(dirs)
+	if err == nil {
+		return copied, nil
+	}
+	err = fmt.Errorf("copy up the host's directories: %w", err)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = errdefs.WithHintf(err, "df %[1]s; df -i %[1]s    # make room on this file system, then start the node again", r.data.Dir)
+	}
+	last := layout.NewData(fmt.Sprintf("/proc/self/fd/%d", fd)).LastExit()
+	return copied, errors.Join(err, layout.WriteJSON(last, errdefs.ReportOf(err)))
+}
 
 // opaqueFileSystems are those whose usage the kubelet's cAdvisor cannot attribute from inside a user namespace.
 func opaqueFileSystems() []int64 { return []int64{unix.BTRFS_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC} }

@@ -82,6 +82,9 @@ func (p *planner) plan() error {
 	if err := errors.Join(p.addWants(nested), p.addKeeps()); err != nil {
 		return errdefs.Class(errdefs.ErrConfig, err)
 	}
+	if err := p.checkKept(); err != nil {
+		return err
+	}
 	p.markBound()
 	if err := p.planRoots(); err != nil {
 		return err

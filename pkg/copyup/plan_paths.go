@@ -89,11 +89,23 @@ func (p *planner) addKeep(name string) error {
 		w.kind = kindParent // real and writable, with all that the host has in it
 	}
 	p.keep = append(p.keep, name)
-	return p.checkKept(name)
+	return nil
 }
 
-// checkKept refuses a kept path whose way is hidden by something that was made inside.
-func (p *planner) checkKept(name string) error {
+// checkKept refuses kept paths whose way is hidden by something that was made inside.
+func (p *planner) checkKept() error {
+	var errs []error
+	told := map[string]bool{}
+	for _, name := range p.keep {
+		if err := p.checkWay(name); err != nil && !told[err.Error()] { // several may have one way
+			told[err.Error()] = true
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *planner) checkWay(name string) error {
 	root := p.rootOf(name)
 	for i := len(root) + 1; i <= len(name); i++ {
 		if i < len(name) && name[i] != '/' {
@@ -122,7 +134,8 @@ func (p *planner) madeInside(name string, e Entry) bool {
 
 func (p *planner) inTheWay(name string) error {
 	stored := path.Join(p.spec.Persist, name)
-	return errdefs.WithHint(fmt.Errorf("%s was made inside the node and is in the way", name), "mv "+stored+" "+stored+".saved")
+	err := fmt.Errorf("%s was made inside the node and is in the way", name)
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "mv "+stored+" "+stored+".saved")
 }
 
 // within tells whether name is dir or lies below it.

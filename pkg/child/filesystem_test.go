@@ -1,0 +1,43 @@
+package child
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// failing is a copy-up after which the data dir has lost its name.
+type failing struct {
+	dir string
+	err error
+}
+
+func (f failing) CopyUp([]string) ([]string, error) {
+	return nil, errors.Join(os.Rename(f.dir, f.dir+".moved"), f.err)
+}
+
+// TestCopyUpReports: a copy-up that fails leaves its reason, class and hints where the parent looks for them.
+func TestCopyUpReports(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []error{
+		errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("in the way")), "mv"), fmt.Errorf("link: %w", unix.ENOSPC),
+	} {
+		data := layout.NewData(t.TempDir() + "/data")
+		assert.NilError(t, os.Mkdir(data.Dir, 0o700))
+		_, err := reporting{failing{data.Dir, fault}, data}.CopyUp(nil)
+		assert.ErrorIs(t, err, fault)
+		var report errdefs.Report
+		assert.NilError(t, layout.ReadJSON(layout.NewData(data.Dir+".moved").LastExit(), &report))
+		assert.Assert(t, strings.HasPrefix(report.Message, "copy up the host's directories: "), report.Message)
+		assert.Equal(t, len(report.Hints), 1)
+		assert.Equal(t, errors.Is(report.Err(), errdefs.ErrPreflight), errors.Is(fault, errdefs.ErrPreflight))
+	}
+}
