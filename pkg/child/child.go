@@ -47,6 +47,10 @@ func Run(log logrus.FieldLogger) error {
 	if err != nil {
 		return err
 	}
+	// Whatever covers a directory later, a working directory leads below the cover (/proc/PID/cwd).
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
 	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
 		return err
 	}

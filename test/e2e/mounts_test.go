@@ -245,6 +245,7 @@ func (n *testNode) copiedUp() {
 	for _, dir := range []string{runtime, "/run/.ro*/user/*", "/proc/1/root" + runtime} {
 		assert.Assert(n.t, !strings.Contains(n.inside("sh", "-c", "ls "+dir), "e2e-bus"), dir)
 	}
+	assert.Equal(n.t, n.inside("readlink", "/proc/1/cwd"), "/\n") // a working directory leads below a cover
 	for _, reason := range []string{"VolatileHostPath", "HiddenHostPath"} {
 		eventually(n.t, podLimit, reason, func() error {
 			if n.kubectl("get", "events", "--field-selector", "involvedObject.name=persistent,reason="+reason, "-o", "name") == "" {
