@@ -36,7 +36,7 @@ var floors = []struct {
 		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview"},
 		"mechanisms are strangers to one another"},
 	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
-	{0, []string{"internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
+	{0, []string{"docs", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
 }
 
 // family lists packages that may import one another though they are on one floor.

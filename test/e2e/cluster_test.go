@@ -168,6 +168,7 @@ func (n *testNode) use(nodePort int) {
 			assert.Check(n.t, cmp.Contains(got, want))
 		}
 	})
+	sub("listens only where docs/security.md says", func(n *testNode) { n.onlyDocumentedListeners() })
 	sub("status tells what is not enforced", func(n *testNode) {
 		s := n.status()
 		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)
