@@ -290,7 +290,8 @@ func (n *testNode) hostNetwork(nodePort int) {
 		out, code := fetch(at)
 		assert.Assert(n.t, code != 0 && strings.Contains(out, "connection refused"), "exit %d: %s", code, out)
 		own := hostIP(ip).port(freePort(n.t))
-		n.run(podLimit, "ports", "add", fmt.Sprintf("%s:%d", own, nodePort))
+		forward := fmt.Sprintf("%s:%d", own, nodePort)
+		n.run(podLimit, "ports", "add", forward)
 		eventually(n.t, portsLimit, "a port of the node at the host's address", func() error {
 			out, code := fetch(own)
 			if code != 0 || !strings.Contains(out, "hello from a ConfigMap") {
@@ -298,6 +299,7 @@ func (n *testNode) hostNetwork(nodePort int) {
 			}
 			return nil
 		})
+		n.run(podLimit, "ports", "remove", forward)
 		n.openHost(ip)
 		out, code = fetch(at)
 		assert.Assert(n.t, code == 0 && strings.Contains(out, "hello from the host"), "exit %d: %s", code, out)
