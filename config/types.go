@@ -37,7 +37,8 @@ type NodeConfig struct {
 	// API.BindAddress, else the address of the default route; it is followed when it changes.
 	NodeIP string `json:"nodeIP,omitempty"`
 
-	// DataDir keeps what must survive a stop. Default: $XDG_DATA_HOME/rootlessnode/nodes/NAME.
+	// DataDir keeps what must survive a stop. Default: that of the node's last start, else
+	// $XDG_DATA_HOME/rootlessnode/nodes/NAME.
 	DataDir string `json:"dataDir,omitempty"`
 	// ComponentsDir holds the components and their manifest. Default: found, in the order of docs/configuration.md.
 	ComponentsDir string `json:"componentsDir,omitempty"`

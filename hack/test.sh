@@ -69,7 +69,7 @@ as_account() {
 # build cache, and run by the account, in copies of their directories, which hold the test data.
 unit_as_user() {
 	prepare_account
-	local pkg failed=0 packages='cgroupv2 copyup supervisor nodeexec parent node child status preflight hostsetup mountns'
+	local pkg failed=0 packages='cgroupv2 copyup datadir supervisor nodeexec parent node child status preflight hostsetup mountns'
 	mkdir -p "$stage/unit"
 	# shellcheck disable=SC2086
 	CGO_ENABLED=1 go test -race -c -o "$stage/unit/" $(printf './pkg/%s ' $packages)

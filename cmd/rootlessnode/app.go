@@ -11,6 +11,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -35,7 +36,7 @@ type handle interface {
 	AddForward(ctx context.Context, forward string) ([]status.Port, error)
 	RemoveForward(ctx context.Context, forward string) error
 	WatchStatus(ctx context.Context, fn func(*status.Status) error) error
-	DeleteData(ctx context.Context) error
+	DeleteData(ctx context.Context) (*datadir.Result, error)
 	Exec(ctx context.Context, req nodeexec.Request) (int, error)
 	Runtime() layout.Runtime
 	Data() layout.Data

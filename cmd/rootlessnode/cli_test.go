@@ -149,6 +149,23 @@ func TestDown(t *testing.T) {
 	assert.Equal(t, c.out.String(), "node \"default\" is stopped (0.0s)\nits data in "+c.node.dir+" is removed\n")
 
 	c = newCLI(t)
+	c.node.removed.Foreign, c.node.removed.DirKept = []string{"/d/precious.txt", "/d/bm (a mount)"}, "it is a mount"
+	assert.Equal(t, c.run("down", "--delete-data"), 0)
+	kept := "the empty directory " + c.node.dir + " stays: it is a mount\n" +
+		"kept, because it does not belong to the node:\n  /d/precious.txt\n  /d/bm (a mount)\n"
+	assert.Equal(t, c.out.String(), "node \"default\" was not running\nits data in "+c.node.dir+" is removed\n"+kept)
+
+	c.out.Reset()
+	c.node.fails["delete"] = errors.New("/d/kubelet/x: it is a mount")
+	assert.Equal(t, c.run("down", "--delete-data"), errdefs.ExitOther)
+	assert.Equal(t, c.out.String(), "node \"default\" was not running\n"+kept)
+
+	c = newCLI(t)
+	c.node.removed = nil
+	assert.Equal(t, c.run("down", "--delete-data"), 0)
+	assert.Equal(t, c.out.String(), "node \"default\" was not running\nit has no data\n")
+
+	c = newCLI(t)
 	c.node.fails["stop"] = errdefs.Class(errdefs.ErrTimeout, errors.New("it was killed"))
 	assert.Equal(t, c.run("down", "--delete-data"), errdefs.ExitTimeout)
 	assert.Check(t, !slices.Contains(c.node.calls, "delete"))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -28,7 +29,7 @@ that does not run is no error.`,
 			return a.down(cmd.Context(), timeout, deleteData)
 		},
 	}
-	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "remove the data dir too, with what belongs to subordinate ids")
+	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also remove the node's data, with the files of subordinate ids; other files in the data dir stay")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill what has not ended by then (default: timeouts.stop)")
 	cmd.Flags().BoolVar(&ended, "ended", false, "leave a node alone that runs; wait for what one that has ended leaves")
 	_ = cmd.Flags().MarkHidden("ended") // for the unit of install
@@ -80,11 +81,31 @@ func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, run
 	if !deleteData {
 		return nil
 	}
-	if err := n.DeleteData(ctx); err != nil {
-		return err
+	res, err := n.DeleteData(ctx)
+	a.printRemoved(res, err == nil)
+	return err
+}
+
+// printRemoved prints what a removal of data removed, and what it kept.
+func (a *app) printRemoved(res *datadir.Result, complete bool) {
+	if res == nil {
+		if complete {
+			a.printf("it has no data\n")
+		}
+		return
 	}
-	a.printf("its data in %s is removed\n", n.Data().Dir)
-	return nil
+	if complete {
+		a.printf("its data in %s is removed\n", res.Dir)
+	}
+	if res.DirKept != "" {
+		a.printf("the empty directory %s stays: %s\n", res.Dir, res.DirKept)
+	}
+	if len(res.Foreign) > 0 {
+		a.printf("kept, because it does not belong to the node:\n")
+	}
+	for _, path := range res.Foreign {
+		a.printf("  %s\n", path)
+	}
 }
 
 // quietStop is how long a stop may take until it says what it waits for, and the least time between two such lines.

@@ -15,6 +15,7 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
@@ -47,6 +48,8 @@ type fakeNode struct {
 	token   *node.JoinToken
 	tokens  []kubeapi.BootstrapToken
 	options node.Options
+	// removed is what DeleteData returns.
+	removed *datadir.Result
 }
 
 func (f *fakeNode) call(name string) error {
@@ -96,7 +99,9 @@ func (f *fakeNode) WatchStatus(_ context.Context, fn func(*status.Status) error)
 	}
 	return f.call("watch")
 }
-func (f *fakeNode) DeleteData(context.Context) error { return f.call("delete") }
+func (f *fakeNode) DeleteData(context.Context) (*datadir.Result, error) {
+	return f.removed, f.call("delete")
+}
 func (f *fakeNode) Exec(_ context.Context, req nodeexec.Request) (int, error) {
 	if f.exec != nil {
 		return f.exec(req)
@@ -135,7 +140,10 @@ type cli struct {
 
 func newCLI(t *testing.T) *cli {
 	t.Helper()
-	c := &cli{node: &fakeNode{cfg: config.Default(), dir: t.TempDir(), fails: map[string]error{}}, env: map[string]string{}}
+	dir := t.TempDir()
+	c := &cli{
+		node: &fakeNode{cfg: config.Default(), dir: dir, fails: map[string]error{}, removed: &datadir.Result{Dir: dir}}, env: map[string]string{},
+	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	assert.NilError(t, err)
 	t.Cleanup(func() { _ = null.Close() })

@@ -1,33 +1,47 @@
 package child
 
 import (
-	"errors"
+	"fmt"
 	"os"
-	"path/filepath"
 
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
 
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // RunRemove is the child role of parent.RemoveData: it goes through RootlessKit's handshake and starts RemoveInside.
-// Called by node.Dispatch alone.
+// Called by node.Dispatch only.
 func RunRemove() error {
-	if err := os.Setenv(layout.EnvRole, layout.RoleRemoveInside); err != nil {
-		return err
+	err := os.Setenv(layout.EnvRole, layout.RoleRemoveInside)
+	if err == nil {
+		err = rkchild.Child(rkchild.Opt{
+			PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
+			ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
+			TargetCmd: []string{"/proc/self/exe", "remove"}, MountProcfs: true,
+		})
 	}
-	return rkchild.Child(rkchild.Opt{
-		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
-		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
-		TargetCmd: []string{"/proc/self/exe", "remove"}, MountProcfs: true,
-	})
+	rt := layout.Runtime{Dir: os.Getenv(layout.EnvRemove)}
+	if _, reported := os.Stat(rt.Removed()); err != nil && reported != nil {
+		err = fmt.Errorf("make a user namespace for the removal: %w", err)
+		_ = layout.WriteJSON(rt.Removed(), datadir.Result{Fault: errdefs.ReportOf(err)}) // the parent has the exit code all the same
+	}
+	return err
 }
 
-// RemoveInside removes the data dir as the root of a user namespace. Called by node.Dispatch alone.
+// RemoveInside removes a node's data as the root of a user namespace and reports the result to the parent. Called by
+// node.Dispatch only.
 func RemoveInside() error {
-	dir := os.Getenv(layout.EnvRemove)
-	if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
-		return errors.New("remove the data dir: no directory is named")
+	rt := layout.Runtime{Dir: os.Getenv(layout.EnvRemove)}
+	var req datadir.Request
+	err := layout.ReadJSON(rt.Removal(), &req)
+	var res *datadir.Result
+	if err == nil {
+		res, err = datadir.Remove(req)
 	}
-	return os.RemoveAll(dir)
+	if err != nil {
+		res = &datadir.Result{Dir: req.Dir, Fault: errdefs.ReportOf(fmt.Errorf("remove data dir %s: %w", req.Dir, err))}
+	}
+	return layout.WriteJSON(rt.Removed(), res)
 }

@@ -41,7 +41,8 @@ const (
 	EnvConfigFD = "_ROOTLESSNODE_CONFIG_FD"
 	// EnvGuard is the runtime dir that the guard cleans up.
 	EnvGuard = "_ROOTLESSNODE_GUARD"
-	// EnvRemove is the data dir that is to be removed from inside a user namespace.
+	// EnvRemove is the runtime dir of a removal: Runtime.Removal in it names the data dir that is to be removed from inside a
+	// user namespace.
 	EnvRemove = "_ROOTLESSNODE_REMOVE"
 )
 
@@ -105,6 +106,12 @@ func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 // there.
 func (r Runtime) Uplink() string { return filepath.Join(r.Dir, "uplink.json") }
 
+// Removal is the request to remove a data dir from inside a user namespace, a datadir.Request.
+func (r Runtime) Removal() string { return filepath.Join(r.Dir, "removal.json") }
+
+// Removed is the result of that removal, a datadir.Result.
+func (r Runtime) Removed() string { return filepath.Join(r.Dir, "removed.json") }
+
 // LongestSocket is the longest socket path that a run makes, for the check against the kernel's limit of 107 bytes.
 func (r Runtime) LongestSocket() string {
 	return filepath.Join(r.StateDir(), "gvisortapvsock", "tap.sock")
@@ -125,6 +132,19 @@ func DefaultDataDir(xdgDataHome, name string) string {
 func UserComponentsDir(xdgDataHome string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "bin")
 }
+
+// RegistryDir holds the registry of the account's nodes: for each node whose data dir is known, one file.
+func RegistryDir(xdgDataHome string) string {
+	return filepath.Join(xdgDataHome, "rootlessnode", "registry")
+}
+
+// RegistryEntry records where the node name keeps its data. It is written at each start and removed with the data.
+func RegistryEntry(xdgDataHome, name string) string {
+	return filepath.Join(RegistryDir(xdgDataHome), name+".json")
+}
+
+// Record marks a directory as the data dir of one node: a datadir.Record. It is written before anything else of the node.
+func (d Data) Record() string { return d.sub("rootlessnode.json") }
 
 // LogDir holds one log file a component.
 func (d Data) LogDir() string { return filepath.Join(d.Dir, "log") }
@@ -185,6 +205,21 @@ func (d Data) Binds() []Bind {
 		{d.sub("pod-logs"), InsidePodLogs, 0o755},
 		{d.sub("container-logs"), InsideContainerLogs, 0o755},
 	}
+}
+
+// Entries are the names of everything that a node keeps directly below its data dir, the record last. A test compares them
+// with the methods of Data.
+func (d Data) Entries() []string {
+	paths := []string{d.AdminKubeconfig(), d.LogDir(), d.LastExit(), d.Verified(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.Inside()}
+	for _, b := range d.Binds() {
+		paths = append(paths, b.Host)
+	}
+	paths = append(paths, d.Record())
+	names := make([]string, len(paths))
+	for i, path := range paths {
+		names[i] = filepath.Base(path)
+	}
+	return names
 }
 
 func (d Data) sub(name string) string { return filepath.Join(d.Dir, name) }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +38,41 @@ func TestBindsAreBelowTheDataDir(t *testing.T) {
 		assert.Assert(t, !seen[b.Host] && !seen[b.Inside], "twice: %+v", b)
 		seen[b.Host], seen[b.Inside] = true, true
 	}
+}
+
+// TestEntriesAreComplete: removal takes away the entries only, so a path of Data that is below none of them would stay.
+func TestEntriesAreComplete(t *testing.T) {
+	t.Parallel()
+	const dir = "/data"
+	data := layout.NewData(dir)
+	entries := data.Entries()
+	listed := func(method, path string) {
+		rel, err := filepath.Rel(dir, path)
+		assert.NilError(t, err)
+		top, _, _ := strings.Cut(rel, "/")
+		assert.Check(t, slices.Contains(entries, top), "Data.Entries lacks %s (Data.%s)", top, method)
+	}
+	value := reflect.ValueOf(data)
+	for i := range value.NumMethod() {
+		name := value.Type().Method(i).Name
+		switch f := value.Method(i).Interface().(type) {
+		case func() string:
+			listed(name, f())
+		case func(string) string:
+			listed(name, f("x"))
+		case func() []layout.Bind:
+			for _, b := range f() {
+				listed(name, b.Host)
+			}
+		case func() []string:
+			assert.Equal(t, name, "Entries")
+		default:
+			t.Errorf("Data.%s has the type %T: add it to this test, and what it names to Data.Entries", name, f)
+		}
+	}
+	assert.Equal(t, entries[len(entries)-1], filepath.Base(data.Record()), "the record is removed last")
+	slices.Sort(entries)
+	assert.Equal(t, len(slices.Compact(slices.Clone(entries))), len(entries), "twice: %v", entries)
 }
 
 func TestPrivateEnv(t *testing.T) {

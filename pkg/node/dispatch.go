@@ -16,6 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/descriptors"
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/pkg/child"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
@@ -75,6 +76,14 @@ func role() func(*logrus.Logger) error {
 type helperInput struct {
 	Config     *config.NodeConfig `json:"config"`
 	RuntimeDir string             `json:"runtimeDir"`
+	// DataKnown: the data dir is the node's even if it has no record.
+	DataKnown bool `json:"dataKnown,omitempty"`
+}
+
+// helperReport is what a helper process writes to its report descriptor.
+type helperReport struct {
+	Error   *errdefs.Report `json:"error,omitempty"`
+	Removed *datadir.Result `json:"removed,omitempty"`
 }
 
 // runParent is the parent role in a process of its own.
@@ -91,7 +100,7 @@ func runParent(log *logrus.Logger) error {
 			Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log, Lifeline: inherited(layout.EnvLifeline),
 		})
 	}
-	return tell(report, err)
+	return tell(report, helperReport{}, err)
 }
 
 // runRemove removes the data of a node in a process of its own.
@@ -102,10 +111,11 @@ func runRemove(log *logrus.Logger) error {
 	if err == nil {
 		in, err = readInput()
 	}
+	var r helperReport
 	if err == nil {
-		err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir})
+		r.Removed, err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir}, in.DataKnown)
 	}
-	return tell(report, err)
+	return tell(report, r, err)
 }
 
 func setLevel(log *logrus.Logger, cfg *config.NodeConfig) {
@@ -154,11 +164,12 @@ func inherited(key string) *os.File {
 }
 
 // tell writes the way a helper ended for whoever started it, and passes it on. Nobody may be listening any more.
-func tell(report *os.File, err error) error {
+func tell(report *os.File, r helperReport, err error) error {
 	if report == nil {
 		return err
 	}
-	_ = json.NewEncoder(report).Encode(errdefs.ReportOf(err)) // a closed pipe: the starter has gone its way
+	r.Error = errdefs.ReportOf(err)
+	_ = json.NewEncoder(report).Encode(r) // a closed pipe: the starter has gone its way
 	_ = report.Close()
 	return err
 }

@@ -34,6 +34,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
@@ -59,6 +60,7 @@ type Node struct {
 	cfg    atomic.Pointer[config.NodeConfig] // replaced when a worker's cluster tells what it wants
 	rt     layout.Runtime
 	data   layout.Data
+	reg    datadir.Registry
 	log    logrus.FieldLogger
 	detach bool
 	tried  []string // places that hold no components
@@ -73,10 +75,10 @@ type Node struct {
 // New completes and validates cfg, finds the runtime dir and the components, and returns a handle. It starts nothing
 // and makes nothing. cfg is the caller's to keep; the node has a copy.
 //
-// Errors: of class ErrConfig with every fault of cfg; of class ErrPreflight for root. That an account has no runtime dir is
+// Errors: of class ErrConfig with every fault of cfg, or for a data dir that is not the node's to use; of class ErrPreflight for root. That an account has no runtime dir is
 // found by Check and refused by Start, with all else that is missing.
 func New(cfg *config.NodeConfig, o Options) (*Node, error) {
-	n, noRuntimeDir, err := build(cfg, o)
+	n, noRuntimeDir, err := build(cfg, o, true)
 	if err == nil && os.Getuid() == 0 {
 		err = noRuntimeDir
 	}
@@ -86,8 +88,9 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	return n, nil
 }
 
-// build is New. Where there is no runtime dir it says so, and the node has the one that should be there.
-func build(cfg *config.NodeConfig, o Options) (_ *Node, noRuntimeDir, err error) {
+// build is New. Where there is no runtime dir it says so, and the node has the one that should be there. The data dir is checked
+// for a start only.
+func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir, err error) {
 	own := *cfg
 	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
 	n.cfg.Store(&own)
@@ -104,34 +107,45 @@ func build(cfg *config.NodeConfig, o Options) (_ *Node, noRuntimeDir, err error)
 	if err != nil {
 		return nil, nil, err
 	}
+	n.reg = datadir.Registry{XDGDataHome: xdgData}
+	if err := n.locate(&own); err != nil {
+		return nil, nil, err
+	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
 	if err := rejoin(&own, facts); err != nil {
 		return nil, nil, err
 	}
 	own.Complete(facts)
-	if err := own.Validate(); err != nil {
-		return nil, nil, err
-	}
+	invalid := own.Validate()
 	base, _, noRuntimeDir := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
 	if noRuntimeDir != nil {
 		base = filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(os.Getuid()))
 	}
-	own.Network.Driver = parent.ResolveDriver(&own)
+	if invalid == nil {
+		own.Network.Driver = parent.ResolveDriver(&own)
+	}
 	n.rt = layout.NewRuntime(base, own.Name)
 	n.data = layout.NewData(own.DataDir)
 	if own.ComponentsDir == "" {
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
+	if start && filepath.IsAbs(own.DataDir) {
+		invalid = errors.Join(invalid, n.missing(cfg.DataDir), n.place().Check())
+	}
+	if invalid != nil {
+		return nil, nil, invalid
+	}
 	return n, noRuntimeDir, nil
 }
 
-// Attach returns a handle on the node of that name, running or not, with the config it runs with, else the default one.
+// Attach returns a handle on the node of that name, running or not, with the config it runs with, else the default one with
+// the data dir of the last start.
 //
 // Errors: as New's; of class ErrPreflight when there is no runtime dir.
 func Attach(name string, o Options) (*Node, error) {
 	cfg := config.Default()
 	cfg.Name = name
-	n, noRuntimeDir, err := build(cfg, o)
+	n, noRuntimeDir, err := build(cfg, o, false)
 	if err == nil {
 		err = noRuntimeDir
 	}

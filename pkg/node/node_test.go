@@ -22,6 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	Dispatch() // a host program's first line
+	testutil.QuickChildren()
 	goleak.VerifyTestMain(m)
 }
 
@@ -99,7 +100,9 @@ func TestNoNode(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, s.State, status.NodeStopped)
 	assert.NilError(t, n.Stop(ctx), "stopped already")
-	assert.NilError(t, n.DeleteData(ctx), "there is none")
+	res, err := n.DeleteData(ctx)
+	assert.NilError(t, err)
+	assert.Assert(t, res == nil, "there is none")
 	assert.ErrorIs(t, n.Wait(), errdefs.ErrNotRunning)
 	_, err = n.Exec(ctx, nodeexec.Request{Argv: []string{"true"}})
 	assert.ErrorIs(t, err, errdefs.ErrNotRunning)
@@ -165,7 +168,7 @@ func TestHelperReports(t *testing.T) {
 	assert.NilError(t, os.MkdirAll(n.Runtime().Lock(), 0o700)) // a directory in the lock's place
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err = n.DeleteData(ctx)
+	_, err = n.DeleteData(ctx)
 	assert.ErrorContains(t, err, "open the lock")
 	_, err = os.Stat(n.Data().Dir)
 	assert.NilError(t, err, "nothing was removed")

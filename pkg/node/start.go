@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/descriptors"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
@@ -23,9 +24,10 @@ type helper struct {
 	cmd *exec.Cmd
 	// lifeline is our end of the pipe whose closing stops a parent; nil for a detached one.
 	lifeline *os.File
-	// ended is closed when the process is gone; err is how then.
-	ended chan struct{}
-	err   error
+	// ended is closed when the process is gone; err is how then, and removed is what a removal reports.
+	ended   chan struct{}
+	err     error
+	removed *datadir.Result
 }
 
 // Start checks the host, then starts the node, and returns as soon as its parent process runs. Use WaitReady to learn
@@ -43,6 +45,9 @@ func (n *Node) Start(ctx context.Context) error {
 		}
 	}
 	if err := n.preflight(ctx); err != nil {
+		return err
+	}
+	if err := n.claim(); err != nil {
 		return err
 	}
 	if err := n.joinCluster(ctx); err != nil {
@@ -84,6 +89,9 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	if err := n.preflight(ctx); err != nil {
 		return err
 	}
+	if err := n.claim(); err != nil {
+		return err
+	}
 	if err := n.joinCluster(ctx); err != nil {
 		return err
 	}
@@ -102,7 +110,7 @@ const selfExe = "/proc/self/exe"
 
 // startHelper starts a role and gives it its input. What it prints goes to the node's own log.
 func (n *Node) startHelper(role string) (*helper, error) {
-	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir})
+	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataKnown: n.dataKnown()})
 	if err != nil {
 		return nil, fmt.Errorf("encode the config: %w", err)
 	}
@@ -173,13 +181,13 @@ func (n *Node) startHelper(role string) (*helper, error) {
 
 // wait reaps the helper and learns from its report how it ended.
 func (h *helper) wait(role string, report *os.File) {
-	var r *errdefs.Report
+	var r helperReport
 	derr := json.NewDecoder(report).Decode(&r) // blocks until the helper reports or ends
 	werr := h.cmd.Wait()
 	_ = report.Close()
 	switch {
 	case derr == nil:
-		h.err = r.Err()
+		h.err, h.removed = r.Error.Err(), r.Removed
 	case werr != nil:
 		h.err = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the %s process: %w", role, werr))
 	}

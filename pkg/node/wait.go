@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -230,22 +228,5 @@ func (n *Node) waitHolder(ctx context.Context, is func(parent.LockHolder) bool) 
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
-	}
-}
-
-// DeleteData removes the data dir of a node that does not run, with what belongs to subordinate ids in it.
-func (n *Node) DeleteData(ctx context.Context) error {
-	if _, err := os.Stat(n.data.Dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	h, err := n.startHelper(layout.RoleRemove)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-h.ended:
-		return h.err
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), h.cmd.Process.Kill())
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
@@ -87,12 +88,20 @@ type run struct {
 	portsWhy string
 }
 
-// prepare makes the directories of a run and writes the effective config.
+// prepare makes the directories of a run and writes the effective config. The data dir must be this node's, with the ids that
+// RootlessKit is going to map.
 func (r *run) prepare() error {
 	if err := clearRuntime(r.Runtime); err != nil {
 		return err
 	}
-	for _, dir := range []string{r.Runtime.Dir, r.Runtime.StateDir(), r.data.Dir, r.data.LogDir()} {
+	ids, account, err := datadir.CurrentIDs(r.Config.Subids.Source)
+	if err != nil {
+		return errdefs.Class(errdefs.ErrPreflight, err)
+	}
+	if err := datadir.Claim(r.data, r.Config.Name, ids, account); err != nil {
+		return err
+	}
+	for _, dir := range []string{r.Runtime.Dir, r.Runtime.StateDir(), r.data.LogDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make %s: %w", dir, err)
 		}

@@ -3,44 +3,146 @@ package parent
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
 
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// RemoveData removes a node's data dir. Files in it belong to subordinate ids, which only a user namespace with the same
-// map may remove, so RootlessKit makes one and the child removes it from inside. The node must not run: its lock is
-// held meanwhile. Called by node.Dispatch alone, in a process of its own. Runs in: parent.
-func RemoveData(cfg *config.NodeConfig, rt layout.Runtime) (err error) {
+// RemoveData removes a node's data from its data dir (see datadir.Remove). Files in it belong to subordinate ids, which only a
+// user namespace with the same map may remove, so RootlessKit makes one and the child removes them from inside. The node must
+// not run: its lock is held meanwhile. known says that the registry has the data dir as this node's. Called by node.Dispatch
+// only, in a process of its own.
+//
+// Errors: of class ErrConfig for a directory that is not this node's data dir; else what could not be removed, with the fix.
+// The result is not nil once the removal has begun. Runs in: parent.
+func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, known bool) (res *datadir.Result, err error) {
 	lock, err := takeLock(rt)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() {
 		err = errors.Join(err, os.Remove(rt.Lock()), lock.Close())
 		_ = os.Remove(filepath.Dir(rt.Lock())) // if it is empty
 	}()
+	req, changed, err := removal(cfg, known)
+	if err != nil {
+		return nil, err
+	}
 	if err := clearRuntime(rt); err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.MkdirAll(rt.StateDir(), 0o700); err != nil {
-		return fmt.Errorf("make %s: %w", rt.StateDir(), err)
+		return nil, fmt.Errorf("make %s: %w", rt.StateDir(), err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(rt.Dir)) }()
-	if err := errors.Join(os.Setenv(layout.EnvRemove, cfg.DataDir), os.Unsetenv(layout.EnvRole)); err != nil {
+	if err := layout.WriteJSON(rt.Removal(), req); err != nil {
+		return nil, err
+	}
+	err = runRemoval(cfg, rt)
+	res = &datadir.Result{}
+	if rerr := layout.ReadJSON(rt.Removed(), res); rerr != nil {
+		// The child had no chance to report.
+		return nil, removalFailed(cfg, changed, err)
+	}
+	if res.Fault != nil {
+		return nil, removalFailed(cfg, changed, res.Fault.Err())
+	}
+	if err := res.Err(again(cfg)); err != nil {
+		if res.Untouched {
+			err = errors.Join(changed, err)
+		}
+		return res, err
+	}
+	return res, nil
+}
+
+// removal decides what may be removed. changed is not nil where the account's ids are not those that the data was created
+// with, or cannot be found out: then nothing must be removed unless everything can be.
+func removal(cfg *config.NodeConfig, known bool) (req datadir.Request, changed, err error) {
+	d := layout.NewData(cfg.DataDir)
+	req.Dir = d.Dir
+	record, err := datadir.ReadRecord(d, os.Getuid())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return req, nil, datadir.Unmarked(d, cfg.Name, known)
+	case err != nil:
+		return req, nil, err
+	case record.Name != cfg.Name:
+		return req, nil, errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig,
+			fmt.Errorf("remove data dir %s: it belongs to node %q, not to node %q", d.Dir, record.Name, cfg.Name)),
+			"rootlessnode --name %s down --delete-data", record.Name)
+	}
+	ids, account, err := datadir.CurrentIDs(cfg.Subids.Source)
+	if changes := record.IDs.Changes(ids); len(changes) > 0 {
+		changed = datadir.IDsError(d, cfg.Name, account, changes)
+	} else if err != nil {
+		changed = errdefs.Class(errdefs.ErrPreflight, err)
+	}
+	req.TryFirst = changed != nil
+	return req, changed, nil
+}
+
+// runRemoval starts the child and waits for its end.
+func runRemoval(cfg *config.NodeConfig, rt layout.Runtime) error {
+	if err := errors.Join(os.Setenv(layout.EnvRemove, rt.Dir), os.Unsetenv(layout.EnvRole)); err != nil {
 		return err
 	}
-	err = rkparent.Parent(rkparent.Opt{
-		PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation,
-		StateDir: rt.StateDir(), StateDirEnvKey: layout.EnvStateDir, CreatePIDNS: true,
-		SubidSource: rkparent.SubidSource(cfg.Subids.Source),
-	})
-	if err != nil {
-		return fmt.Errorf("remove %s: %w", cfg.DataDir, err)
+	done := make(chan error, 1)
+	chld := make(chan os.Signal, 1)
+	signal.Notify(chld, syscall.SIGCHLD)
+	defer signal.Stop(chld)
+	go func() {
+		runtime.LockOSThread() // the death signal of the child is bound to the thread that started it (prctl(2))
+		done <- rkparent.Parent(rkparent.Opt{
+			PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation,
+			StateDir: rt.StateDir(), StateDirEnvKey: layout.EnvStateDir, CreatePIDNS: true,
+			SubidSource: rkparent.SubidSource(cfg.Subids.Source),
+		})
+	}()
+	// RootlessKit waits for ever for a child that died during their handshake.
+	dead := newUnreaped()
+	defer dead.close()
+	var gone <-chan time.Time
+	var died error
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-chld:
+			dead.look()
+		case d := <-dead.found:
+			died, gone = fmt.Errorf("the child ended during set-up: %s", d.Status), time.After(returnLimit)
+		case <-gone:
+			return died
+		}
 	}
-	return nil
+}
+
+// removalFailed is the error of a removal that did not begin.
+func removalFailed(cfg *config.NodeConfig, changed, cause error) error {
+	paths, foreign, err := datadir.Known(cfg.DataDir)
+	if err != nil || len(foreign) == 0 {
+		paths = []string{cfg.DataDir}
+	}
+	if cause == nil {
+		cause = errors.New("the child reported no result")
+	}
+	return errors.Join(fmt.Errorf("remove data dir %s: nothing was removed", cfg.DataDir), changed,
+		errdefs.WithHint(cause, "# remove the data as root:\n"+datadir.RootRemoves(paths...)+"\n# then again:\n"+again(cfg)))
+}
+
+func again(cfg *config.NodeConfig) string {
+	return strings.Join([]string{"rootlessnode", "--name", cfg.Name, "down", "--delete-data"}, " ")
 }

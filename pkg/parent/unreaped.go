@@ -15,7 +15,7 @@ type unreaped struct {
 	ended chan struct{}
 }
 
-func (w *watch) unreaped() *unreaped {
+func newUnreaped() *unreaped {
 	u := &unreaped{found: make(chan deadchild.Child, 1), ask: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
 	go u.run()
 	u.look() // a child may have died before SIGCHLD was listened to

@@ -54,7 +54,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		cause    error            // why the node ends, when we know better than RootlessKit
 		killAt   <-chan time.Time // the end of the grace
 		stopping bool
-		dead     = w.unreaped()
+		dead     = newUnreaped()
 		lifeline = endOf(w.o.Lifeline)
 		gone     <-chan time.Time
 		ended    = ctx.Done()

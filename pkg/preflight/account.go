@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 )
 
 func checkAccount(_ context.Context, h *host) []Finding {
@@ -65,6 +66,21 @@ func checkSubids(ctx context.Context, h *host) []Finding {
 	return orPass(found, "subordinate ids: uids %s, gids %s", details["subuid"], details["subgid"])
 }
 
+// withoutSubids are the kinds of subordinate ids of which the account has none.
+func (h *host) withoutSubids(ctx context.Context) []subidKind {
+	a, ok, err := h.account()
+	if err != nil || !ok {
+		return nil
+	}
+	var without []subidKind
+	for _, kind := range subidKinds() {
+		if mine, wrong := h.subidsOf(ctx, a, kind); len(mine) == 0 && len(wrong) == 0 {
+			without = append(without, kind)
+		}
+	}
+	return without
+}
+
 // missingSubids tells of both files at once, with rows that clash with none there.
 func (h *host) missingSubids(a hostinfo.Account, kinds []subidKind) Finding {
 	var files []string
@@ -72,13 +88,18 @@ func (h *host) missingSubids(a hostinfo.Account, kinds []subidKind) Finding {
 	start := h.freeSubids()
 	for _, k := range kinds {
 		files = append(files, k.file)
-		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
 	}
 	text := strings.Join(files, " and ")
-	f.fix.add(fmt.Sprintf("# or add this row to %s: %s:%d:%d", text, a.Name, start, hostinfo.MinSubids))
-	f.fix.setup = true
 	f.Level = LevelFail
 	f.Message = fmt.Sprintf("%s (uid %d) has no subordinate ids: no row in %s", a.Name, a.UID, text)
+	if _, err := datadir.ReadRecord(h.in.Data, h.in.UID); err == nil {
+		return f // the check of the data's ids says which ones the account must have
+	}
+	for _, k := range kinds {
+		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+	}
+	f.fix.add(fmt.Sprintf("# or add this row to %s: %s:%d:%d", text, a.Name, start, hostinfo.MinSubids))
+	f.fix.setup = true
 	f.Details = map[string]string{"user": a.Name, "files": strings.Join(files, ","), "row": fmt.Sprintf("%s:%d:%d", a.Name, start, hostinfo.MinSubids)}
 	return f
 }

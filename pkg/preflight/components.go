@@ -3,6 +3,7 @@ package preflight
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -35,7 +36,11 @@ func checkComponents(_ context.Context, h *host) []Finding {
 	if h.in.ComponentsDir == "" {
 		return []Finding{fail("no components found: no %s in %s", ManifestFile, strings.Join(h.componentsTried(), ", ")).hint(build)}
 	}
-	found, m := VerifyManifest(h.in.ComponentsDir, h.in.Data.Verified())
+	cache := h.in.Data.Verified()
+	if _, err := os.Stat(h.in.Data.Record()); err != nil {
+		cache = "" // the record comes first
+	}
+	found, m := VerifyManifest(h.in.ComponentsDir, cache)
 	if m == nil {
 		return found
 	}
@@ -69,7 +74,7 @@ func (h *host) componentsTried() []string {
 
 // VerifyManifest compares the files in dir with its manifest: each must be there, of the size and the SHA-256 listed.
 // What was hashed once is known by path, size, times, device and inode in cacheFile and not hashed again; the file is
-// written anew when something was. The findings are failures only; with the manifest unreadable, m is nil.
+// written anew when something was; an empty cacheFile is no cache. The findings are failures only; with the manifest unreadable, m is nil.
 func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
 	m, err := ReadManifest(dir)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -62,6 +63,7 @@ func goodHost(t *testing.T) *fakeHost {
 	for _, p := range []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nft", "iptables", "slirp4netns", "sudo"} {
 		f.program(p, "answers")
 	}
+	f.dir("data", 0o700)
 	runtimeDir := f.dir(fmt.Sprintf("run/user/%d", uid), 0o700)
 	assert.NilError(t, os.Lchown(runtimeDir, uid, -1))
 	c := config.Default()
@@ -90,6 +92,19 @@ func goodHost(t *testing.T) *fakeHost {
 		},
 	}
 	return f
+}
+
+// data makes a data dir that was created with these subordinate uids.
+func (f *fakeHost) data(start, count int64) {
+	f.t.Helper()
+	now := datadir.IDs{
+		UID: f.in.UID, GID: f.in.UID, Subuids: []datadir.IDRange{{Start: 1 << 17, Count: 1 << 16}}, Subgids: []datadir.IDRange{{Start: 1 << 17, Count: 1 << 16}},
+	}
+	was := now
+	was.Subuids = []datadir.IDRange{{Start: start, Count: count}}
+	assert.NilError(f.t, layout.WriteJSON(f.in.Data.Record(), datadir.Record{Format: datadir.Format, Name: "default", IDs: was}))
+	assert.NilError(f.t, os.Lchown(f.in.Data.Record(), f.in.UID, -1))
+	f.in.Probes.IDs = func(string) (datadir.IDs, string, error) { return now, "dev", nil }
 }
 
 func (f *fakeHost) path(p string) string { return filepath.Join(f.root, p) }

@@ -2,14 +2,19 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
@@ -69,27 +74,72 @@ func checkDataDir(_ context.Context, h *host) []Finding {
 	if st, err := os.Stat(at); err == nil && !st.IsDir() {
 		return []Finding{fail("data dir %s: %s is not a directory", dir, at).hint(elsewhere)}
 	}
-	fs, err := h.probes.Statfs(at)
+	on, err := h.probes.Statfs(at)
 	if err != nil {
 		return unreadable(err)
 	}
 	var found []Finding
-	if kind := networkFS(fs.Type); kind != "" {
+	if kind := networkFS(on.Type); kind != "" {
 		found = append(found, fail("data dir %s is on %s, which knows nothing of subordinate ids: images cannot be unpacked", dir, kind).hint(elsewhere))
 	}
-	switch uint32(fs.Type) {
+	switch uint32(on.Type) {
 	case magicFUSE, magic9P:
 		found = append(found, warn("data dir %s is on a file system (FUSE or 9p) that often refuses owners which are subordinate ids", dir).hint(elsewhere))
 	}
-	if fs.Flags&unix.ST_RDONLY != 0 {
+	if on.Flags&unix.ST_RDONLY != 0 {
 		found = append(found, fail("data dir %s is on a read-only mount", dir).hint(elsewhere))
 	} else if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 		found = append(found, fail("data dir %s: %s is not writable for uid %d", dir, at, h.in.UID).hint(
 			"# let the account own it, or choose another by dataDir:",
-			asRoot(fmt.Sprintf("install -d -o %d %s", h.in.UID, hostinfo.Quote(dir)))))
+			asRoot(fmt.Sprintf("install -d -m 0700 -o %d %s", h.in.UID, hostinfo.Quote(dir)))))
 	}
-	found = append(found, h.mountFlags(dir, fs.Flags)...)
+	found = append(found, h.othersMayLook(dir)...)
+	found = append(found, h.mountFlags(dir, on.Flags)...)
 	return orPass(found, "data dir %s", dir)
+}
+
+// othersMayLook warns of a data dir that other accounts have access to, unless the start takes that away: it can do so in a
+// directory that the account owns.
+func (h *host) othersMayLook(dir string) []Finding {
+	st, err := os.Stat(dir)
+	if err != nil || st.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	owner := int(st.Sys().(*syscall.Stat_t).Uid)
+	if owner == h.in.UID {
+		return nil
+	}
+	return []Finding{warn("data dir %s has mode %04o and belongs to uid %d: other accounts can see the names of pods and namespaces",
+		dir, st.Mode().Perm(), owner).hint(
+		asRoot(fmt.Sprintf("chown %d %s", h.in.UID, hostinfo.Quote(dir))), asRoot("chmod 0700 "+hostinfo.Quote(dir)))}
+}
+
+// checkDataIDs compares the ids that the data was created with and those that the account has now.
+func checkDataIDs(ctx context.Context, h *host) []Finding {
+	record, err := datadir.ReadRecord(h.in.Data, h.in.UID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		return []Finding{pass("no data with recorded ids yet")}
+	case err != nil:
+		return []Finding{fail("%v", err).hint(errdefs.ReportOf(err).Hints...)}
+	}
+	now, account, err := h.probes.IDs(h.cfg.Subids.Source)
+	if err != nil && len(h.withoutSubids(ctx)) == 0 {
+		return []Finding{warn("not checked: %v", err)}
+	}
+	changes := record.IDs.Changes(now)
+	if len(changes) == 0 {
+		return []Finding{pass("the data has the ids of the account")}
+	}
+	f := fail("data dir %s was created with other ids: %s", h.in.Data.Dir, datadir.ChangesText(changes))
+	for _, line := range datadir.Restore(changes, account) {
+		if !strings.HasPrefix(line, "#") {
+			line = asRoot(line)
+		}
+		f.fix.add(line)
+	}
+	f.fix.add(strings.Split(datadir.DeleteHint(h.cfg.Name), "\n")...)
+	return []Finding{f}
 }
 
 // mountFlags names the flags that the data dir's mount has. They are locked in the node's mounts: none can drop them.

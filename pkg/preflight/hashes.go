@@ -96,7 +96,7 @@ func hashFile(path string) (string, error) {
 // write keeps the hashes of files for the next time. It is a cache: where it cannot be written (no data dir yet, disk
 // full), the next start hashes again.
 func (h *hashes) write(file string, files []string) {
-	if !h.changed {
+	if !h.changed || file == "" {
 		return
 	}
 	keep := map[string]hashed{}

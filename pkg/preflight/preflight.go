@@ -102,6 +102,7 @@ func checks() []check {
 		{"mounts", checkMounts},
 		{"socket-paths", checkSocketPaths},
 		{"data-dir", checkDataDir},
+		{"data-ids", checkDataIDs},
 		{"disk-space", checkDiskSpace},
 		{"open-files", checkOpenFiles},
 		{"inotify", checkInotify},

@@ -440,6 +440,27 @@ func TestChecks(t *testing.T) {
 			"fail: data dir /ROOT/data is on a read-only mount\n" + local},
 		{"a file in the way", "data-dir", func(f *fakeHost) { f.in.Data = layout.NewData(f.path("etc/passwd/x/y")) },
 			"fail: data dir /ROOT/etc/passwd/x/y: /ROOT/etc/passwd is not a directory\n" + local},
+		{"others may look", "data-dir", func(f *fakeHost) {
+			f.dir("data", 0o755)
+			f.in.UID++ // the start cannot change the mode of a directory of another account
+		}, fmt.Sprintf("warn: data dir /ROOT/data has mode 0755 and belongs to uid %d: other accounts can see the names of pods and namespaces\n"+
+			"  sudo chown %d /ROOT/data\n  sudo chmod 0700 /ROOT/data\n", os.Getuid(), goodHost(t).in.UID+1)},
+		{"N20 the same ids", "data-ids", func(f *fakeHost) { f.data(1<<17, 1<<16) }, "pass: the data has the ids of the account\n"},
+		{"N20 other ids", "data-ids", func(f *fakeHost) { f.data(1<<18, 1<<16) },
+			"fail: data dir /ROOT/data was created with other ids: the subordinate uids were 262144-327679 and are now 131072-196607\n" +
+				"  # restore the former ids, because the data's files belong to them\n  # row of /etc/subuid: dev:262144:65536\n" +
+				"  sudo usermod --del-subuids 131072-196607 dev\n  sudo usermod --add-subuids 262144-327679 dev\n" +
+				"  # or delete the data:\n  rootlessnode --name default down --delete-data\n"},
+		{"N20 no ids any more", "subids", func(f *fakeHost) {
+			f.data(1<<18, 1<<16)
+			f.write("etc/subuid", "")
+			f.write("etc/subgid", "")
+		}, "fail: dev (uid UID) has no subordinate ids: no row in /etc/subuid and /etc/subgid\n"},
+		{"a broken record", "data-ids", func(f *fakeHost) {
+			f.write("data/rootlessnode.json", "{")
+			assert.NilError(f.t, os.Lchown(f.path("data/rootlessnode.json"), f.in.UID, -1))
+		}, "fail: read the record of data dir /ROOT/data: /ROOT/data/rootlessnode.json: unexpected end of JSON input\n" +
+			"  rm /ROOT/data/rootlessnode.json    # the next start writes it again, if the data is in order\n"},
 		{"not there yet", "data-dir", func(f *fakeHost) { f.in.Data = layout.NewData(f.path("data/a/b")) },
 			"pass: data dir /ROOT/data/a/b\n"},
 		{"full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 199 << 20, Total: 1 << 30}) },

@@ -16,6 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 )
 
 // Probes are the questions that only the kernel can answer. A nil field asks it.
@@ -34,6 +35,8 @@ type Probes struct {
 	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
 	// PacketRules has the program nft make rules in a user and network namespace of its own, as the node would.
 	PacketRules func(ctx context.Context, nft, rules string) error
+	// IDs returns the ids that RootlessKit would map now, with the subordinate ids from source, and the account's name.
+	IDs func(source string) (datadir.IDs, string, error)
 	// InUserNS tells whether this process is in a user namespace other than the initial one.
 	InUserNS func() bool
 	// RootOnly says why others than root can replace the file at path.
@@ -61,6 +64,9 @@ func (p Probes) orReal() Probes {
 	}
 	if p.CloneUserNS == nil {
 		p.CloneUserNS = cloneUserNS
+	}
+	if p.IDs == nil {
+		p.IDs = datadir.CurrentIDs
 	}
 	if p.Listen == nil {
 		p.Listen = listen

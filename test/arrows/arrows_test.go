@@ -33,7 +33,7 @@ var floors = []struct {
 	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
 	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup", "pkg/mountverify", "pkg/clusterjoin"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport",
-		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview"},
+		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview", "pkg/datadir"},
 		"mechanisms are strangers to one another"},
 	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
 	{0, []string{"docs", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
@@ -53,7 +53,7 @@ var guarded = []struct {
 	only []string
 	why  string
 }{
-	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/portdriver", "pkg/portfwd"},
+	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/datadir", "pkg/portdriver", "pkg/portfwd"},
 		"its traps are handled in few places"},
 	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "one package speaks to the cgroup file system"},
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},

@@ -15,6 +15,8 @@ import (
 	"gotest.tools/v3/assert/cmp"
 
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
@@ -128,6 +130,30 @@ func onHost(t *testing.T, h *fakeHost, propagation string) {
 		n.down()
 		assert.Equal(n.t, h.mounts(), before)
 	})
+	sub("deleting data crosses no mount", func(n *testNode) { n.mountsInData(h, dir) })
+}
+
+// mountsInData: what the host has mounted in the data dir stays as it is, and the rest of the node's data goes.
+func (n *testNode) mountsInData(h *fakeHost, dir string) {
+	n.t.Helper()
+	d := layout.NewData(n.status().DataDir)
+	theirs, below := filepath.Join(d.Dir, "theirs"), filepath.Join(d.Dir, "kubelet", "mount")
+	h.do("mkdir", theirs, below)
+	h.do("touch", dir+"/a/keep")
+	for _, at := range []string{theirs, below} {
+		h.do("mount", "--bind", dir+"/a", at)
+	}
+	_, stderr, code := n.try(downLimit, "down", "--delete-data")
+	assert.Equal(n.t, code, errdefs.ExitOther, "%s", stderr)
+	assert.Assert(n.t, cmp.Contains(stderr, "error: "+below+": it is a mount\n"))
+	assert.Assert(n.t, cmp.Contains(stderr, "umount "+below+"\n"))
+	h.do("umount", below)
+	out := n.run(downLimit, "down", "--delete-data")
+	assert.Assert(n.t, cmp.Contains(out, "its data in "+d.Dir+" is removed\n"))
+	assert.Assert(n.t, cmp.Contains(out, "  "+theirs+" (a mount)\n"))
+	h.do("test", "-e", theirs+"/keep")
+	h.do("umount", theirs)
+	h.do("rmdir", theirs, d.Dir)
 }
 
 // newEntry: a directory that the host makes in /var after the start, and what it mounts there.

@@ -179,6 +179,9 @@ func TestAgainAndAgain(t *testing.T) {
 		n.down()
 		noTrace(t, n.name)
 	}
+	t.Run("a data dir that is not the node's", func(t *testing.T) { n.in(t).foreignDataDirs() })
+	t.Run("data of other ids", func(t *testing.T) { n.in(t).otherIDs() })
+	t.Run("another data dir", func(t *testing.T) { n.in(t).otherDataDir() })
 }
 
 // TestTwoStartsAtOnce: of several starts of one name one wins, and the others say who has it.

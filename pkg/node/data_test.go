@@ -1,0 +1,157 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
+	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
+)
+
+// started is a node that has been started with this data dir, as far as its data goes. An empty one is the default.
+func started(t *testing.T, dir string) *Node {
+	t.Helper()
+	testutil.Require(t, testutil.Subids)
+	cfg := config.Default()
+	cfg.DataDir = dir
+	n, err := New(cfg, Options{})
+	assert.NilError(t, err)
+	assert.NilError(t, n.claim())
+	write(t, n.Kubeconfig())
+	write(t, filepath.Join(n.Data().Dir, "kubelet", "pods", "x"))
+	return n
+}
+
+func write(t *testing.T, path string) {
+	t.Helper()
+	assert.NilError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	assert.NilError(t, os.WriteFile(path, []byte("x\n"), 0o600))
+}
+
+func attach(t *testing.T) *Node {
+	t.Helper()
+	n, err := Attach("default", Options{})
+	assert.NilError(t, err)
+	return n
+}
+
+// TestDataDirOfTheLastStart: commands that are given a name only find the data dir that the node was started with, and deleting
+// the data of one start leaves those of others alone.
+func TestDataDirOfTheLastStart(t *testing.T) {
+	_, xdg := home(t)
+	byDefault := layout.DefaultDataDir(xdg, "default")
+	other := filepath.Join(t.TempDir(), "other")
+	link := filepath.Join(t.TempDir(), "link")
+	assert.NilError(t, os.Symlink(other, link))
+	assert.NilError(t, os.Mkdir(other, 0o755))
+	assert.Equal(t, started(t, "").Data().Dir, byDefault)
+	assert.Equal(t, started(t, link).Data().Dir, other, "the real path is used")
+
+	n := attach(t)
+	assert.Equal(t, n.Data().Dir, other)
+	assert.Equal(t, n.Config().DataDir, other)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	assert.Equal(t, n.Data().Dir, other)
+
+	write(t, filepath.Join(other, "precious.txt"))
+	res, err := attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.DeepEqual(t, res, &datadir.Result{Dir: other, Foreign: []string{filepath.Join(other, "precious.txt")}})
+	_, err = os.Stat(filepath.Join(other, "precious.txt"))
+	assert.NilError(t, err)
+	_, err = os.Stat(layout.NewData(byDefault).AdminKubeconfig())
+	assert.NilError(t, err, "the data of another start is gone")
+
+	assert.Equal(t, attach(t).Data().Dir, byDefault)
+	res, err = attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.DeepEqual(t, res, &datadir.Result{Dir: byDefault})
+	left, err := os.ReadDir(filepath.Join(xdg, "rootlessnode"))
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 0, "%v", left)
+}
+
+// TestDataDirIsMissing: a disk that is not mounted does not make the node begin from scratch.
+func TestDataDirIsMissing(t *testing.T) {
+	_, xdg := home(t)
+	other := filepath.Join(t.TempDir(), "other")
+	started(t, other)
+	assert.NilError(t, os.Rename(other, other+".away"))
+	_, err := New(config.Default(), Options{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.ErrorContains(t, err, "was in "+other)
+	cfg := config.Default()
+	cfg.DataDir = other
+	_, err = New(cfg, Options{})
+	assert.NilError(t, err, "it was asked for")
+	res, err := attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.Assert(t, res == nil)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	assert.Equal(t, n.Data().Dir, layout.DefaultDataDir(xdg, "default"))
+}
+
+// TestNewRefusesForeignDirs: with all other faults of the configuration, in one error.
+func TestNewRefusesForeignDirs(t *testing.T) {
+	home(t)
+	t.Setenv("HOME", t.TempDir())
+	write(t, filepath.Join(os.Getenv("HOME"), ".profile"))
+	cfg := config.Default()
+	cfg.DataDir, cfg.API.Port = os.Getenv("HOME"), 70000
+	_, err := New(cfg, Options{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.ErrorContains(t, err, "is the home directory of the account")
+	assert.ErrorContains(t, err, "api.port")
+
+	foreign := t.TempDir()
+	write(t, filepath.Join(foreign, "kubelet", "x"))
+	write(t, filepath.Join(foreign, "precious.txt"))
+	cfg = config.Default()
+	cfg.DataDir = foreign
+	_, err = New(cfg, Options{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+
+	// A node that runs by an earlier version may have such a data dir. Its data is not known from the rest.
+	n := attach(t)
+	running := *n.Config()
+	running.DataDir = foreign
+	n.cfg.Store(&running)
+	_, err = n.DeleteData(t.Context())
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.ErrorContains(t, err, "precious.txt")
+	_, err = os.Stat(filepath.Join(foreign, "kubelet", "x"))
+	assert.NilError(t, err)
+}
+
+// TestDeleteDataTellsWhy: what goes wrong in the processes of the removal comes back, with what root can do.
+func TestDeleteDataTellsWhy(t *testing.T) {
+	home(t)
+	n := started(t, "")
+	cfg := *n.Config()
+	cfg.Subids.Source = "dynamic"
+	n.cfg.Store(&cfg)
+	t.Setenv("GETSUBIDS", "no-such-program")
+	_, err := n.DeleteData(t.Context())
+	assert.ErrorContains(t, err, "no-such-program")
+	assert.Assert(t, !strings.Contains(err.Error(), "exit status"))
+	assert.Assert(t, cmp.Contains(strings.Join(errdefs.ReportOf(err).Hints, "\n"), "rm -rf --one-file-system -- "+n.Data().Dir))
+	assert.NilError(t, os.Unsetenv("GETSUBIDS"))
+	cfg.Subids.Source = "auto"
+	n.cfg.Store(&cfg)
+
+	assert.NilError(t, os.WriteFile(n.Data().Record(), []byte(`{"format": 99}`), 0o600))
+	_, err = n.DeleteData(t.Context())
+	assert.ErrorContains(t, err, "format 99 is newer")
+	_, err = os.Stat(n.Kubeconfig())
+	assert.NilError(t, err, "nothing was removed")
+}
