@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static: the same file must run on the host and, as the OCI runtime, inside.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance lint bench bench-scale install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance fuzz lint bench bench-scale install uninstall clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -49,6 +49,9 @@ test-vm: ## run the tests that want a machine with systemd and delegated control
 
 conformance: ## hold the node of `make up` against Kubernetes' own end-to-end suite (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh
+
+fuzz: ## run every fuzz target for a while (FUZZTIME=10s each, FUZZPROCS=, TARGETS=a regular expression)
+	@hack/fuzz.sh $(TARGETS)
 
 lint: ## vet, format and lint
 	@hack/lint.sh
