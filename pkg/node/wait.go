@@ -97,11 +97,29 @@ func (n *Node) notReady(ctx context.Context, last *status.Status, err error) err
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, errdefs.ErrNotRunning) {
-		if r := n.lastExit(); r != nil {
+		if r := n.awaitLastExit(ctx); r != nil {
 			return r.Err()
 		}
 	}
 	return err
+}
+
+// awaitLastExit returns the report of the run that is ending, or nil if it leaves none. The status socket is closed a moment
+// before the report is written.
+func (n *Node) awaitLastExit(ctx context.Context) *errdefs.Report {
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		h, err := parent.Holder(n.rt)
+		if r := n.lastExit(); r != nil || err != nil || h.ParentPID == 0 {
+			return r
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // timedOut names what the node was still waiting for.
