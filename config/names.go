@@ -44,6 +44,9 @@ func isDNSSubdomain(s string) bool {
 	return true
 }
 
+// ValidNodeName reports whether a Node object of a rootlessnode may have the name.
+func ValidNodeName(s string) bool { return isDNSSubdomain(s) && len(s) <= maxNodeNameLength }
+
 // isLabelName: what a label key is after its prefix, and what a label value is.
 func isLabelName(s string) bool {
 	if s == "" || len(s) > maxLabelNameLength || !isAlnum(s[0]) || !isAlnum(s[len(s)-1]) {

@@ -78,7 +78,7 @@ func (c *NodeConfig) validateIdentity(fs *faults) {
 	switch {
 	case c.NodeName == "":
 		fs.add("nodeName", "nodeName: node1", "missing, and the host has no name to take")
-	case !isDNSSubdomain(c.NodeName) || len(c.NodeName) > maxNodeNameLength:
+	case !ValidNodeName(c.NodeName):
 		fs.add("nodeName", "nodeName: node1    # it is the host's name unless set",
 			"%q: want a DNS name in lower case (letters, digits, inner hyphens and dots) of at most %d", c.NodeName, maxNodeNameLength)
 	}

@@ -43,7 +43,7 @@ type handle interface {
 	Config() *config.NodeConfig
 	Kubeconfig() string
 	ComponentPath(name string) (string, error)
-	CreateJoinToken(ctx context.Context, ttl time.Duration, description string) (*node.JoinToken, error)
+	CreateJoinToken(ctx context.Context, o node.JoinTokenOptions) (*node.JoinToken, error)
 	JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error)
 	DeleteJoinToken(ctx context.Context, idOrToken string) error
 }

@@ -116,8 +116,8 @@ func (f *fakeNode) ComponentPath(name string) (string, error) {
 	return "/components/" + name, f.call("component")
 }
 
-func (f *fakeNode) CreateJoinToken(_ context.Context, ttl time.Duration, description string) (*node.JoinToken, error) {
-	return f.token, f.call(fmt.Sprintf("create %s %q", ttl, description))
+func (f *fakeNode) CreateJoinToken(_ context.Context, o node.JoinTokenOptions) (*node.JoinToken, error) {
+	return f.token, f.call(fmt.Sprintf("create %s %q %q %t", o.TTL, o.Description, o.NodeName, o.Reusable))
 }
 func (f *fakeNode) JoinTokens(context.Context) ([]kubeapi.BootstrapToken, error) {
 	return f.tokens, f.call("list")

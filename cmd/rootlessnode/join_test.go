@@ -205,10 +205,10 @@ func TestTokenCreate(t *testing.T) {
 	command := "rootlessnode up --join " + testServer + " --token " + testToken + " --ca-cert-hash " + testHash
 	c := newCLI(t)
 	c.node.token = &made
-	assert.Equal(t, c.run("token", "create", "--ttl", "1h", "--description", "for b"), 0, c.err.String())
-	assert.DeepEqual(t, c.node.calls, []string{`create 1h0m0s "for b"`})
+	assert.Equal(t, c.run("token", "create", "--ttl", "2h", "--description", "for b"), 0, c.err.String())
+	assert.DeepEqual(t, c.node.calls, []string{`create 2h0m0s "for b" "" false`})
 	assert.Equal(t, c.out.String(), command+"\n")
-	assert.Assert(t, is.Contains(c.err.String(), "the token is good until "))
+	assert.Assert(t, is.Contains(c.err.String(), "the token is for one node, and good until "))
 	assert.Assert(t, !strings.Contains(c.err.String(), testToken))
 
 	// What it prints is what `up` takes.
@@ -231,9 +231,17 @@ func TestTokenCreate(t *testing.T) {
 	assert.DeepEqual(t, got.JoinToken, made)
 	assert.Equal(t, got.Command, command)
 
+	made.NodeName = "b"
+	c.out.Reset()
+	assert.Equal(t, c.run("token", "create", "--node", "b"), 0)
+	assert.Equal(t, c.node.calls[len(c.node.calls)-1], `create 1h0m0s "" "b" false`)
+	assert.Equal(t, c.out.String(), command+" --set nodeName=b\n")
+	assert.Equal(t, c.run("token", "create", "--reusable"), 0)
+	assert.Equal(t, c.node.calls[len(c.node.calls)-1], `create 1h0m0s "" "" true`)
+
 	assert.Equal(t, newCLI(t).run("token", "create", "--ttl", "0s"), errdefs.ExitConfig)
 	c = newCLI(t)
-	c.node.fails[`create 24h0m0s ""`] = errdefs.Class(errdefs.ErrConfig, errors.New("serves nobody"))
+	c.node.fails[`create 1h0m0s "" "" false`] = errdefs.Class(errdefs.ErrConfig, errors.New("serves nobody"))
 	assert.Equal(t, c.run("token", "create"), errdefs.ExitConfig)
 	assert.Equal(t, c.out.String(), "")
 }
@@ -242,11 +250,11 @@ func TestTokenListAndDelete(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.node.tokens = []kubeapi.BootstrapToken{
-		{ID: "old111", Expires: at(0)}, {ID: "abc123", Expires: at(10 + 7200), Description: "for\nb"}, {ID: "def456"},
+		{ID: "old111", Expires: at(0)}, {ID: "abc123", Expires: at(10 + 7200), Description: "for\nb", SingleUse: true}, {ID: "def456", NodeName: "c", SingleUse: true},
 	}
 	assert.Equal(t, c.run("token", "list"), 0)
 	lines := strings.Split(strings.TrimSpace(c.out.String()), "\n")
-	for i, want := range []string{"ID EXPIRES DESCRIPTION", "old111 expired", "abc123 in 2h0m for b", "def456 never"} {
+	for i, want := range []string{"ID EXPIRES FOR DESCRIPTION", "old111 expired any number of nodes", "abc123 in 2h0m one node for b", "def456 never node c"} {
 		assert.Equal(t, strings.Join(strings.Fields(lines[i]), " "), want)
 	}
 	c.out.Reset()

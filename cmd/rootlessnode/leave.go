@@ -65,6 +65,7 @@ func (a *app) leave(ctx context.Context, f leaveFlags) error {
 		}
 		w.told = told
 	}
+	end, endErr := clusterjoin.CertificateEnd(n.Data()) // before it is removed
 	if err := a.stopNode(ctx, n, 0, w.running, !f.keepData); err != nil {
 		return errdefs.WithHint(err, a.command("down --delete-data"))
 	}
@@ -73,6 +74,10 @@ func (a *app) leave(ctx context.Context, f leaveFlags) error {
 			return fmt.Errorf("remove the node's credentials: %w", err)
 		}
 		a.printf("its credentials are removed; the rest of its data stays in %s\n", n.Data().Dir)
+	}
+	if endErr == nil {
+		a.printf("its certificate cannot be revoked: a copy of it is valid until %s (docs/joining.md, \"Tokens and secrets\")\n",
+			end.Local().Format(time.RFC1123))
 	}
 	if !w.told {
 		a.printf("the cluster was not told; an administrator of it deletes what is left there:\n  kubectl delete node %s\n", w.nodeName)

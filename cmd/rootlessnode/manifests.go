@@ -19,9 +19,9 @@ func newManifests(a *app) *cobra.Command {
 		Use:   "join-rbac",
 		Short: "Print what a cluster needs so that nodes of ours can join it",
 		Long: `Print what a cluster with another control plane needs so that nodes of ours can
-join it: ServiceAccounts for kube-proxy and flannel, and the rights of bootstrap
-tokens of the group system:bootstrappers:rootlessnode and of nodes. Its
-administrator reads and applies it once. docs/joining.md says why each is there.`,
+join it: the rights of bootstrap tokens of the group
+system:bootstrappers:rootlessnode and of nodes. Its administrator reads and applies
+it once. docs/joining.md says why each is there.`,
 		Example:     `  rootlessnode manifests join-rbac | kubectl apply -f -`,
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},

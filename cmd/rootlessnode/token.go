@@ -29,32 +29,38 @@ func newToken(a *app) *cobra.Command {
 }
 
 func newTokenCreate(a *app) *cobra.Command {
-	var ttl time.Duration
-	var description string
+	var o node.JoinTokenOptions
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Print the command with which another node joins this one's cluster",
 		Long: `Make a bootstrap token and print the command with which another node joins this
-one's cluster, once or several times, until the token expires. The node must run
-its own control plane and listen where others reach it (api.bindAddress).
+one's cluster, before the token expires. The node must run its own control plane
+and listen where others reach it (api.bindAddress).
+
+A token is for one node, and is deleted once that node has its certificate;
+--reusable makes one for several nodes. With --node it is for the node of that
+name only, and can replace one that has stopped: no other token can join under the
+name of a Node object that exists.
 
 The command on standard output holds a secret. Whoever has it can add a node.`,
 		Example: `  rootlessnode token create
-  rootlessnode token create --ttl 1h --description "the build machines"
+  rootlessnode token create --node worker-1
+  rootlessnode token create --reusable --ttl 24h --description "the build machines"
   rootlessnode token create -o json`,
 		Args: arguments(0, 0),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.createToken(cmd.Context(), ttl, description) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.createToken(cmd.Context(), o) },
 	}
-	const day = 24 * time.Hour
-	cmd.Flags().DurationVar(&ttl, "ttl", day, "how long it is good for")
-	cmd.Flags().StringVar(&description, "description", "", "`TEXT` for the list")
+	cmd.Flags().DurationVar(&o.TTL, "ttl", time.Hour, "how long it is good for")
+	cmd.Flags().StringVar(&o.Description, "description", "", "`TEXT` for the list")
+	cmd.Flags().StringVar(&o.NodeName, "node", "", "only the node of this `NAME` may join with it, also in place of one that has stopped")
+	cmd.Flags().BoolVar(&o.Reusable, "reusable", false, "several nodes may join with it")
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) createToken(ctx context.Context, ttl time.Duration, description string) error {
-	if ttl < time.Second {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--ttl %s: a token must expire, and not at once", ttl)), "--ttl 24h")
+func (a *app) createToken(ctx context.Context, o node.JoinTokenOptions) error {
+	if o.TTL < time.Second {
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--ttl %s: a token must expire, and not at once", o.TTL)), "--ttl 1h")
 	}
 	n, err := a.attached()
 	if err != nil {
@@ -62,7 +68,7 @@ func (a *app) createToken(ctx context.Context, ttl time.Duration, description st
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenLimitTime)
 	defer cancel()
-	t, err := n.CreateJoinToken(ctx, ttl, description)
+	t, err := n.CreateJoinToken(ctx, o)
 	if err != nil {
 		return a.hintNotRunning(err)
 	}
@@ -74,7 +80,13 @@ func (a *app) createToken(ctx context.Context, ttl time.Duration, description st
 		return nil
 	}
 	a.printf("%s\n", joinCommand(t))
-	_, _ = fmt.Fprintf(a.err, "the token is good until %s\n", t.Expires.Local().Format(time.RFC1123))
+	uses := "one node"
+	if t.NodeName != "" {
+		uses = "node " + t.NodeName
+	} else if t.Reusable {
+		uses = "any number of nodes"
+	}
+	_, _ = fmt.Fprintf(a.err, "the token is for %s, and good until %s\n", uses, t.Expires.Local().Format(time.RFC1123))
 	return nil
 }
 
@@ -83,6 +95,9 @@ func joinCommand(t *node.JoinToken) string {
 	words := []string{"rootlessnode up --join", t.Server, tokenFlag, t.Token}
 	for _, h := range t.CACertHashes {
 		words = append(words, "--ca-cert-hash", h)
+	}
+	if t.NodeName != "" {
+		words = append(words, "--set", "nodeName="+t.NodeName)
 	}
 	return strings.Join(words, " ")
 }
@@ -116,7 +131,7 @@ func (a *app) listTokens(ctx context.Context) error {
 		a.printJSON(a.out, tokens)
 		return nil
 	}
-	rows := [][]string{{"ID", "EXPIRES", "DESCRIPTION"}}
+	rows := [][]string{{"ID", "EXPIRES", "FOR", "DESCRIPTION"}}
 	for _, t := range tokens {
 		expires := "never"
 		if left := t.Expires.Sub(a.now()); !t.Expires.IsZero() {
@@ -125,10 +140,23 @@ func (a *app) listTokens(ctx context.Context) error {
 				expires = "expired"
 			}
 		}
-		rows = append(rows, []string{t.ID, expires, oneLine(t.Description)})
+		rows = append(rows, []string{t.ID, expires, tokenUse(t), oneLine(t.Description)})
 	}
 	a.printf("%s", table(rows))
 	return nil
+}
+
+// tokenUse says which nodes may join with a token.
+func tokenUse(t kubeapi.BootstrapToken) string {
+	switch {
+	case t.NodeName != "":
+		return "node " + t.NodeName
+	case !t.SingleUse:
+		return "any number of nodes"
+	case t.UsedBy != "":
+		return "node " + t.UsedBy + " (used)"
+	}
+	return "one node"
 }
 
 func newTokenDelete(a *app) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
@@ -138,7 +138,7 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-w.Events:
-			renewed = e.Name == kubelet.ClientCert && e.Has(fsnotify.Create)
+			renewed = e.Name == pki.NodeCert && e.Has(fsnotify.Create)
 		case err := <-w.Errors:
 			n.log.WithError(err).Debug("changes of the node's address or certificate may have been missed: both are read")
 			renewed = true

@@ -2,15 +2,21 @@ package child
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
+	"maps"
 	"net"
+	"net/http"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +52,7 @@ func clusterNode(name, ip string, ready corev1.ConditionStatus) corev1.Node {
 func theJudge(t *testing.T) *judge {
 	t.Helper()
 	cfg := config.Default()
-	cfg.NodeName, cfg.API.BindAddress, cfg.API.ExtraSANs = "a", "0.0.0.0", []string{"Api.Example.com", "192.0.2.77"}
+	cfg.NodeName, cfg.API.BindAddress, cfg.API.ExtraSANs = "a", "0.0.0.0", []string{"Api.Example.com", "*.Wild.example.com", "192.0.2.77"}
 	cfg.Complete(config.HostFacts{Hostname: "host"})
 	j, err := newJudge(component.Env{Config: cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"})
 	assert.NilError(t, err)
@@ -54,12 +60,15 @@ func theJudge(t *testing.T) *judge {
 }
 
 // judged checks what the judge says: an error with want, or none.
-func judged(t *testing.T, csr kubeapi.CSR, change func(*kubeapi.CSR), nodes []corev1.Node, want string) {
+func judged(t *testing.T, csr kubeapi.CSR, change func(*kubeapi.CSR), f *facts, want string) {
 	t.Helper()
 	if change != nil {
 		change(&csr)
 	}
-	_, err := theJudge(t).judge(csr, nodes)
+	p, err := parsePetition(csr)
+	if err == nil {
+		err = theJudge(t).judge(p, f)
+	}
 	if want == "" {
 		assert.NilError(t, err)
 		return
@@ -67,49 +76,45 @@ func judged(t *testing.T, csr kubeapi.CSR, change func(*kubeapi.CSR), nodes []co
 	assert.ErrorContains(t, err, want)
 }
 
-func TestJudgeClient(t *testing.T) {
+func named(name string) func(*x509.CertificateRequest) {
+	return func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:node:" + name }
+}
+
+func TestJudgeFirstCertificate(t *testing.T) {
 	t.Parallel()
-	nodes := []corev1.Node{
-		clusterNode("a", "10.99.0.1", corev1.ConditionTrue), clusterNode("silent", "10.99.0.4", corev1.ConditionUnknown),
-		clusterNode("busy", "10.99.0.5", corev1.ConditionTrue), clusterNode("troubled", "10.99.0.6", corev1.ConditionFalse),
-		{ObjectMeta: metav1.ObjectMeta{Name: "young"}},
-	}
-	named := func(name string) func(*x509.CertificateRequest) {
-		return func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:node:" + name }
-	}
+	f := &facts{nodes: []corev1.Node{clusterNode("a", "10.99.0.1", corev1.ConditionTrue)}, token: &kubeapi.BootstrapToken{ID: "abcdef"}}
 	for name, tc := range map[string]struct {
 		edit   func(*x509.CertificateRequest)
 		change func(*kubeapi.CSR)
 		want   string // of the error; empty: approved
 	}{
 		"a new node":           {nil, nil, ""},
-		"one that went silent": {named("silent"), nil, ""},
 		"the control plane's":  {named("a"), nil, "is the node of the control plane"},
-		"one that is there":    {named("busy"), nil, "there is a node busy already"},
-		"one that speaks":      {named("troubled"), nil, "there is a node troubled already"},
-		"one that just came":   {named("young"), nil, "there is a node young already"},
-		"the Service's":        {named("kubernetes.default.svc"), nil, "is a name of the API server"},
-		"this host":            {named("localhost"), nil, "is a name of the API server"},
+		"the Service's":        {named("kubernetes.default.svc"), nil, "is a name of the cluster"},
+		"this host":            {named("localhost"), nil, "is a name of the cluster"},
 		"a name of config":     {named("api.example.com"), nil, "is a name of the API server"},
-		"no name of a node":    {named("*.default.svc"), nil, "not that of a node"},
-		"a name in capitals":   {named("A"), nil, "not that of a node"},
-		"no node":              {func(r *x509.CertificateRequest) { r.Subject.CommonName = "admin" }, nil, "not that of a node"},
-		"no name":              {named(""), nil, "not that of a node"},
-		"another group":        {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} }, nil, "not that of a node"},
+		"a wildcard of config": {named("x.wild.example.com"), nil, "is a name of the API server"},
+		"no name of a node":    {named("*.default.svc"), nil, "is not a node's"},
+		"a name in capitals":   {named("A"), nil, "is not a node's"},
+		"an underscore":        {named("a_b"), nil, "is not a node's"},
+		"a trailing dot":       {named("b."), nil, "is not a node's"},
+		"no node":              {func(r *x509.CertificateRequest) { r.Subject.CommonName = "admin" }, nil, "is not a node's"},
+		"no name":              {named(""), nil, "is not a node's"},
+		"another group":        {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} }, nil, "is not a node's"},
 		"one group more": {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:nodes", "system:masters"} }, nil,
-			"not that of a node"},
+			"is not a node's"},
 		"with an address":   {func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.IPv4(10, 99, 0, 2)} }, nil, "no names of servers"},
 		"with a URI":        {func(r *x509.CertificateRequest) { r.URIs = []*url.URL{{Scheme: "spiffe"}} }, nil, "other than DNS names"},
-		"to serve":          {nil, func(c *kubeapi.CSR) { c.Usages = []string{"server auth"} }, "is not one of a node"},
+		"to serve":          {nil, func(c *kubeapi.CSR) { c.Usages = []string{"server auth"} }, "is not allowed for a node"},
 		"for nothing":       {nil, func(c *kubeapi.CSR) { c.Usages = []string{"digital signature"} }, "not for \"client auth\""},
 		"no request":        {nil, func(c *kubeapi.CSR) { c.PEM = []byte("x") }, "not one PEM block"},
 		"two requests":      {nil, func(c *kubeapi.CSR) { c.PEM = append(c.PEM, c.PEM...) }, "not one PEM block"},
 		"another block":     {nil, func(c *kubeapi.CSR) { c.PEM = bytes.ReplaceAll(c.PEM, []byte(" REQUEST"), nil) }, "not one PEM block"},
-		"no bootstrap user": {nil, func(c *kubeapi.CSR) { c.Username = "system:serviceaccount:default:x" }, "not ours to decide"},
-		"somebody else's, not for a node": {func(r *x509.CertificateRequest) { r.Subject.CommonName = "x" }, func(c *kubeapi.CSR) { c.Groups = nil },
-			"not ours to decide"},
-		"a broken request": {nil, func(c *kubeapi.CSR) { c.PEM[60] ^= 1 }, "cannot be read"},
-		"somebody else's":  {nil, func(c *kubeapi.CSR) { c.Groups = []string{"system:nodes"} }, "not ours to decide"},
+		"no bootstrap user": {nil, func(c *kubeapi.CSR) { c.Username = "system:serviceaccount:default:x" }, "not for this approver"},
+		"another user's, not for a node": {func(r *x509.CertificateRequest) { r.Subject.CommonName = "x" }, func(c *kubeapi.CSR) { c.Groups = nil },
+			"not for this approver"},
+		"a broken request": {nil, func(c *kubeapi.CSR) { c.PEM[60] ^= 1 }, "read the request"},
+		"by no group":      {nil, func(c *kubeapi.CSR) { c.Groups = []string{"system:bootstrappers"} }, "not for this approver"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -117,8 +122,101 @@ func TestJudgeClient(t *testing.T) {
 				Signer: kubeapi.SignerKubeletClient, Username: "system:bootstrap:abcdef", Groups: []string{kubeapi.BootstrapGroup},
 				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, tc.edit),
 			}
-			judged(t, csr, tc.change, nodes, tc.want)
+			judged(t, csr, tc.change, f, tc.want)
 		})
+	}
+}
+
+// TestJudgeToken covers which token may have which name: a token that is not bound to a name never gets that of a Node object
+// that exists, whatever the Node object says about itself.
+func TestJudgeToken(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	node := func(age time.Duration, ready corev1.ConditionStatus) corev1.Node {
+		n := clusterNode("b", "10.99.0.2", ready)
+		n.CreationTimestamp = metav1.NewTime(now.Add(-age))
+		return n
+	}
+	free, bound := &kubeapi.BootstrapToken{ID: "abcdef"}, &kubeapi.BootstrapToken{ID: "abcdef", NodeName: "b", SingleUse: true}
+	usedBy := func(name string) *kubeapi.BootstrapToken {
+		return &kubeapi.BootstrapToken{ID: "abcdef", SingleUse: true, UsedBy: name}
+	}
+	const day = 24 * time.Hour
+	for name, tc := range map[string]struct {
+		token   *kubeapi.BootstrapToken
+		nodes   []corev1.Node
+		renewed time.Duration // ago; 0: no Lease
+		claimed bool
+		want    string
+	}{
+		"a free name":                           {free, nil, 0, false, ""},
+		"a free name, bound":                    {bound, nil, 0, false, ""},
+		"a deleted token":                       {nil, nil, 0, false, "has expired or was deleted"},
+		"bound to another":                      {&kubeapi.BootstrapToken{ID: "abcdef", NodeName: "c"}, nil, 0, false, "is for node c only"},
+		"used by another":                       {usedBy("c"), nil, 0, false, "was used by node c"},
+		"used by itself":                        {usedBy("b"), []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Hour, false, ""},
+		"a node that is there":                  {free, []corev1.Node{node(day, corev1.ConditionTrue)}, time.Second, false, "there is a node b already"},
+		"a node that calls itself Unknown":      {free, []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Second, false, "there is a node b already"},
+		"a node that is silent for long":        {free, []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Hour, false, "token create --node b"},
+		"bound, alive":                          {bound, []corev1.Node{node(day, corev1.ConditionUnknown)}, 59 * time.Second, false, "alive within the last minute"},
+		"bound, silent":                         {bound, []corev1.Node{node(day, corev1.ConditionTrue)}, 61 * time.Second, false, ""},
+		"bound, no Lease, new":                  {bound, []corev1.Node{node(time.Second, "")}, 0, false, "alive within the last minute"},
+		"bound, no Lease, old":                  {bound, []corev1.Node{node(day, "")}, 0, false, ""},
+		"bound, the Lease of a Node before":     {bound, []corev1.Node{node(time.Second, "")}, time.Hour, false, "alive within the last minute"},
+		"the request that the name is kept for": {free, []corev1.Node{node(time.Second, "")}, 0, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := &facts{now: now, nodes: tc.nodes, token: tc.token, claimed: tc.claimed}
+			if tc.renewed > 0 {
+				f.leaseRenewed = now.Add(-tc.renewed)
+			}
+			judged(t, kubeapi.CSR{
+				Signer: kubeapi.SignerKubeletClient, Username: "system:bootstrap:abcdef", Groups: []string{kubeapi.BootstrapGroup},
+				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, nil),
+			}, nil, f, tc.want)
+		})
+	}
+}
+
+// TestJudgeRenewal: a node renews its own certificate, as long as its Node object exists.
+func TestJudgeRenewal(t *testing.T) {
+	t.Parallel()
+	leaving := clusterNode("b", "10.99.0.2", corev1.ConditionTrue)
+	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	for name, tc := range map[string]struct {
+		nodes  []corev1.Node
+		change func(*kubeapi.CSR)
+		want   string
+	}{
+		"its own":          {[]corev1.Node{clusterNode("b", "10.99.0.2", corev1.ConditionTrue)}, nil, ""},
+		"of a removed one": {nil, nil, "there is no Node object b"},
+		"of a leaving one": {[]corev1.Node{leaving}, nil, "there is no Node object b"},
+		"another's": {[]corev1.Node{clusterNode("b", "10.99.0.2", corev1.ConditionTrue)},
+			func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "asks for a certificate of node b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			judged(t, kubeapi.CSR{
+				Signer: kubeapi.SignerKubeletClient, Username: "system:node:b", Groups: []string{"system:nodes"},
+				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, nil),
+			}, tc.change, &facts{nodes: tc.nodes}, tc.want)
+		})
+	}
+}
+
+func TestReservedNames(t *testing.T) {
+	t.Parallel()
+	r := newReservedNames([]string{"kubernetes", "Node-A", "*.T5.test", "api.example.com."}, "Cluster.Local.")
+	for _, name := range []string{
+		"kubernetes", "node-a", "api.t5.test", "API.T5.TEST", "api.t5.test.", "api.example.com", "localhost", "a.localhost",
+		"webhook.default.svc", "svc", "x.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local", "cluster.local", "a.pod.cluster.local",
+		"webhook.default", "kube-dns.kube-system", "host.rootlessnode.internal", "10.99.0.1", "127.1", "0x7f000001", "x.1", "::1",
+	} {
+		assert.Assert(t, r.reserved(name) != "", name)
+	}
+	for _, name := range []string{"b", "worker-1", "t5.test", "a.b.t5.test", "xn--bcher-kva.example.com", "svc.example.com", "node1.localdomain", "a1"} {
+		assert.Equal(t, r.reserved(name), "", name)
 	}
 }
 
@@ -151,21 +249,22 @@ func TestJudgeServing(t *testing.T) {
 		"nothing":                {nil, nil, "names no server"},
 		"all its addresses":      {at("10.99.0.2", "10.99.0.2", "fd00::2", "10.99.0.8"), nil, ""},
 		"the API server's":       {at("10.99.0.1"), nil, "is the API server's"},
-		"another's address":      {at("10.99.0.2", "10.99.0.9"), nil, "is that of liar"},
-		"two nodes' address":     {at("10.99.0.7"), nil, "is that of more than one node: b, liar"},
+		"another's address":      {at("10.99.0.2", "10.99.0.9"), nil, "belongs to liar"},
+		"two nodes' address":     {at("10.99.0.7"), nil, "belongs to more than one node: b, liar"},
 		"an address of nobody":   {at("10.99.0.3"), nil, "is not the node's"},
 		"the Service kubernetes": {at("10.43.0.1"), nil, "is the API server's"},
-		"a Service":              {at("10.43.0.10"), nil, "is one of Services or pods"},
-		"a pod":                  {at("10.42.1.1"), nil, "is one of Services or pods"},
+		"a Service":              {at("10.43.0.10"), nil, "is in the network of Services or pods"},
+		"a pod":                  {at("10.42.1.1"), nil, "is in the network of Services or pods"},
 		"the address inside":     {at("10.0.2.100"), nil, "is the API server's"},
 		"an address of config":   {at("192.0.2.77"), nil, "is the API server's"},
 		"loopback":               {at("127.0.0.1"), nil, "is the API server's"},
 		"other loopback":         {at("127.0.0.2"), nil, "is not the node's"},
 		"no address":             {at("0.0.0.0"), nil, "is not the node's"},
 		"another name":           {func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes"} }, nil, "is not the node's"},
+		"without a Node object":  {func(r *x509.CertificateRequest) { named("c")(r); r.DNSNames = []string{"c"} }, func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "there is no Node object c"},
 		"for another node":       {right, func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "asks for a certificate of node b"},
 		"by a bootstrap token":   {right, func(c *kubeapi.CSR) { c.Groups = []string{kubeapi.BootstrapGroup} }, "asks for a certificate"},
-		"to be a client as well": {right, func(c *kubeapi.CSR) { c.Usages = []string{"server auth", "client auth"} }, "is not one of a node"},
+		"to be a client as well": {right, func(c *kubeapi.CSR) { c.Usages = []string{"server auth", "client auth"} }, "is not allowed for a node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,7 +272,161 @@ func TestJudgeServing(t *testing.T) {
 				Signer: kubeapi.SignerKubeletServing, Username: "system:node:b", Groups: []string{"system:nodes"},
 				Usages: []string{"digital signature", "server auth"}, PEM: csrOf(t, tc.edit),
 			}
-			judged(t, csr, tc.change, nodes, tc.want)
+			judged(t, csr, tc.change, &facts{nodes: nodes}, tc.want)
 		})
 	}
+}
+
+// tokenCluster is the part of a cluster's state that the approver changes.
+type tokenCluster struct {
+	nodes    []any
+	tokens   map[string]map[string]any // annotations by ID
+	approved []string                  // names of requests
+	denied   []string
+	refuse   int                  // how many approvals fail
+	renewed  map[string]time.Time // Leases by node
+}
+
+func (c *tokenCluster) answer(t *testing.T, all []any) func(r *http.Request) (int, any) {
+	const csrs, secrets = "/apis/certificates.k8s.io/v1/certificatesigningrequests", "/api/v1/namespaces/kube-system/secrets"
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"
+	notFound := map[string]any{"kind": "Status", "code": 404, "reason": "NotFound"}
+	secret := func(id string) map[string]any {
+		return map[string]any{"metadata": map[string]any{"annotations": c.tokens[id]}, "data": map[string]any{"token-id": []byte(id)}}
+	}
+	return func(r *http.Request) (int, any) {
+		path, id := r.URL.Path, strings.TrimPrefix(r.URL.Path, secrets+"/bootstrap-token-")
+		switch {
+		case path == csrs:
+			return http.StatusOK, map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": all}
+		case r.Method == http.MethodPut && c.refuse > 0:
+			c.refuse--
+			return http.StatusConflict, map[string]any{"kind": "Status", "code": 409, "reason": "Conflict"}
+		case r.Method == http.MethodPut:
+			name := strings.Split(strings.TrimPrefix(path, csrs+"/"), "/")[0]
+			var body struct {
+				Status struct{ Conditions []struct{ Type string } }
+			}
+			assert.Check(t, json.NewDecoder(r.Body).Decode(&body))
+			if body.Status.Conditions[0].Type == "Approved" {
+				c.approved = append(c.approved, name)
+			} else {
+				c.denied = append(c.denied, name)
+			}
+			return http.StatusOK, map[string]any{}
+		case strings.HasPrefix(path, csrs):
+			for _, one := range all {
+				if meta := one.(map[string]any)["metadata"].(map[string]any); strings.HasSuffix(path, "/"+meta["name"].(string)) {
+					return http.StatusOK, one
+				}
+			}
+		case path == "/api/v1/nodes" && r.Method == http.MethodPost:
+			var node map[string]any
+			assert.Check(t, json.NewDecoder(r.Body).Decode(&node))
+			node["metadata"].(map[string]any)["creationTimestamp"] = time.Now().UTC().Format(time.RFC3339)
+			c.nodes = append(c.nodes, node)
+			return http.StatusCreated, node
+		case path == "/api/v1/nodes":
+			return http.StatusOK, map[string]any{"items": c.nodes}
+		case path == secrets:
+			items := []any{}
+			for id := range c.tokens {
+				items = append(items, secret(id))
+			}
+			return http.StatusOK, map[string]any{"items": items}
+		case strings.HasPrefix(path, leases):
+			node := strings.TrimPrefix(path, leases)
+			if r.Method == http.MethodPatch {
+				var body struct{ Spec struct{ RenewTime time.Time } }
+				assert.Check(t, json.NewDecoder(r.Body).Decode(&body))
+				c.renewed[node] = body.Spec.RenewTime
+			}
+			if !c.renewed[node].IsZero() {
+				return http.StatusOK, map[string]any{"spec": map[string]any{"renewTime": metav1.NewMicroTime(c.renewed[node])}}
+			}
+		case c.tokens[id] == nil:
+		case r.Method == http.MethodDelete:
+			delete(c.tokens, id)
+			return http.StatusOK, map[string]any{}
+		case r.Method == http.MethodPatch:
+			var body struct {
+				Metadata struct{ Annotations map[string]any }
+			}
+			assert.Check(t, json.NewDecoder(r.Body).Decode(&body))
+			maps.Copy(c.tokens[id], body.Metadata.Annotations)
+			return http.StatusOK, map[string]any{}
+		default:
+			return http.StatusOK, secret(id)
+		}
+		return http.StatusNotFound, notFound
+	}
+}
+
+// TestApproveOneNodeAToken: of two requests for one name one is approved, a token is for one node, the Node object exists
+// before the certificate, and the token is deleted once the node has used that.
+func TestApproveOneNodeAToken(t *testing.T) {
+	t.Parallel()
+	n := desk(t)
+	n.cfg.NodeName, n.cfg.API.BindAddress = "a", "0.0.0.0"
+	n.env = component.Env{Config: n.cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"}
+	csr := func(name, node, user, signer, use string, edit func(*x509.CertificateRequest)) any {
+		group := kubeapi.BootstrapGroup
+		if user == "system:node:"+node {
+			group = "system:nodes"
+		}
+		return map[string]any{"metadata": map[string]any{"name": name, "uid": name}, "spec": map[string]any{
+			"request": csrOf(t, func(r *x509.CertificateRequest) {
+				named(node)(r)
+				if edit != nil {
+					edit(r)
+				}
+			}), "signerName": signer, "username": user, "groups": []string{group}, "usages": []string{use},
+		}}
+	}
+	first := func(name, node, token string) any {
+		return csr(name, node, "system:bootstrap:"+token, kubeapi.SignerKubeletClient, "client auth", nil)
+	}
+	single := func() map[string]any { return map[string]any{"rootlessnode.dev/single-use": "true"} }
+	cluster := &tokenCluster{tokens: map[string]map[string]any{"abcdef": single(), "ghijkl": single(), "reuse1": {}}, refuse: 1, renewed: map[string]time.Time{}}
+	api := &stubAPI{}
+	api.connect(t, n)
+	run := func(all ...any) {
+		t.Helper()
+		api.mu.Lock()
+		api.answer = cluster.answer(t, all)
+		api.mu.Unlock()
+		c, err := n.client()
+		assert.NilError(t, err)
+		j, err := newJudge(n.env)
+		assert.NilError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		last := all[len(all)-1].(map[string]any)["metadata"].(map[string]any)["name"]
+		_ = c.WatchCertificateRequests(ctx, func(r kubeapi.CSR) {
+			if n.decide(ctx, c, j, r) != nil { // as the unit does, when it starts again
+				assert.Check(t, n.decide(ctx, c, j, r))
+			}
+			if r.Name == last {
+				cancel()
+			}
+		})
+	}
+	run(first("one", "b", "abcdef"), first("two", "b", "ghijkl"), first("three", "c", "abcdef"))
+	assert.DeepEqual(t, cluster.approved, []string{"one"})
+	assert.DeepEqual(t, cluster.denied, []string{"two", "three"})
+	assert.Equal(t, len(cluster.nodes), 1)
+	assert.Equal(t, cluster.tokens["abcdef"]["rootlessnode.dev/used-by"], "b")
+	c, err := n.client()
+	assert.NilError(t, err)
+	waiting, err := n.endTokens(t.Context(), c)
+	assert.NilError(t, err)
+	assert.Assert(t, waiting && cluster.tokens["abcdef"] != nil, "the node has not used its certificate yet")
+	cluster.renewed["b"] = time.Now().Add(time.Second)
+	waiting, err = n.endTokens(t.Context(), c)
+	assert.NilError(t, err)
+	assert.Assert(t, !waiting && cluster.tokens["abcdef"] == nil, "its node has used its certificate")
+	run(csr("four", "b", "system:node:b", kubeapi.SignerKubeletServing, "server auth", func(r *x509.CertificateRequest) { r.DNSNames = []string{"b"} }),
+		first("five", "c", "reuse1"), first("six", "d", "reuse1"))
+	assert.DeepEqual(t, cluster.approved, []string{"one", "four", "five", "six"})
+	assert.Assert(t, cluster.tokens["ghijkl"] != nil && cluster.tokens["reuse1"] != nil)
 }

@@ -19,14 +19,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
 	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
-	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -35,9 +31,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// join gets a worker's credentials: the certificate that makes it this node, asked for with the bootstrap kubeconfig where
-// there is one, and by that the tokens of kube-proxy, flannel and kube-network-policies, as far as they are the node's. A
-// cluster that does not answer is asked again; what it refuses is an error.
+// join gets a worker's credentials: the certificate that makes it this node, requested with the bootstrap kubeconfig where
+// there is one. Then it waits until the cluster lets nodes read what kube-proxy, flannel and kube-network-policies need. It
+// retries while the cluster does not answer; a refused certificate is an error.
 func (n *nodeRole) join(ctx context.Context) error {
 	if err := n.nodeCertificate(ctx); err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, err)
@@ -53,33 +49,30 @@ func (n *nodeRole) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files := map[string]string{resources.SecretKubeProxy: kubeproxy.TokenFile()}
-	if n.cfg.CNI == config.CNIFlannel {
-		files[resources.SecretFlannel] = flannel.TokenFile()
-	}
-	if n.cfg.EnforcesPolicies() {
-		files[resources.SecretNetworkPolicy] = networkpolicy.TokenFile()
-	}
-	return supervisor.Poll(joinPoll, "the tokens of kube-proxy and the pod network", func(ctx context.Context) error {
-		for name, path := range files {
-			secret, err := c.Secret(ctx, resources.JoinNamespace, name)
-			if err == nil && len(secret[corev1.ServiceAccountTokenKey]) == 0 {
-				err = errors.New("there is none")
-			}
-			if err != nil {
-				maker := "`rootlessnode manifests join-rbac`"
-				if name == resources.SecretNetworkPolicy {
-					maker = "networkPolicy on the cluster's first node, or `rootlessnode manifests join-rbac --network-policy`,"
-				}
-				return fmt.Errorf("read Secret %s/%s (%s makes it): %w", resources.JoinNamespace, name, maker, err)
-			}
-			err = component.Write([]component.File{{Path: path, Mode: 0o600, Data: secret[corev1.ServiceAccountTokenKey]}})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+	return supervisor.Poll(joinPoll, "the right to read what the pod network needs", func(ctx context.Context) error {
+		return n.mayRead(ctx, c)
 	})(ctx)
+}
+
+// mayRead returns an error that names what the cluster does not let its nodes list.
+func (n *nodeRole) mayRead(ctx context.Context, c *kubeapi.Client) error {
+	wanted := []kubeapi.Resource{{Name: "nodes"}, {Name: "services"}, {Group: "discovery.k8s.io", Name: "endpointslices"}}
+	manifests := "`rootlessnode manifests join-rbac`"
+	if n.cfg.EnforcesPolicies() {
+		wanted = append(wanted, kubeapi.Resource{Name: "pods"}, kubeapi.Resource{Name: "namespaces"},
+			kubeapi.Resource{Group: "networking.k8s.io", Name: "networkpolicies"})
+		manifests = "`networkPolicy` of the cluster's first node, or `rootlessnode manifests join-rbac --network-policy`,"
+	}
+	for _, r := range wanted {
+		allowed, err := c.MayList(ctx, r)
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			return fmt.Errorf("list %s: the cluster does not allow it to nodes yet: %s allows it, and so does a first node of this version", r, manifests)
+		}
+	}
+	return nil
 }
 
 // joinPoll is the pause between two questions to the cluster, which may be busy or away.
@@ -133,7 +126,7 @@ func keepCertificate(dir string, both []byte, now time.Time) error {
 		return fmt.Errorf("the certificate that the cluster issued: %w", err)
 	}
 	path := filepath.Join(dir, "kubelet-client-"+now.Format("2006-01-02-15-04-05")+".pem")
-	link := filepath.Join(dir, filepath.Base(kubelet.ClientCert))
+	link := filepath.Join(dir, filepath.Base(pki.NodeCert))
 	err := errors.Join(
 		component.MakeDirs([]component.Dir{{Path: dir, Mode: 0o700}}),
 		component.Write([]component.File{{Path: path, Mode: 0o600, Data: both, Durable: true}}),
@@ -152,7 +145,7 @@ func keepCertificate(dir string, both []byte, now time.Time) error {
 
 // hostKubeconfig writes the worker's own kubeconfig for the host, which is good until the kubelet renews the certificate.
 func (n *nodeRole) hostKubeconfig() error {
-	both, err := os.ReadFile(kubelet.ClientCert)
+	both, err := os.ReadFile(pki.NodeCert)
 	if err != nil {
 		return fmt.Errorf("read the node's certificate: %w", err)
 	}
@@ -168,21 +161,6 @@ func (n *nodeRole) hostKubeconfig() error {
 		return err
 	}
 	return component.Write([]component.File{{Path: n.data.AdminKubeconfig(), Mode: 0o600, Data: data}})
-}
-
-// proxyClient reads what kube-proxy may read.
-func (n *nodeRole) proxyClient() (*kubeapi.Client, error) {
-	n.proxyOnce.Do(func() {
-		var data []byte
-		if data, n.proxyErr = kubeproxy.Kubeconfig(n.env); n.proxyErr != nil {
-			return
-		}
-		path := component.RunFile("ports.kubeconfig")
-		if n.proxyErr = component.Write([]component.File{{Path: path, Mode: 0o600, Data: data}}); n.proxyErr == nil {
-			n.proxy, n.proxyErr = kubeapi.New(path, kubeapi.Options{UserAgent: "rootlessnode", Log: n.log})
-		}
-	})
-	return n.proxy, n.proxyErr
 }
 
 // ensureNode makes the Node object before the kubelet looks for it, with the address by which others reach the node. The

@@ -1,6 +1,7 @@
 package child
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -55,6 +56,7 @@ func (s *stubAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, r.Method+" "+r.URL.Path+" "+string(body))
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	code, answer := s.answer(r)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -49,11 +49,9 @@ type nodeRole struct {
 	api     *kubeapi.Client
 	apiOnce sync.Once
 	apiErr  error
-	// What kube-proxy may read: a worker's port forwarding reads as it.
-	proxy     *kubeapi.Client
-	proxyOnce sync.Once
-	proxyErr  error
-	ports     portDesk
+	// claims holds, by node name, the certificate request for which the approver has reserved the name (its UID).
+	claims map[string]string
+	ports  portDesk
 	// hostAccess is nil where the host's own addresses are open to the node.
 	hostAccess *hostAccess
 	address    addressDesk

@@ -53,20 +53,11 @@ func (n *nodeRole) serving(ctx context.Context) (*kubeapi.Client, error) {
 	return n.client()
 }
 
-// reading is the client for Services and their endpoints, which kube-proxy may read and a worker's node may not.
-func (n *nodeRole) reading(ctx context.Context) (*kubeapi.Client, error) {
-	c, err := n.serving(ctx)
-	if err != nil || !n.cfg.Joins() {
-		return c, err
-	}
-	return n.proxyClient()
-}
-
 // services feeds the forwarder with Services.
 type services struct{ n *nodeRole }
 
 func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
-	c, err := s.n.reading(ctx)
+	c, err := s.n.serving(ctx)
 	if err != nil {
 		return err
 	}
@@ -106,7 +97,7 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 type endpoints struct{ n *nodeRole }
 
 func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
-	c, err := s.n.reading(ctx)
+	c, err := s.n.serving(ctx)
 	if err != nil {
 		return err
 	}

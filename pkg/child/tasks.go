@@ -98,7 +98,21 @@ func (n *nodeRole) applyAddons(ctx context.Context) error {
 		}
 		manifests = append(manifests, more...)
 	}
-	return c.Apply(ctx, manifests)
+	return errors.Join(c.Apply(ctx, manifests), n.removeObsolete(ctx, c))
+}
+
+// removeObsolete deletes what a former version, or a former configuration, left in the cluster.
+func (n *nodeRole) removeObsolete(ctx context.Context, c *kubeapi.Client) error {
+	if !n.cfg.Serves() {
+		if _, err := c.Remove(ctx, resources.NodePolicy()); err != nil {
+			return err
+		}
+	}
+	removed, err := c.Remove(ctx, resources.Obsolete())
+	if removed && err == nil {
+		n.warn("the tokens that workers of former versions share are deleted: such a worker needs this version of rootlessnode, and then `down` and `up`")
+	}
+	return err
 }
 
 // waitRoles waits until the control plane's own users may do their work. Before that they could only be refused, and they

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -142,6 +143,15 @@ func clientCertificate(data layout.Data) ([]byte, *x509.Certificate, error) {
 		return nil, nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return text, certs[0], nil
+}
+
+// CertificateEnd returns when the node's certificate expires.
+func CertificateEnd(data layout.Data) (time.Time, error) {
+	_, leaf, err := clientCertificate(data)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return leaf.NotAfter, nil
 }
 
 // invalid says why a certificate is not valid now; empty if it is.

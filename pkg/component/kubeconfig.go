@@ -15,8 +15,6 @@ type Kubeconfig struct {
 
 	CAFile, CertFile, KeyFile string
 	CAData, CertData, KeyData []byte
-	// TokenFile holds a bearer token, instead of certificate and key. The authority is a file then.
-	TokenFile string
 }
 
 type kubeconfig struct {
@@ -48,8 +46,6 @@ type user struct {
 	KeyFile  string `json:"client-key,omitempty"`
 	CertData []byte `json:"client-certificate-data,omitempty"`
 	KeyData  []byte `json:"client-key-data,omitempty"`
-
-	TokenFile string `json:"tokenFile,omitempty"`
 }
 
 type namedContext struct {
@@ -72,7 +68,6 @@ func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
 		Clusters: []namedCluster{{Name: k.Cluster, Cluster: cluster{Server: k.Server, CAFile: k.CAFile, CAData: k.CAData}}},
 		Users: []namedUser{{Name: k.User, User: user{
 			CertFile: k.CertFile, KeyFile: k.KeyFile, CertData: k.CertData, KeyData: k.KeyData,
-			TokenFile: k.TokenFile,
 		}}},
 		Contexts:       []namedContext{{Name: k.Cluster, Context: contextRef{Cluster: k.Cluster, User: k.User}}},
 		CurrentContext: k.Cluster,
@@ -86,9 +81,6 @@ func (k Kubeconfig) check() error {
 	}
 	files := k.CAFile != "" && k.CertFile != "" && k.KeyFile != ""
 	data := len(k.CAData) > 0 && len(k.CertData) > 0 && len(k.KeyData) > 0
-	if k.TokenFile != "" {
-		files = k.CAFile != "" && k.CertFile == "" && k.KeyFile == ""
-	}
 	if files == data {
 		errs = append(errs, errors.New("authority, certificate and key must be given, all as files or all as data"))
 	}

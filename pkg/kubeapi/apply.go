@@ -41,6 +41,41 @@ func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 	return errors.Join(errs...)
 }
 
+// Remove deletes every object of a YAML stream, in the order given, and reports whether there was any. The last object must be
+// the last one that a caller would keep: if it does not exist, the others are taken to be deleted already, and it costs one
+// request. Only the kind and the name of a document matter. All are tried, and the faults are joined.
+func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err error) {
+	docs, err := parseManifest(manifest)
+	if err != nil || len(docs) == 0 {
+		return false, err
+	}
+	m := mapper{c: c, seen: map[string][]wireResource{}}
+	sign, err := m.path(ctx, docs[len(docs)-1])
+	if err == nil {
+		err = c.do(ctx, request{method: http.MethodGet, path: sign}, nil)
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w", docs[len(docs)-1], err)
+	}
+	var errs []error
+	for i, d := range docs {
+		if i == len(docs)-1 && len(errs) > 0 {
+			break // the sign that something is left
+		}
+		path, err := m.path(ctx, d)
+		if err == nil {
+			err = c.do(ctx, request{method: http.MethodDelete, path: path}, nil)
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("delete %s: %w", d, err))
+		}
+	}
+	return true, errors.Join(errs...)
+}
+
 func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
@@ -232,6 +267,10 @@ func knownKind(apiVersion, kind string) (wireResource, bool) {
 		name = "deployments"
 	case "apps/v1 DaemonSet":
 		name = "daemonsets"
+	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy":
+		name, namespaced = "validatingadmissionpolicies", false
+	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding":
+		name, namespaced = "validatingadmissionpolicybindings", false
 	case "rbac.authorization.k8s.io/v1 ClusterRole":
 		name, namespaced = "clusterroles", false
 	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":

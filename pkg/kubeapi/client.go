@@ -57,6 +57,8 @@ type Client struct {
 	agent string
 	log   logrus.FieldLogger
 	date  func(time.Time)
+	// maxAnswer bounds what is read of one answer, in bytes.
+	maxAnswer int64
 
 	// Waits between attempts: readiness is asked for quickly since a starting API server answers within a second or
 	// two; a watch that was refused is taken up more slowly.
@@ -97,10 +99,13 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 		return nil, fmt.Errorf("prepare transport to %s: %w", base.Host, err)
 	}
 	c := &Client{
-		http: hc, base: base, agent: o.UserAgent, log: o.Log, date: o.Date, now: time.Now,
+		http: hc, base: base, agent: o.UserAgent, log: o.Log, date: o.Date, maxAnswer: maxAnswer, now: time.Now,
 		readyPace:  pace{first: 10 * time.Millisecond, limit: 100 * time.Millisecond},
 		followPace: pace{first: 50 * time.Millisecond, limit: time.Second},
 		applyPace:  pace{first: 20 * time.Millisecond, limit: 250 * time.Millisecond},
+	}
+	if cfg.Insecure {
+		c.maxAnswer = maxPublicAnswer
 	}
 	if c.agent == "" {
 		c.agent = DefaultUserAgent
@@ -169,10 +174,11 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 		return err
 	}
 	defer body.Close()
+	answer := bound(body, c.maxAnswer)
 	if out == nil {
-		_, err = io.Copy(io.Discard, body)
+		_, err = io.Copy(io.Discard, answer)
 	} else {
-		err = json.NewDecoder(body).Decode(out)
+		err = json.NewDecoder(answer).Decode(out)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: read answer: %w", strings.ToLower(r.method), r.path, err)

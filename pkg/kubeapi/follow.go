@@ -153,9 +153,11 @@ func (f *follower[T]) watch(ctx context.Context, version *string) (seen bool, er
 		return false, err
 	}
 	defer body.Close()
-	dec := json.NewDecoder(body)
+	events := bound(body, maxEvent)
+	dec := json.NewDecoder(events)
 	for {
 		var ev watchEvent
+		events.reset()
 		if err := dec.Decode(&ev); err != nil {
 			if errors.Is(err, io.EOF) {
 				return seen, nil

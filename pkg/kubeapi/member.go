@@ -10,14 +10,20 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// EnsureNode makes the Node object, and tells whether it did: one that exists already stays as it is. A node may make its
-// own (admission plugin NodeRestriction) with labels that a kubelet may set.
+// EnsureNode creates the Node object and reports whether it did: one that exists already stays as it is. In a cluster of
+// rootlessnode's only its control plane may create a Node. A node gets the refusal as the error if there is no Node object
+// of its name. Elsewhere a node may create its own (admission plugin NodeRestriction) with labels that a kubelet may set.
 func (c *Client) EnsureNode(ctx context.Context, node *corev1.Node) (created bool, err error) {
 	wanted := *node
 	wanted.APIVersion, wanted.Kind = "v1", "Node"
 	err = c.create(ctx, nodesPath, &wanted)
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
+	}
+	if apierrors.IsForbidden(err) {
+		if existing, getErr := c.Node(ctx, node.Name); getErr == nil && existing != nil {
+			return false, nil
+		}
 	}
 	if err != nil {
 		return false, fmt.Errorf("create node %s: %w", node.Name, err)

@@ -26,18 +26,35 @@ const BootstrapUserPrefix = api.BootstrapUserPrefix
 
 const tokenSecretsPath = "/api/v1/namespaces/" + metav1.NamespaceSystem + "/secrets"
 
+// Annotations of a bootstrap token's Secret. The approver of node certificates reads them.
+const (
+	// annotationTokenNode names the only node that may join with the token.
+	annotationTokenNode = "rootlessnode.dev/node-name"
+	// annotationTokenSingleUse is "true" on a token for one node.
+	annotationTokenSingleUse = "rootlessnode.dev/single-use"
+	// annotationTokenUsedBy names the node that a token for one node was used by, and annotationTokenUsedAt says when.
+	annotationTokenUsedBy = "rootlessnode.dev/used-by"
+	annotationTokenUsedAt = "rootlessnode.dev/used-at"
+)
+
 // BootstrapToken is a bootstrap token without its secret.
 type BootstrapToken struct {
 	ID string `json:"id"`
-	// Expires is when it is of no use any more; zero if it never expires. A controller removes it then.
+	// Expires is when the token ends; zero if it never does. A controller deletes it then.
 	Expires     time.Time `json:"expires,omitzero"`
 	Description string    `json:"description,omitempty"`
+	// NodeName is the only node that may join with it; empty for any new name.
+	NodeName string `json:"nodeName,omitempty"`
+	// SingleUse is set on a token for one node. UsedBy names that node once it has requested its certificate, and UsedAt is the
+	// last time that it did.
+	SingleUse bool      `json:"singleUse,omitempty"`
+	UsedBy    string    `json:"usedBy,omitempty"`
+	UsedAt    time.Time `json:"usedAt,omitzero"`
 }
 
-// CreateBootstrapToken makes a bootstrap token that nodes join with until expires, and returns it: "ID.SECRET". Nothing but
-// the answer and the cluster's Secret has it. It authenticates as a member of BootstrapGroup and signs
-// kube-public/cluster-info.
-func (c *Client) CreateBootstrapToken(ctx context.Context, expires time.Time, description string) (string, error) {
+// CreateBootstrapToken creates a bootstrap token as t describes, apart from its ID, and returns it: "ID.SECRET". Only the
+// result and the cluster's Secret hold it. It authenticates as a member of BootstrapGroup and signs kube-public/cluster-info.
+func (c *Client) CreateBootstrapToken(ctx context.Context, t BootstrapToken) (string, error) {
 	token, err := util.GenerateBootstrapToken()
 	if err != nil {
 		return "", fmt.Errorf("make a bootstrap token: %w", err)
@@ -45,16 +62,23 @@ func (c *Client) CreateBootstrapToken(ctx context.Context, expires time.Time, de
 	id, secret, _ := strings.Cut(token, ".")
 	data := map[string]string{
 		api.BootstrapTokenIDKey: id, api.BootstrapTokenSecretKey: secret,
-		api.BootstrapTokenExpirationKey:       expires.UTC().Format(time.RFC3339),
+		api.BootstrapTokenExpirationKey:       t.Expires.UTC().Format(time.RFC3339),
 		api.BootstrapTokenUsageAuthentication: "true", api.BootstrapTokenUsageSigningKey: "true",
 		api.BootstrapTokenExtraGroupsKey: BootstrapGroup,
 	}
-	if description != "" {
-		data[api.BootstrapTokenDescriptionKey] = description
+	if t.Description != "" {
+		data[api.BootstrapTokenDescriptionKey] = t.Description
+	}
+	annotations := map[string]string{}
+	if t.NodeName != "" {
+		annotations[annotationTokenNode] = t.NodeName
+	}
+	if t.SingleUse {
+		annotations[annotationTokenSingleUse] = "true"
 	}
 	body, err := json.Marshal(corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: util.BootstrapTokenSecretName(id)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: util.BootstrapTokenSecretName(id), Annotations: annotations},
 		Type:       api.SecretTypeBootstrapToken, StringData: data,
 	})
 	if err != nil {
@@ -69,11 +93,62 @@ func (c *Client) CreateBootstrapToken(ctx context.Context, expires time.Time, de
 
 // wireToken is what is decoded of a bootstrap token: not its secret.
 type wireToken struct {
+	Metadata struct {
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
 	Data struct {
 		ID          []byte `json:"token-id"`
 		Expiration  []byte `json:"expiration"`
 		Description []byte `json:"description"`
 	} `json:"data"`
+}
+
+func (w *wireToken) token() BootstrapToken {
+	notes := w.Metadata.Annotations
+	t := BootstrapToken{
+		ID: string(w.Data.ID), Description: string(w.Data.Description), NodeName: notes[annotationTokenNode],
+		SingleUse: notes[annotationTokenSingleUse] == "true", UsedBy: notes[annotationTokenUsedBy],
+	}
+	t.UsedAt, _ = time.Parse(time.RFC3339Nano, notes[annotationTokenUsedAt]) // zero without it
+	if len(w.Data.Expiration) > 0 {
+		var err error
+		if t.Expires, err = time.Parse(time.RFC3339, string(w.Data.Expiration)); err != nil {
+			t.Expires = time.Unix(0, 0).UTC()
+		}
+	}
+	return t
+}
+
+// BootstrapToken returns the bootstrap token of that ID, nil if there is none.
+func (c *Client) BootstrapToken(ctx context.Context, id string) (*BootstrapToken, error) {
+	var w wireToken
+	err := c.do(ctx, request{method: http.MethodGet, path: tokenPath(id)}, &w)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read bootstrap token %s: %w", id, err)
+	}
+	t := w.token()
+	return &t, nil
+}
+
+// UseBootstrapToken notes that a token for one node was used, by which node and when.
+func (c *Client) UseBootstrapToken(ctx context.Context, id, nodeName string, at time.Time) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		annotationTokenUsedBy: nodeName, annotationTokenUsedAt: at.UTC().Format(time.RFC3339Nano),
+	}}})
+	if err == nil {
+		err = c.do(ctx, request{method: http.MethodPatch, path: tokenPath(id), contentType: mimeMergePatch, body: body}, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("note the use of bootstrap token %s: %w", id, err)
+	}
+	return nil
+}
+
+func tokenPath(id string) string {
+	return tokenSecretsPath + "/" + url.PathEscape(util.BootstrapTokenSecretName(id))
 }
 
 // BootstrapTokens returns the cluster's bootstrap tokens, the one that expires last at the end. One whose expiry cannot be
@@ -87,15 +162,8 @@ func (c *Client) BootstrapTokens(ctx context.Context) ([]BootstrapToken, error) 
 		return nil, fmt.Errorf("list bootstrap tokens: %w", err)
 	}
 	tokens := make([]BootstrapToken, 0, len(list.Items))
-	for _, w := range list.Items {
-		t := BootstrapToken{ID: string(w.Data.ID), Description: string(w.Data.Description)}
-		if len(w.Data.Expiration) > 0 {
-			var err error
-			if t.Expires, err = time.Parse(time.RFC3339, string(w.Data.Expiration)); err != nil {
-				t.Expires = time.Unix(0, 0).UTC()
-			}
-		}
-		tokens = append(tokens, t)
+	for i := range list.Items {
+		tokens = append(tokens, list.Items[i].token())
 	}
 	slices.SortFunc(tokens, func(a, b BootstrapToken) int {
 		if a.Expires.IsZero() != b.Expires.IsZero() {
@@ -121,8 +189,7 @@ func BootstrapTokenID(idOrToken string) (string, bool) {
 
 // DeleteBootstrapToken removes the bootstrap token of that ID, if there is one.
 func (c *Client) DeleteBootstrapToken(ctx context.Context, id string) (deleted bool, err error) {
-	path := tokenSecretsPath + "/" + url.PathEscape(util.BootstrapTokenSecretName(id))
-	err = c.do(ctx, request{method: http.MethodDelete, path: path}, nil)
+	err = c.do(ctx, request{method: http.MethodDelete, path: tokenPath(id)}, nil)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

@@ -23,7 +23,7 @@ func TestCreateBootstrapToken(t *testing.T) {
 		answer(w, 201, object{})
 	}
 	expires := time.Date(2026, 1, 2, 3, 4, 5, 0, time.FixedZone("", 3600))
-	token, err := f.client(t).CreateBootstrapToken(t.Context(), expires, "for b")
+	token, err := f.client(t).CreateBootstrapToken(t.Context(), BootstrapToken{Expires: expires, Description: "for b", NodeName: "b", SingleUse: true})
 	assert.NilError(t, err)
 	assert.Assert(t, util.IsValidBootstrapToken(token))
 	id, secret, _ := strings.Cut(token, ".")
@@ -35,10 +35,11 @@ func TestCreateBootstrapToken(t *testing.T) {
 		"usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
 		"auth-extra-groups": "system:bootstrappers:rootlessnode",
 	})
+	assert.DeepEqual(t, made.Annotations, map[string]string{"rootlessnode.dev/node-name": "b", "rootlessnode.dev/single-use": "true"})
 	assert.NilError(t, util.ValidateBootstrapGroupName(BootstrapGroup))
 
 	f.other = func(w http.ResponseWriter, _ *http.Request) { answer(w, 403, status(403, "Forbidden", "not you")) }
-	token, err = f.client(t).CreateBootstrapToken(t.Context(), expires, "")
+	token, err = f.client(t).CreateBootstrapToken(t.Context(), BootstrapToken{Expires: expires})
 	assert.ErrorContains(t, err, "make a bootstrap token: ")
 	assert.Equal(t, token, "")
 }

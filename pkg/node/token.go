@@ -27,13 +27,32 @@ type JoinToken struct {
 	Expires time.Time `json:"expires"`
 	// CACertHashes pin the cluster's authority: sha256: and the digest of its public key.
 	CACertHashes []string `json:"caCertHashes"`
+	// NodeName is the only node that may join with the token; empty for any new name.
+	NodeName string `json:"nodeName,omitempty"`
+	// Reusable is set if several nodes may join with the token.
+	Reusable bool `json:"reusable,omitempty"`
+}
+
+// JoinTokenOptions are for CreateJoinToken. A token is for one node unless Reusable is set.
+type JoinTokenOptions struct {
+	// TTL is how long nodes can join with the token.
+	TTL         time.Duration
+	Description string
+	// NodeName binds the token to the name of a Node object. Such a token can replace a node of that name that has stopped; no
+	// other token can join under the name of a Node object that exists.
+	NodeName string
+	// Reusable lets several nodes join with the token. It excludes NodeName.
+	Reusable bool
 }
 
 // CreateJoinToken makes a bootstrap token in the cluster of this node, whose own control plane must run and be there for
 // others (config.NodeConfig.Serves).
 //
 // Errors: of class ErrConfig where the node serves no others; ErrNotRunning where it was never started.
-func (n *Node) CreateJoinToken(ctx context.Context, ttl time.Duration, description string) (*JoinToken, error) {
+func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinToken, error) {
+	if err := o.check(n.Config().NodeName); err != nil {
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("make a bootstrap token: %w", err))
+	}
 	if !n.Config().Serves() {
 		return nil, n.servesNobody()
 	}
@@ -45,7 +64,10 @@ func (n *Node) CreateJoinToken(ctx context.Context, ttl time.Duration, descripti
 	if err != nil {
 		return nil, n.neverStarted(err)
 	}
-	t := &JoinToken{Server: "https://" + net.JoinHostPort(host, strconv.Itoa(n.Config().API.Port)), Expires: time.Now().Add(ttl).Truncate(time.Second)}
+	t := &JoinToken{
+		Server:  "https://" + net.JoinHostPort(host, strconv.Itoa(n.Config().API.Port)),
+		Expires: time.Now().Add(o.TTL).Truncate(time.Second), NodeName: o.NodeName, Reusable: o.Reusable,
+	}
 	if t.CACertHashes, err = clusterjoin.Hashes(authority); err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.data.ClusterCA(), err)
 	}
@@ -54,11 +76,27 @@ func (n *Node) CreateJoinToken(ctx context.Context, ttl time.Duration, descripti
 		return nil, err
 	}
 	defer api.Close()
-	t.Token, err = api.CreateBootstrapToken(ctx, t.Expires, description)
+	t.Token, err = api.CreateBootstrapToken(ctx, kubeapi.BootstrapToken{
+		Expires: t.Expires, Description: o.Description, NodeName: o.NodeName, SingleUse: !o.Reusable,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+func (o JoinTokenOptions) check(controlPlane string) error {
+	switch {
+	case o.NodeName == "":
+		return nil
+	case o.Reusable:
+		return fmt.Errorf("a token for node %s cannot be reusable", o.NodeName)
+	case o.NodeName == controlPlane:
+		return fmt.Errorf("%s is the node of the control plane", o.NodeName)
+	case !config.ValidNodeName(o.NodeName):
+		return fmt.Errorf("invalid node name %q: want a DNS name in lower case", o.NodeName)
+	}
+	return nil
 }
 
 // JoinTokens returns the cluster's bootstrap tokens without their secrets, the one that expires last at the end.

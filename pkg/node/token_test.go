@@ -44,15 +44,19 @@ func TestTokensOfNodesThatHaveNone(t *testing.T) {
 	}
 	alone := with(func(*config.NodeConfig) {})
 	worker := with(func(c *config.NodeConfig) { c.Join.Server = "https://a.example:6443" })
-	unstarted := with(func(c *config.NodeConfig) { c.API.BindAddress = "192.0.2.1" })
+	unstarted := with(func(c *config.NodeConfig) { c.API.BindAddress, c.NodeName = "192.0.2.1", "a" })
 	for n, want := range map[*Node]string{alone: "not for others", worker: "is a worker", unstarted: "was never started"} {
-		_, err := n.CreateJoinToken(t.Context(), time.Hour, "")
+		_, err := n.CreateJoinToken(t.Context(), JoinTokenOptions{TTL: time.Hour})
 		assert.ErrorContains(t, err, want)
 		assert.Assert(t, is.Len(errdefs.ReportOf(err).Hints, 1))
 	}
 	for n, want := range map[*Node]string{alone: "was never started", worker: "is a worker"} {
 		_, err := n.JoinTokens(t.Context())
 		assert.ErrorContains(t, err, want)
+	}
+	for _, bad := range []JoinTokenOptions{{NodeName: "b", Reusable: true}, {NodeName: "A_b"}, {NodeName: unstarted.Config().NodeName}} {
+		_, err := unstarted.CreateJoinToken(t.Context(), bad)
+		assert.ErrorIs(t, err, errdefs.ErrConfig, "%+v", bad)
 	}
 	const secret = "0123456789abcdef"
 	for _, bad := range []string{"", "x", "abc123456." + secret, secret} {

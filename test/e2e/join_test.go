@@ -219,13 +219,14 @@ func (h *testHost) keptSecret(secret string) {
 func TestJoin(t *testing.T) {
 	t.Parallel() // beside TestJoinRotation
 	c := newJoined(t, "join", 3, "--node-monitor-grace-period=20s")
+	c.control().args = append(c.control().args, "--set", "api.extraSANs=*.wild.e2e.test")
 	const b, last = 1, 2
 	sub := c.part
 	var v invitation
 	sub("the first host", func(c *joined) {
 		c.control().up()
 		c.control().importImage()
-		v = c.invite()
+		v = c.invite("--reusable")
 	})
 	sub("faults", func(c *joined) { c.faults(b, v) })
 	for _, i := range []int{b, last} {
@@ -245,12 +246,17 @@ func TestJoin(t *testing.T) {
 	sub("logs, exec, port-forward and cp on every node", func(c *joined) { c.use() })
 	sub("pods reach pods", func(c *joined) { c.traffic() })
 	sub("a node port answers on every host", func(c *joined) { c.nodePorts() })
+	sub("a worker is confined to itself", func(c *joined) { c.confined(b, last) })
 	sub("a host's parent is killed", func(c *joined) { c.killed(b) })
 	sub("a Node is deleted", func(d *joined) {
 		d.deleted(b)
 		c.nodes[b].args = d.nodes[b].args
 	})
-	sub("drain-and-leave", func(c *joined) { c.leaves(last) })
+	sub("drain-and-leave", func(c *joined) {
+		gone := c.thief(last)
+		c.leaves(last)
+		gone.staysOut()
+	})
 }
 
 // addresses: the Nodes carry what their hosts have, and no taint is left of the time before.

@@ -68,6 +68,12 @@ func (c *joined) deleted(i int) {
 	v := c.invite()
 	c.join(i, v)
 	c.hosts[i].keptSecret(v.secret())
+	eventually(c.t, podLimit, "the token of a node that has joined is deleted", func() error {
+		if id, _, _ := strings.Cut(v.token, "."); strings.Contains(c.control().run(podLimit, "token", "list"), id) {
+			return errors.New("token list has it")
+		}
+		return nil
+	})
 	c.applyPod(i)
 	c.control().waitPod(podName(i))
 }

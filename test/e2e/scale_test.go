@@ -47,7 +47,7 @@ func TestScale(t *testing.T) {
 	c := newJoinedOn(t, "scale", newHostsOf(t, last, scaleAccounts), "")
 	var tab scaleTable
 	c.control().up()
-	v := c.invite()
+	v := c.invite("--reusable")
 	running := 1
 	for _, size := range scaleSizes {
 		for ; running < size; running++ {

@@ -50,7 +50,7 @@ const backendVXLAN = "vxlan"
 // for its Node to have a pod CIDR by itself.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile("flannel.kubeconfig")
-	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.Flannel, TokenFile())
+	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.Flannel)
 	conf, confErr := json.MarshalIndent(netConfFor(e), "", "  ")
 	if err := errors.Join(kubeconfigErr, confErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -93,9 +93,6 @@ func netConfFor(e component.Env) netConf {
 	}
 	return c
 }
-
-// TokenFile has flannel's token in a cluster that the node joined.
-func TokenFile() string { return component.RunFile("flannel.token") }
 
 // Ready asks flanneld whether its lease is in use, and checks that it has written the subnet file.
 func Ready(e component.Env) func(context.Context) error {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
@@ -80,19 +79,9 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// ClientCert is the kubelet's own link to its certificate and key in a cluster that it joined, in one file (client-go,
-// util/certificate).
-const ClientCert = layout.InsideKubeletPKI + "/kubelet-client-current.pem"
-
 // Kubeconfig is the node's own: of the embedded control plane, or of the cluster that it joined.
 func Kubeconfig(e component.Env) ([]byte, error) {
-	if !e.Config.Joins() {
-		return pki.FileKubeconfig(pki.KubeletClient, e.APIServerURL, apiserver.ClusterName(e))
-	}
-	return component.RenderKubeconfig(component.Kubeconfig{
-		Server: e.APIServerURL, Cluster: apiserver.ClusterName(e), User: pki.KubeletClient,
-		CAFile: pki.CertFile(pki.ClusterCA), CertFile: ClientCert, KeyFile: ClientCert,
-	})
+	return pki.ClientKubeconfig(e, pki.KubeletClient)
 }
 
 // Ready asks for healthz, which the kubelet serves on loopback without TLS.

@@ -63,7 +63,7 @@ func Render(e component.Env) (component.Rendered, error) {
 		return component.Rendered{}, fmt.Errorf("render %s: mode %q is neither %s nor %s", Name, e.KubeProxyMode, ModeNFTables, ModeIPTables)
 	}
 	kubeconfigFile, configFile := component.RunFile("kube-proxy.kubeconfig"), component.RunFile("kube-proxy.yaml")
-	kubeconfig, kubeconfigErr := Kubeconfig(e)
+	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.KubeProxy)
 	config, configErr := component.YAML(configFor(e, kubeconfigFile))
 	if err := errors.Join(kubeconfigErr, configErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -103,14 +103,6 @@ func configFor(e component.Env, kubeconfig string) configuration {
 			TCPEstablishedTimeout: leave, TCPCloseWaitTimeout: leave, UDPTimeout: leave, UDPStreamTimeout: leave,
 		},
 	}
-}
-
-// TokenFile has kube-proxy's token in a cluster that the node joined.
-func TokenFile() string { return component.RunFile("kube-proxy.token") }
-
-// Kubeconfig is kube-proxy's, who may read Services and their endpoints.
-func Kubeconfig(e component.Env) ([]byte, error) {
-	return pki.ClientKubeconfig(e, pki.KubeProxy, TokenFile())
 }
 
 // Ready asks for healthz.

@@ -23,7 +23,7 @@ const queueID = 100
 // goes on. A policy is a promise that a crash must not break, and the supervisor starts it again within a second.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile(Name + ".kubeconfig")
-	kubeconfig, err := pki.ClientKubeconfig(e, pki.NetworkPolicy, TokenFile())
+	kubeconfig, err := pki.ClientKubeconfig(e, pki.NetworkPolicy)
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
@@ -40,9 +40,6 @@ func Render(e component.Env) (component.Rendered, error) {
 		},
 	}, nil
 }
-
-// TokenFile has its token in a cluster that the node joined.
-func TokenFile() string { return component.RunFile(Name + ".token") }
 
 // Ready asks whether policies are enforced: they are known, the rules are there, and the queue has a reader.
 func Ready(e component.Env) func(context.Context) error {

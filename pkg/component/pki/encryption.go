@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/rootlessnode/rootlessnode/pkg/component"
+	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // The part of Kubernetes' EncryptionConfiguration (apiserver.config.k8s.io/v1) that is used here.
@@ -103,17 +104,23 @@ func Kubeconfig(dir, name, server, cluster string) ([]byte, error) {
 	return component.RenderKubeconfig(k)
 }
 
-// ClientKubeconfig is that of a component with rights of its own: by certificate with the embedded control plane, by the token
-// in tokenFile in a cluster that the node joined.
-func ClientKubeconfig(e component.Env, name, tokenFile string) ([]byte, error) {
+// ClientKubeconfig returns the kubeconfig of a component that runs on each node. With the embedded control plane it names the
+// certificate called name. In a cluster that the node joined every component uses the node's own certificate: the admission
+// plugin NodeRestriction then confines its writes to the node's own Node object.
+func ClientKubeconfig(e component.Env, name string) ([]byte, error) {
 	cluster := "rootlessnode-" + e.Config.Name
 	if !e.Config.Joins() {
 		return FileKubeconfig(name, e.APIServerURL, cluster)
 	}
 	return component.RenderKubeconfig(component.Kubeconfig{
-		Server: e.APIServerURL, Cluster: cluster, User: name, CAFile: CertFile(ClusterCA), TokenFile: tokenFile,
+		Server: e.APIServerURL, Cluster: cluster, User: name, CAFile: CertFile(ClusterCA), CertFile: NodeCert, KeyFile: NodeCert,
 	})
 }
+
+// NodeCert is the kubelet's link to the certificate and key, in one file, of a node that joined a cluster. The kubelet replaces
+// it when it renews the certificate (client-go, util/certificate); client-go reads a file that a kubeconfig names again, for
+// each connection and every five minutes, and then closes the connections of the old certificate (transport/cert_rotation.go).
+const NodeCert = layout.InsideKubeletPKI + "/kubelet-client-current.pem"
 
 // FileKubeconfig renders a kubeconfig for use inside. It names the certificate called name by its path, so that a
 // renewed certificate needs no new kubeconfig.

@@ -17,6 +17,10 @@ var (
 	join string
 	//go:embed join-policies.yaml
 	joinPolicies string
+	//go:embed join-nodes.yaml
+	joinNodes string
+	//go:embed obsolete.yaml
+	obsolete string
 )
 
 // What nodes read of a cluster before they are part of it.
@@ -32,17 +36,18 @@ const (
 // Objects of join.yaml that not every cluster gets, as "Kind name". A cluster of ours has an approver of its own, which looks
 // at more than the controller manager's does; a cluster of others has kube-public and, made by kubeadm, a role for cluster-info.
 var (
-	onlyForeign = map[string]bool{"ClusterRoleBinding rootlessnode:approve-node-client": true}
-	onlyOurs    = map[string]bool{
+	onlyForeign = map[string]bool{
+		"ClusterRoleBinding rootlessnode:approve-node-client": true, "ClusterRoleBinding rootlessnode:renew-node-client": true,
+	}
+	onlyOurs = map[string]bool{
 		"Namespace kube-public": true, "Role rootlessnode:cluster-info": true, "RoleBinding rootlessnode:cluster-info": true,
 	}
 )
 
-// JoinRBAC returns what a cluster needs for nodes of ours to join, as a YAML stream with comments, to be applied in its order:
-// ServiceAccounts for kube-proxy and flannel with their tokens, and the rights of tokens and nodes. foreign is for a cluster
-// whose control plane is not ours. The namespace kube-public comes first in one of ours: the API server makes it by itself, but
-// some time after it is ready; kube-system is that of Manifests. policies adds what kube-network-policies of such nodes needs:
-// its token lets nodes read all pods.
+// JoinRBAC returns what a cluster needs for rootlessnode's workers, as a YAML stream with comments, to be applied in its order:
+// the rights of bootstrap tokens and nodes. foreign is for a cluster with another control plane. A cluster of rootlessnode's gets
+// the namespace kube-public first, because the API server creates it some time after it is ready, and an admission policy for
+// what nodes write. policies adds what kube-network-policies of workers needs: with it each node may read all pods.
 func JoinRBAC(foreign, policies bool) ([]byte, error) {
 	const separator = "---\n"
 	var kept []string
@@ -57,6 +62,9 @@ func JoinRBAC(foreign, policies bool) ([]byte, error) {
 			continue
 		}
 		kept = append(kept, strings.TrimRight(document, "\n")+"\n")
+	}
+	if !foreign {
+		kept = append(kept, joinNodes)
 	}
 	if policies {
 		kept = append(kept, joinPolicies)
@@ -101,11 +109,9 @@ func publicConfigMap(name string, data map[string]any) ([]byte, error) {
 	}}.Encode()
 }
 
-// Names in join.yaml and join-policies.yaml that the node role uses.
-const (
-	// JoinNamespace has the Secrets with the tokens of kube-proxy, flannel and kube-network-policies.
-	JoinNamespace       = "kube-system"
-	SecretKubeProxy     = "rootlessnode-kube-proxy"
-	SecretFlannel       = "rootlessnode-flannel"
-	SecretNetworkPolicy = "rootlessnode-network-policy"
-)
+// Obsolete returns the objects that former versions created and that this one deletes, for kubeapi.Client.Remove.
+func Obsolete() []byte { return []byte(obsolete) }
+
+// NodePolicy returns the admission policy for what nodes write, which a cluster without workers must not have: there the kubelet
+// creates the Node object. The order is that for kubeapi.Client.Remove.
+func NodePolicy() []byte { return []byte(joinNodes) }

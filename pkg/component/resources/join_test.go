@@ -2,6 +2,8 @@ package resources
 
 import (
 	"encoding/base64"
+	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 	"gotest.tools/v3/golden"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
+	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
 )
 
 func TestJoinRBAC(t *testing.T) {
@@ -25,7 +29,7 @@ func TestJoinRBAC(t *testing.T) {
 		file              string
 		documents         int
 	}{
-		{false, false, "join-ours.golden", 18}, {true, false, "join-foreign.golden", 16}, {true, true, "join-policies.golden", 22},
+		{false, false, "join-ours.golden", 11}, {true, false, "join-foreign.golden", 8}, {true, true, "join-policies.golden", 10},
 	} {
 		data, err := JoinRBAC(c.foreign, c.policies)
 		assert.NilError(t, err)
@@ -39,9 +43,11 @@ func TestJoinRBAC(t *testing.T) {
 			var kind struct{ Kind string }
 			assert.NilError(t, yaml.Unmarshal([]byte(d), &kind))
 			object := map[string]any{
-				"Namespace": &corev1.Namespace{}, "ServiceAccount": &corev1.ServiceAccount{}, "Secret": &corev1.Secret{},
-				"Role": &rbacv1.Role{}, "ClusterRole": &rbacv1.ClusterRole{},
+				"Namespace": &corev1.Namespace{},
+				"Role":      &rbacv1.Role{}, "ClusterRole": &rbacv1.ClusterRole{},
 				"RoleBinding": &rbacv1.RoleBinding{}, "ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
+				"ValidatingAdmissionPolicy":        &admissionregistrationv1.ValidatingAdmissionPolicy{},
+				"ValidatingAdmissionPolicyBinding": &admissionregistrationv1.ValidatingAdmissionPolicyBinding{},
 			}[kind.Kind]
 			assert.Assert(t, object != nil, "%q in %s", kind.Kind, d)
 			assert.NilError(t, yaml.UnmarshalStrict([]byte(d), object), d)
@@ -74,6 +80,46 @@ func TestJoinRBACByTwoAtOnce(t *testing.T) {
 	two.Wait()
 	assert.Assert(t, len(got[0]) > 0)
 	assert.Equal(t, string(got[0]), string(got[1]))
+}
+
+// TestObsolete: what is deleted is nothing that is applied, and what shows that something is left comes last.
+func TestObsolete(t *testing.T) {
+	t.Parallel()
+	ids := func(stream []byte, err error) map[string]bool {
+		assert.NilError(t, err)
+		objects, err := manifest.Decode(stream)
+		assert.NilError(t, err)
+		all := map[string]bool{}
+		for _, o := range objects {
+			meta := o["metadata"].(map[string]any)
+			all[fmt.Sprint(o["kind"], " ", meta["namespace"], " ", meta["name"])] = true
+		}
+		return all
+	}
+	e := fixture.Env()
+	e.Config.NetworkPolicy = config.NetworkPolicyKube
+	applied := ids(Manifests(e))
+	maps.Copy(applied, ids(JoinRBAC(false, true)))
+	obsolete := ids(Obsolete(), nil)
+	for id := range obsolete {
+		assert.Assert(t, !applied[id], id)
+	}
+	// Those of 862df23, in a cluster with workers and networkPolicy.
+	for _, name := range []string{"kube-proxy", "flannel", "network-policy"} {
+		assert.Assert(t, obsolete["Secret kube-system rootlessnode-"+name] && obsolete["ServiceAccount kube-system rootlessnode-"+name], name)
+	}
+	for _, name := range []string{"kube-proxy", "joined-flannel", "joined-network-policy", "renew-node-client"} {
+		assert.Assert(t, obsolete["ClusterRoleBinding <nil> rootlessnode:"+name], name)
+	}
+	for _, name := range []string{"component-tokens", "network-policy-token"} {
+		assert.Assert(t, obsolete["Role kube-system rootlessnode:"+name] && obsolete["RoleBinding kube-system rootlessnode:"+name], name)
+	}
+	assert.Assert(t, strings.HasSuffix(string(Obsolete()), "name: rootlessnode:joined-flannel\n"))
+	policy := ids(NodePolicy(), nil)
+	assert.Equal(t, len(policy), 2)
+	for id := range policy {
+		assert.Assert(t, applied[id], id)
+	}
 }
 
 // TestJoinRBACIsBesideManifests: what is applied one after the other must not undo itself.
