@@ -56,6 +56,7 @@ type nodeRole struct {
 	hostAccess *hostAccess
 	address    addressDesk
 	events     sync.WaitGroup // Events on their way to the API server
+	pods       podsView
 }
 
 // RunNode is the node role: it prepares the namespaces, renders and supervises the components, and serves status and

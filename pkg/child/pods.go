@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,13 +79,12 @@ func (n *nodeRole) stopPods(ctx context.Context) error {
 	if err := n.stopContainers(limit); err != nil {
 		n.log.WithError(err).Warn("the container runtime did not stop all pods, stopping their processes")
 		n.showPods("stopping the processes of the pods, because the container runtime did not stop them")
-		if err := n.tree.Signal(kubepods, unix.SIGTERM); err != nil {
-			n.log.WithError(err).Warn("stop the processes of pods")
-		}
-		if err := n.tree.WaitEmpty(limit, kubepods); err != nil {
-			n.log.WithError(err).WithField("limit", n.cfg.Timeouts.PodStop.D()).Warn("pods did not end in time, killing them")
-		}
+		n.endPrograms(limit, kubepods)
+		return n.tree.Kill(kubepods)
 	}
+	rest, cancelRest := context.WithTimeout(limit, programGrace) // of what is not the kubelet's
+	defer cancelRest()
+	n.endPrograms(rest, kubepods)
 	return n.tree.Kill(kubepods)
 }
 
@@ -172,8 +172,17 @@ func shortList(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
+// podsView is what the stop of the pods waits for. Its lock orders the transition of the unit and the texts.
+type podsView struct {
+	sync.Mutex
+	text string
+}
+
 // showPods shows in the status what the stop of the pods waits for.
 func (n *nodeRole) showPods(text string) {
+	n.pods.Lock()
+	defer n.pods.Unlock()
+	n.pods.text = text
 	n.hub.Update(func(s *status.Status) {
 		if c := s.Component(unitPods); c != nil && c.State == status.Stopping {
 			c.Reason = text
@@ -185,7 +194,9 @@ func (n *nodeRole) showPods(text string) {
 // kubelet's, programs of `rootlessnode exec`. Containers and programs get TERM first. The cgroups of pods go too:
 // those made inside a pod with a user namespace of its own belong to a subordinate id, which nobody outside may remove.
 func (n *nodeRole) leftovers() {
-	n.endPrograms(leaf("exec"), strings.TrimPrefix(n.runtimeCgroup(), "/"))
+	ctx, cancel := context.WithTimeout(context.Background(), programGrace)
+	defer cancel()
+	n.endPrograms(ctx, leaf("exec"), strings.TrimPrefix(n.runtimeCgroup(), "/"))
 	for _, name := range []string{kubepods, leaf("exec"), leaf(n.runtimeUnit())} {
 		if err := n.tree.Remove(name); err != nil {
 			n.log.WithError(err).Warn("remove what is left")
@@ -197,10 +208,8 @@ func (n *nodeRole) leftovers() {
 // shell ignores TERM.
 const programGrace = 3 * time.Second
 
-// endPrograms sends TERM to the processes in the cgroups and waits a short time for them to end.
-func (n *nodeRole) endPrograms(names ...string) {
-	ctx, cancel := context.WithTimeout(context.Background(), programGrace)
-	defer cancel()
+// endPrograms sends TERM to the processes in the cgroups and waits until they have ended or ctx ends.
+func (n *nodeRole) endPrograms(ctx context.Context, names ...string) {
 	for _, name := range names {
 		if err := n.tree.Signal(name, unix.SIGTERM); err != nil {
 			n.log.WithError(err).Warn("stop programs")
@@ -208,7 +217,7 @@ func (n *nodeRole) endPrograms(names ...string) {
 	}
 	for _, name := range names {
 		if err := n.tree.WaitEmpty(ctx, name); err != nil {
-			n.log.WithError(err).Info("programs did not end in time, killing them")
+			n.log.WithError(err).Warn("programs did not end in time, killing them")
 		}
 	}
 }

@@ -185,6 +185,11 @@ func (n *nodeRole) transition(t supervisor.Transition) {
 			}
 		}
 	}
+	if t.Unit == unitPods && t.To == supervisor.Stopping {
+		n.pods.Lock() // the stop may have begun to report before this transition is known
+		defer n.pods.Unlock()
+		c.Reason = n.pods.text
+	}
 	n.hub.SetComponent(c, t.Tail)
 }
 

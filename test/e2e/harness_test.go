@@ -34,7 +34,7 @@ const envPatience = "ROOTLESSNODE_E2E_PATIENCE"
 // Limits of what a test waits for. They are far above what a loaded two-core machine needs, and no test measures.
 var (
 	upLimit   = patiently(4 * time.Minute)
-	downLimit = patiently(90 * time.Second)
+	downLimit = patiently(2 * time.Minute)
 	podLimit  = patiently(2 * time.Minute)
 )
 
