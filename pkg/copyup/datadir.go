@@ -16,6 +16,8 @@ type Mount struct {
 	Mountpoint, Source, FSType string
 	// ReadOnly, NoSuid, NoDev and NoExec are flags of the mount. Inside the node they can be repeated, not removed.
 	ReadOnly, NoSuid, NoDev, NoExec bool
+	// NoSymFollow is true when the mount's links are not followed (Linux 5.10 or later).
+	NoSymFollow bool
 	// IDMapped is true when the mount shows other owners than the file system holds (Linux 5.12 or later).
 	IDMapped bool
 }
@@ -53,6 +55,8 @@ func mountFrom(path, mountpoint, source, fsType, options, superOptions string) M
 			m.NoDev = true
 		case "noexec":
 			m.NoExec = true
+		case "nosymfollow":
+			m.NoSymFollow = true
 		case "idmapped":
 			m.IDMapped = true
 		}
@@ -121,6 +125,10 @@ func DataDirFindings(m Mount) []DataDirFinding {
 	}
 	if m.ReadOnly {
 		add(true, "choose a data dir that can be written", "%s is on a read-only mount (%s)", m.Path, m.Mountpoint)
+	}
+	if m.NoSymFollow {
+		add(true, "choose a data dir on another mount, or as root: mount -o remount,symfollow "+m.Mountpoint,
+			"%s is on a mount with the flag nosymfollow (%s): volumes and the links to the host's entries need links", m.Path, m.Mountpoint)
 	}
 	if flags := m.Flags(); len(flags) > 0 {
 		wanted := make([]string, len(flags))

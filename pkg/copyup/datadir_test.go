@@ -22,6 +22,7 @@ func TestDataDirFindings(t *testing.T) {
 		{"ext4", "rw,noexec", "rw", []string{"warn|flags noexec|remount,exec /home"}},
 		{"ext4", "ro", "rw", []string{"refuse|read-only|can be written"}},
 		{"ext4", "rw", "ro", []string{"refuse|read-only|can be written"}},
+		{"ext4", "rw,nosymfollow", "rw", []string{"refuse|flag nosymfollow (/home)|remount,symfollow /home"}},
 		{"ext4", "rw,idmapped", "rw", []string{"warn|id-mapped|without id mapping"}},
 		{"nfs4", "rw,nosuid", "rw", []string{"refuse|is on nfs4 (mounted at /home)|local disk", "warn|nosuid|remount,suid"}},
 		{"cifs", "rw", "rw", []string{"refuse|cifs|local disk"}},

@@ -232,10 +232,16 @@ func pluginMount(f []string) string {
 	return "plugin " + f[0]
 }
 
-// nodeMount tells the node's binds and copied-up directories from the file systems that it made.
+// nodeMount distinguishes the node's binds, copied-up directories and covers from the file systems that it made.
 func nodeMount(info *mountinfo.Info) string {
-	if strings.HasPrefix(path.Base(info.Mountpoint), ".ro") {
+	const original = ".ro"
+	switch {
+	case strings.HasPrefix(path.Base(info.Mountpoint), original):
 		return "copy-up"
+	case strings.Contains(info.Mountpoint, "/"+original):
+		return "cover" // of what lies in an original, or kept visible in one
+	case strings.HasSuffix(info.Root, layout.NewData("/").Inside()+info.Mountpoint):
+		return "data"
 	}
 	for _, b := range layout.NewData("").Binds() {
 		if info.Mountpoint == b.Inside {

@@ -45,6 +45,20 @@ func TestView(t *testing.T) {
 	assert.Equal(t, v.Own, len(v.Mounts)-host)
 }
 
+func TestNodeMount(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ mountpoint, root, want string }{
+		{"/opt", "/home/u/.local/share/rootlessnode/nodes/default/inside/opt", "data"},
+		{"/opt/.ro1", "/opt", "copy-up"},
+		{"/run/.ro42/user", "/", "cover"},
+		{"/run/.ro42/user/1000/rootlessnode/default", "/rootlessnode/default", "cover"},
+		{"/var/lib/kubelet", "/data/kubelet", "data"},
+		{"/run", "/", "tmpfs"},
+	} {
+		assert.Equal(t, nodeMount(&mountinfo.Info{Mountpoint: tc.mountpoint, Root: tc.root, FSType: "tmpfs"}), tc.want, tc.mountpoint)
+	}
+}
+
 // TestHostSees: a mount of a pod that leaked to the host is counted.
 func TestHostSees(t *testing.T) {
 	t.Parallel()
