@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/config"
 )
 
 func TestRuncSeccomp(t *testing.T) {
@@ -30,4 +32,12 @@ func TestRuncSeccomp(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 	assert.NilError(t, kernelSeccomp())
+}
+
+// TestSeccompDefaultOff: nothing is probed, and nothing is warned of.
+func TestSeccompDefaultOff(t *testing.T) {
+	t.Parallel()
+	n := runtimeNode(config.RuntimeContainerd)
+	n.cfg.Kubelet.SeccompDefault = false
+	assert.Assert(t, !n.seccompDefault(t.Context()))
 }
