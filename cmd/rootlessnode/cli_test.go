@@ -161,6 +161,11 @@ func TestDown(t *testing.T) {
 	assert.Equal(t, c.out.String(), "node \"default\" was not running\n"+kept)
 
 	c = newCLI(t)
+	c.node.removed.Next = "/earlier"
+	assert.Equal(t, c.run("down", "--delete-data"), 0)
+	assert.Assert(t, strings.HasSuffix(c.out.String(), "its data of an earlier start is in /earlier; \"rootlessnode up\" continues with it\n"), c.out.String())
+
+	c = newCLI(t)
 	c.node.removed = nil
 	assert.Equal(t, c.run("down", "--delete-data"), 0)
 	assert.Equal(t, c.out.String(), "node \"default\" was not running\nit has no data\n")

@@ -106,6 +106,9 @@ func (a *app) printRemoved(res *datadir.Result, complete bool) {
 	for _, path := range res.Foreign {
 		a.printf("  %s\n", path)
 	}
+	if complete && res.Next != "" {
+		a.printf("its data of an earlier start is in %s; %q continues with it\n", res.Next, a.command("up"))
+	}
 }
 
 // quietStop is how long a stop may take until it says what it waits for, and the least time between two such lines.

@@ -144,10 +144,10 @@ func (p Place) neighbours() []string {
 			}
 			switch {
 			case dir == p.Dir:
-				if e.Name != p.Name && e.DataDirs[0] == dir {
-					if _, err := ReadRecord(layout.NewData(dir), p.UID); err != nil { // the record would say it better
-						texts = append(texts, fmt.Sprintf("is the data dir of node %q", e.Name))
-					}
+				// With a record, that says whose it is; without any data the entry is out of date.
+				_, err := os.Lstat(layout.NewData(dir).Record())
+				if f, _ := look(layout.NewData(dir)); e.Name != p.Name && err != nil && f.characteristic {
+					texts = append(texts, fmt.Sprintf("is the data dir of node %q", e.Name))
 				}
 			case within(dir, p.Dir):
 				texts = append(texts, fmt.Sprintf("is inside the data dir of node %q, %s", e.Name, dir))
@@ -296,23 +296,21 @@ func entryOf(name string, d layout.Data) string {
 	return ""
 }
 
-// Unmarked refuses to remove what a data dir without a record holds, unless it is certain that it is the data of node name:
-// known says that it is the node's default data dir or in the registry. Data of earlier versions has no record.
-func Unmarked(d layout.Data, name string, known bool) error {
+// Unmarked refuses to remove what a data dir without a record holds, unless it is certain that it is the data of node name.
+// certain says so. Data of earlier versions has no record.
+func Unmarked(d layout.Data, name string, certain bool) error {
 	f, err := look(d)
 	if err != nil {
 		return fmt.Errorf("read data dir %s: %w", d.Dir, err)
 	}
-	if known || len(f.foreign) == 0 && (len(f.known) == 0 || f.characteristic) {
+	if certain || len(f.known) == 0 || len(f.foreign) == 0 && f.characteristic {
 		return nil
 	}
-	err = fmt.Errorf("remove data dir %s: it has no record of node %q and holds other files (%s): nothing was removed", d.Dir, name, some(f.foreign))
+	err = fmt.Errorf("remove data dir %s: it has no record of node %q and holds other files (%s): nothing was removed",
+		d.Dir, name, some(slices.Concat(f.foreign, f.known)))
 	paths := make([]string, len(f.known))
 	for i, n := range f.known {
 		paths[i] = filepath.Join(d.Dir, n)
-	}
-	if len(paths) == 0 {
-		return errdefs.Class(errdefs.ErrConfig, err)
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err),
 		"# these may be the node's; look at them, and remove them as root if they are:\n"+RootRemoves(paths...))

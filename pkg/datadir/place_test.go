@@ -66,6 +66,11 @@ func TestPlace(t *testing.T) {
 		"earlier data":   {"data", func(a *account) { a.files("data/kubelet/x", "data/log/x", "data/.ports.json.123", "data/kubeconfig") }, nil},
 		"only its cache": {"data", func(a *account) { a.files("data/verified.json", "data/.verified-12") }, nil},
 
+		"another's, gone": {"data", func(a *account) {
+			assert.NilError(t, a.Registry.Put("two", a.path("data")))
+			a.files("data/x")
+			_ = os.Remove(a.path("data/x"))
+		}, nil},
 		"home": {"home/dev", nil, []string{"/home/dev: is the home directory of the account"}},
 		"an empty home": {"home/empty", func(a *account) {
 			a.files("home/empty/x")

@@ -34,6 +34,8 @@ type Result struct {
 	MoreLeft int    `json:"moreLeft,omitempty"`
 	// Untouched: nothing was removed because not everything can be (Request.TryFirst).
 	Untouched bool `json:"untouched,omitempty"`
+	// Next is the data dir of an earlier start that the node uses from now on; empty where there is none.
+	Next string `json:"next,omitempty"`
 	// Fault is why the removal could not begin.
 	Fault *errdefs.Report `json:"fault,omitempty"`
 }
@@ -459,13 +461,14 @@ func RootRemoves(paths ...string) string {
 	return "rm -rf --one-file-system -- " + strings.Join(quoted, " ")
 }
 
-// Known returns the paths in a data dir that Remove would remove, and the foreign ones.
-func Known(dir string) (known, foreign []string, err error) {
+// Contents returns the paths in a data dir that Remove would remove, and the foreign ones. likely reports whether the names of
+// the former are such that hardly any other program uses them.
+func Contents(dir string) (known, foreign []string, likely bool, err error) {
 	f, err := look(layout.NewData(dir))
 	for _, list := range []*[]string{&f.known, &f.foreign} {
 		for i, name := range *list {
 			(*list)[i] = filepath.Join(dir, name)
 		}
 	}
-	return f.known, f.foreign, err
+	return f.known, f.foreign, f.characteristic, err
 }

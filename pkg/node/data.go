@@ -119,6 +119,9 @@ func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 		return nil, n.reg.Drop(cfg.Name, dir)
 	}
 	n.cfg.Store(&cfg)
+	if res := n.onlyForeign(dir); res != nil {
+		return n.forget(res)
+	}
 	h, err := n.startHelper(layout.RoleRemove)
 	if err != nil {
 		return nil, err
@@ -134,12 +137,53 @@ func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 	if dir == n.defaultDataDir() {
 		_ = os.Remove(filepath.Dir(dir)) // if it is empty
 	}
-	return h.removed, n.reg.Drop(cfg.Name, dir)
+	return n.forget(h.removed)
 }
 
-// dataKnown reports whether the data dir is certainly the node's, with or without a record.
-func (n *Node) dataKnown() bool {
+// forget drops a data dir whose data is gone from the registry.
+func (n *Node) forget(res *datadir.Result) (*datadir.Result, error) {
+	name := n.Config().Name
+	if res == nil {
+		return nil, n.reg.Drop(name, n.Config().DataDir)
+	}
+	if err := n.reg.Drop(name, res.Dir); err != nil {
+		return res, err
+	}
+	dirs, err := n.reg.Find(name)
+	for _, dir := range append(dirs, n.defaultDataDir()) {
+		if dir != res.Dir && exists(dir) {
+			res.Next = dir
+			break
+		}
+	}
+	return res, err
+}
+
+// onlyForeign is the result for a data dir of the registry in which nothing is the node's any more: it was removed by other means,
+// and the directory is used for something else.
+func (n *Node) onlyForeign(dir string) *datadir.Result {
+	if !n.registered() || dir == n.defaultDataDir() || exists(layout.NewData(dir).Record()) {
+		return nil
+	}
+	known, foreign, likely, err := datadir.Contents(dir)
+	if err != nil || likely {
+		return nil
+	}
+	return &datadir.Result{Dir: dir, Foreign: append(known, foreign...)}
+}
+
+// registered reports whether the registry has the data dir as the node's.
+func (n *Node) registered() bool {
 	dirs, err := n.reg.Find(n.Config().Name)
-	dir := n.Config().DataDir
-	return err == nil && slices.Contains(dirs, dir) || dir == n.defaultDataDir()
+	return err == nil && slices.Contains(dirs, n.Config().DataDir)
+}
+
+// dataCertain reports whether the data in the data dir is the node's even if it has no record: an earlier version made it, or
+// the user removed a damaged record.
+func (n *Node) dataCertain() bool {
+	if n.Config().DataDir == n.defaultDataDir() {
+		return true
+	}
+	_, _, likely, err := datadir.Contents(n.Config().DataDir)
+	return err == nil && likely && n.registered()
 }

@@ -65,7 +65,7 @@ func TestDataDirOfTheLastStart(t *testing.T) {
 	write(t, filepath.Join(other, "precious.txt"))
 	res, err := attach(t).DeleteData(t.Context())
 	assert.NilError(t, err)
-	assert.DeepEqual(t, res, &datadir.Result{Dir: other, Foreign: []string{filepath.Join(other, "precious.txt")}})
+	assert.DeepEqual(t, res, &datadir.Result{Dir: other, Foreign: []string{filepath.Join(other, "precious.txt")}, Next: byDefault})
 	_, err = os.Stat(filepath.Join(other, "precious.txt"))
 	assert.NilError(t, err)
 	_, err = os.Stat(layout.NewData(byDefault).AdminKubeconfig())
@@ -99,6 +99,25 @@ func TestDataDirIsMissing(t *testing.T) {
 	n, err := New(config.Default(), Options{})
 	assert.NilError(t, err)
 	assert.Equal(t, n.Data().Dir, layout.DefaultDataDir(xdg, "default"))
+}
+
+// TestDataDirIsSomethingElseNow: the user removed the data and uses the directory otherwise. The registry must not mislead.
+func TestDataDirIsSomethingElseNow(t *testing.T) {
+	home(t)
+	other := filepath.Join(t.TempDir(), "other")
+	started(t, other)
+	assert.NilError(t, os.RemoveAll(other))
+	write(t, filepath.Join(other, "log", "mine"))
+	write(t, filepath.Join(other, "mine"))
+	_, err := New(config.Default(), Options{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	res, err := attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.DeepEqual(t, res, &datadir.Result{Dir: other, Foreign: []string{filepath.Join(other, "log"), filepath.Join(other, "mine")}})
+	_, err = os.Stat(filepath.Join(other, "log", "mine"))
+	assert.NilError(t, err)
+	_, err = New(config.Default(), Options{})
+	assert.NilError(t, err)
 }
 
 // TestNewRefusesForeignDirs: with all other faults of the configuration, in one error.

@@ -76,8 +76,8 @@ func role() func(*logrus.Logger) error {
 type helperInput struct {
 	Config     *config.NodeConfig `json:"config"`
 	RuntimeDir string             `json:"runtimeDir"`
-	// DataKnown: the data dir is the node's even if it has no record.
-	DataKnown bool `json:"dataKnown,omitempty"`
+	// DataCertain: the data is the node's even if it has no record.
+	DataCertain bool `json:"dataCertain,omitempty"`
 }
 
 // helperReport is what a helper process writes to its report descriptor.
@@ -113,7 +113,7 @@ func runRemove(log *logrus.Logger) error {
 	}
 	var r helperReport
 	if err == nil {
-		r.Removed, err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir}, in.DataKnown)
+		r.Removed, err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir}, in.DataCertain)
 	}
 	return tell(report, r, err)
 }

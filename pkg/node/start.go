@@ -110,7 +110,7 @@ const selfExe = "/proc/self/exe"
 
 // startHelper starts a role and gives it its input. What it prints goes to the node's own log.
 func (n *Node) startHelper(role string) (*helper, error) {
-	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataKnown: n.dataKnown()})
+	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: n.dataCertain()})
 	if err != nil {
 		return nil, fmt.Errorf("encode the config: %w", err)
 	}

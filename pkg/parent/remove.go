@@ -22,12 +22,12 @@ import (
 
 // RemoveData removes a node's data from its data dir (see datadir.Remove). Files in it belong to subordinate ids, which only a
 // user namespace with the same map may remove, so RootlessKit makes one and the child removes them from inside. The node must
-// not run: its lock is held meanwhile. known says that the registry has the data dir as this node's. Called by node.Dispatch
+// not run: its lock is held meanwhile. certain says that the data is this node's even without a record. Called by node.Dispatch
 // only, in a process of its own.
 //
 // Errors: of class ErrConfig for a directory that is not this node's data dir; else what could not be removed, with the fix.
 // The result is not nil once the removal has begun. Runs in: parent.
-func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, known bool) (res *datadir.Result, err error) {
+func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *datadir.Result, err error) {
 	lock, err := takeLock(rt)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, known bool) (res *dat
 		err = errors.Join(err, os.Remove(rt.Lock()), lock.Close())
 		_ = os.Remove(filepath.Dir(rt.Lock())) // if it is empty
 	}()
-	req, changed, err := removal(cfg, known)
+	req, changed, err := removal(cfg, certain)
 	if err != nil {
 		return nil, err
 	}
@@ -70,13 +70,13 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, known bool) (res *dat
 
 // removal decides what may be removed. changed is not nil where the account's ids are not those that the data was created
 // with, or cannot be found out: then nothing must be removed unless everything can be.
-func removal(cfg *config.NodeConfig, known bool) (req datadir.Request, changed, err error) {
+func removal(cfg *config.NodeConfig, certain bool) (req datadir.Request, changed, err error) {
 	d := layout.NewData(cfg.DataDir)
 	req.Dir = d.Dir
 	record, err := datadir.ReadRecord(d, os.Getuid())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return req, nil, datadir.Unmarked(d, cfg.Name, known)
+		return req, nil, datadir.Unmarked(d, cfg.Name, certain)
 	case err != nil:
 		return req, nil, err
 	case record.Name != cfg.Name:
@@ -132,7 +132,7 @@ func runRemoval(cfg *config.NodeConfig, rt layout.Runtime) error {
 
 // removalFailed is the error of a removal that did not begin.
 func removalFailed(cfg *config.NodeConfig, changed, cause error) error {
-	paths, foreign, err := datadir.Known(cfg.DataDir)
+	paths, foreign, _, err := datadir.Contents(cfg.DataDir)
 	if err != nil || len(foreign) == 0 {
 		paths = []string{cfg.DataDir}
 	}
