@@ -30,7 +30,7 @@ func placeOf(proto string, ip netip.Addr, p int) place {
 	return place{strings.HasPrefix(proto, "udp"), ip.Unmap(), p}
 }
 
-// sourceTable has the SourceRanges in force and a guard for each open port. Its zero value is ready.
+// sourceTable holds the SourceRanges in force and a guard for each open port. Its zero value is ready.
 type sourceTable struct {
 	mu      sync.Mutex
 	allowed map[place][]netip.Prefix

@@ -23,8 +23,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// friend and stranger are addresses of clients.
-const friend, stranger = "127.0.0.3", "127.0.0.4"
+// memberIP is the address of a client that is allowed, outsiderIP that of one that is not.
+const memberIP, outsiderIP = "127.0.0.3", "127.0.0.4"
 
 func ranges(s port.Spec, allowed ...string) SourceRange {
 	r := SourceRange{Proto: s.Proto, IP: netip.MustParseAddr(s.ParentIP), Port: s.ParentPort}
@@ -71,11 +71,11 @@ func refuses(t *testing.T, from string, s port.Spec) {
 
 func TestSourceRanges(t *testing.T) {
 	for name, tc := range map[string]struct {
-		proto, host, allowed, friend, stranger string
+		proto, host, allowed, member, outsider string
 	}{
-		"IPv4":                        {"tcp4", hostSide, "127.0.0.3/32", friend, stranger},
-		"all addresses of IPv4":       {"tcp4", "0.0.0.0", "127.0.0.3/32", friend, stranger},
-		"loopback is nothing special": {"tcp4", hostSide, "127.0.0.3/32", friend, "127.0.0.1"},
+		"IPv4":                        {"tcp4", hostSide, "127.0.0.3/32", memberIP, outsiderIP},
+		"all addresses of IPv4":       {"tcp4", "0.0.0.0", "127.0.0.3/32", memberIP, outsiderIP},
+		"loopback is nothing special": {"tcp4", hostSide, "127.0.0.3/32", memberIP, "127.0.0.1"},
 		"IPv6":                        {"tcp6", "::1", "::1/128", "::1", ""},
 		"IPv6, not allowed":           {"tcp6", "::1", "2001:db8::/32", "", "::1"},
 		"IPv6, IPv4 ranges only":      {"tcp6", "::1", "0.0.0.0/0", "", "::1"},
@@ -92,11 +92,11 @@ func TestSourceRanges(t *testing.T) {
 			if s.ParentIP == "0.0.0.0" {
 				s.ParentIP = hostSide
 			}
-			if tc.friend != "" {
-				answers(t, dialFrom(t, tc.friend, s))
+			if tc.member != "" {
+				answers(t, dialFrom(t, tc.member, s))
 			}
-			if tc.stranger != "" {
-				refuses(t, tc.stranger, s)
+			if tc.outsider != "" {
+				refuses(t, tc.outsider, s)
 			}
 		})
 	}
@@ -108,23 +108,23 @@ func TestSourceRangesChange(t *testing.T) {
 	s, other := spec(freePort(t), serve(t, echo)), spec(freePort(t), serve(t, echo))
 	add(t, d, s)
 	add(t, d, other)
-	kept, cut, elsewhere := dialFrom(t, friend, s), dialFrom(t, stranger, s), dialFrom(t, stranger, other)
+	kept, cut, elsewhere := dialFrom(t, memberIP, s), dialFrom(t, outsiderIP, s), dialFrom(t, outsiderIP, other)
 	for _, c := range []net.Conn{kept, cut, elsewhere} {
 		answers(t, c)
 	}
 	restrict(t, d, ranges(s, "127.0.0.3/32"))
 	ends(t, cut)
-	refuses(t, stranger, s)
+	refuses(t, outsiderIP, s)
 	answers(t, kept)
 	answers(t, elsewhere)
-	restrict(t, d, ranges(s)) // nobody
+	restrict(t, d, ranges(s)) // no client
 	ends(t, kept)
-	refuses(t, friend, s)
+	refuses(t, memberIP, s)
 	restrict(t, d)
-	answers(t, dialFrom(t, stranger, s))
+	answers(t, dialFrom(t, outsiderIP, s))
 }
 
-// A port that is restricted never lets others in, however often it opens.
+// A restricted port never accepts other clients, however often it opens.
 func TestSourceRangesBeforeThePortOpens(t *testing.T) {
 	d, _ := run(t)
 	let := make(chan struct{}, 1)
@@ -138,7 +138,7 @@ func TestSourceRangesBeforeThePortOpens(t *testing.T) {
 	quit := make(chan struct{})
 	var clients sync.WaitGroup
 	clients.Go(func() {
-		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(stranger)}}
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(outsiderIP)}}
 		for {
 			select {
 			case <-quit:
@@ -154,7 +154,7 @@ func TestSourceRangesBeforeThePortOpens(t *testing.T) {
 	})
 	for range 50 {
 		st := add(t, d, s)
-		refuses(t, stranger, s)
+		refuses(t, outsiderIP, s)
 		assert.NilError(t, d.RemovePort(t.Context(), st.ID))
 	}
 	close(quit)
@@ -182,7 +182,7 @@ func TestSourcesSocket(t *testing.T) {
 		assert.Assert(t, strings.Contains(string(reply), "error"), "%q: %s", nonsense, reply)
 		assert.NilError(t, c.Close())
 	}
-	refuses(t, stranger, s) // what was in force still is
+	refuses(t, outsiderIP, s) // what was in force still is
 	twice := ranges(s)
 	assert.ErrorContains(t, SetSources(t.Context(), socket, []SourceRange{twice, twice}), "given twice")
 	stop()
@@ -256,7 +256,7 @@ func TestUDPSourceRanges(t *testing.T) {
 	s := udpSpec(t, serveUDP(t))
 	restrict(t, d, ranges(s, "127.0.0.3/32"))
 	add(t, d, s)
-	in, out := dialFrom(t, friend, s), dialFrom(t, stranger, s)
+	in, out := dialFrom(t, memberIP, s), dialFrom(t, outsiderIP, s)
 	asks(t, in, "hello")
 	silent(t, out, in)
 	restrict(t, d)
@@ -294,11 +294,11 @@ func TestUDP(t *testing.T) {
 		return poll.Success()
 	}, poll.WithDelay(10*time.Millisecond), poll.WithTimeout(patience))
 	add(t, d, s)
-	asks(t, dialFrom(t, friend, s), "again")
+	asks(t, dialFrom(t, memberIP, s), "again")
 	stop()
 }
 
-// A port has so many sessions and no more, a session that nobody uses ends, and one that nobody answers does too.
+// The sessions of a port are limited. An idle session ends, and one that the child does not answer ends with its port.
 func TestUDPSessions(t *testing.T) {
 	d, _ := run(t)
 	s := udpSpec(t, serveUDP(t))
@@ -331,7 +331,7 @@ func TestUDPSessions(t *testing.T) {
 	defer child.Close()
 	f, err = listenUDP(network, address, &udpForward{spec: s, socket: child.Addr().String(), log: io.Discard, share: relay.NewBudget(100).Share(), limit: 3, idle: time.Hour})
 	assert.NilError(t, err)
-	c := dialFrom(t, friend, s)
+	c := dialFrom(t, memberIP, s)
 	for range 100 {
 		_, err = io.WriteString(c, "hello")
 		assert.NilError(t, err)
@@ -340,4 +340,19 @@ func TestUDPSessions(t *testing.T) {
 	assert.NilError(t, err)
 	defer asked.Close()
 	assert.NilError(t, f.close(t.Context()))
+}
+
+// A socket of the service manager has guarded clients too, those that were in its queue before the port opened included.
+func TestSourceRangesOfHeldSocket(t *testing.T) {
+	l, err := net.Listen("tcp4", hostSide+":0")
+	assert.NilError(t, err)
+	defer l.Close()
+	d, _ := run(t, l.(*net.TCPListener))
+	s := spec(l.Addr().(*net.TCPAddr).Port, serve(t, echo))
+	early := dialFrom(t, outsiderIP, s)
+	restrict(t, d, ranges(s, "127.0.0.3/32"))
+	add(t, d, s)
+	answers(t, dialFrom(t, memberIP, s))
+	_, err = io.Copy(io.Discard, early)
+	assert.ErrorIs(t, err, syscall.ECONNRESET)
 }

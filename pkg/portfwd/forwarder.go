@@ -36,8 +36,8 @@ type Options struct {
 	Endpoints EndpointSource
 	// Publisher writes the addresses of Services of type LoadBalancer; without one they get none.
 	Publisher Publisher
-	// SourceFilter enforces loadBalancerSourceRanges. Without one, Services that have some are refused with a Warning: no
-	// port driver of RootlessKit knows of ranges.
+	// SourceFilter enforces loadBalancerSourceRanges. Without one, Services that have some are refused with a Warning, because
+	// RootlessKit's own port drivers cannot enforce them.
 	SourceFilter SourceFilter
 	Config       Config
 	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives at least as long

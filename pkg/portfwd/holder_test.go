@@ -20,7 +20,7 @@ func in(namespace string, seconds int, s Service) Service {
 	return s
 }
 
-// Whoever may annotate a Service in a namespace that sorts first gets no port that another one has.
+// An annotated Service in a namespace that sorts first does not get a port that another Service has.
 func TestPlacesGoTo(t *testing.T) {
 	t.Parallel()
 	lb := balanced("lb", ServicePort{Port: 8080, NodePort: 30080})

@@ -79,6 +79,7 @@ func TestLedgerFaults(t *testing.T) {
 func FuzzParseLedger(f *testing.F) {
 	f.Add([]byte("+tcp4 127.0.0.1 1 10.0.2.100 1\n-tcp4 127.0.0.1 1 10.0.2.100 1\n+x"))
 	f.Add([]byte("*tcp  8080  80\n"))
+	f.Add([]byte("@tcp4 127.0.0.1 8080 Service ns a%20b uid\n!tcp4 127.0.0.1 8080\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		e := parseLedger(raw)
 		for owner, p := range e.picks {
@@ -87,11 +88,58 @@ func FuzzParseLedger(f *testing.F) {
 		for k := range e.specs {
 			assert.Assert(t, k != "" && !strings.Contains(k, "\n"))
 		}
+		for b, o := range e.holders {
+			againB, againO, ok := parseHolder(holderLine(b, o)[1:])
+			assert.Assert(t, ok && againB == b && againO == o)
+		}
 		for k := range e.foreign {
 			if s, ok := parseSpecKey(k); ok {
 				again, ok := parseSpecKey(specKey(s))
 				assert.Assert(t, ok && again == s)
 			}
 		}
+	})
+}
+
+// Holders survive a restart, whatever their names, and a forward that is gone.
+func TestLedgerKeepsHolders(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ports")
+	l, err := openLedger(path)
+	assert.NilError(t, err)
+	t.Cleanup(l.close)
+	b, ok := bindOf(specOf(1))
+	assert.Assert(t, ok)
+	owner := Owner{Kind: KindService, Namespace: "ns", Name: "odd\n@ name", UID: "u"}
+	assert.NilError(t, l.add(specOf(1)))
+	assert.NilError(t, l.hold(b, owner))
+	for range 3 * ledgerSlack { // the file is rewritten meanwhile
+		assert.NilError(t, l.hold(Bind{TCP4, b.IP, 2}, owner))
+		assert.NilError(t, l.hold(Bind{TCP4, b.IP, 2}, Owner{}))
+	}
+	assert.NilError(t, l.keep(map[string]struct{}{}))
+	again, err := openLedger(path)
+	assert.NilError(t, err)
+	t.Cleanup(again.close)
+	assert.Equal(t, len(again.holding()), 1)
+	assert.Equal(t, again.holding()[b], owner)
+	assert.Assert(t, !again.has(specOf(1)))
+}
+
+func FuzzSourceRanges(f *testing.F) {
+	f.Add("192.0.2.0/24, 2001:db8::/32")
+	f.Add("::ffff:192.0.2.0/120,0.0.0.0/0")
+	f.Fuzz(func(t *testing.T, text string) {
+		s := Service{Type: "LoadBalancer", Annotations: map[string]string{AnnotationSourceRanges: text}}
+		ranges, err := s.sourceRanges()
+		if err != nil {
+			assert.Assert(t, ranges == "" && len(err.Error()) < 1024)
+			return
+		}
+		assert.Equal(t, ranges == "", strings.TrimSpace(text) == "", "malformed ranges must not mean all clients")
+		for _, p := range ranges.Prefixes() {
+			assert.Assert(t, p.IsValid() && p == p.Masked() && !p.Addr().Is4In6())
+		}
+		assert.Equal(t, len(ranges.Prefixes()) > 0, ranges != "")
 	})
 }

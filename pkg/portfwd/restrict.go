@@ -95,7 +95,7 @@ func (f *Forwarder) rangesFor(b Bind) SourceRanges {
 		return "" // another program's
 	case e.busy && (e.want == nil || e.asked != e.spec), e.have != nil && (e.want == nil || e.have.spec != e.spec):
 		if !f.restriction.known {
-			return SourcesNobody // what it was before a restart is not known
+			return SourcesNone // what it was before a restart is not known
 		}
 		return f.restriction.inForce[b]
 	case e.want == nil:

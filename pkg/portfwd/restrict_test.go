@@ -49,7 +49,7 @@ func (f *fakeFilter) with(fn func()) {
 	fn()
 }
 
-// has shows the open ports with the clients that each lets in.
+// has returns the open ports with the clients that each accepts.
 func (f *fakeFilter) has() []string {
 	list := []string{}
 	for _, key := range f.m.has() {
@@ -74,7 +74,7 @@ func restricted(ranges ...string) Service {
 	return s
 }
 
-// ranged has a Service with ranges at work. No port of it is ever open for others, which the manager checks.
+// ranged has a Service with ranges at work.
 func ranged(t *testing.T) (m *fakeManager, filter *fakeFilter, src *fakeSource, o Options, events *[]string) {
 	m, src = newFakeManager(), newFakeSource()
 	filter, events = &fakeFilter{m: m}, &[]string{}
@@ -170,7 +170,7 @@ func TestSourceRangesOverARestart(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		assert.DeepEqual(t, filter.has(), before)
-		// It is gone meanwhile: nobody gets in while it is being closed.
+		// It is gone meanwhile: no client is accepted while it is being closed.
 		m.script = func(op string, s port.Spec) error {
 			assert.Check(t, op == "remove" && filter.clients(s) == "[]", "%s %v %s", op, s, filter.clients(s))
 			return nil
@@ -273,9 +273,9 @@ func TestSourceRangesOfServices(t *testing.T) {
 		assert.Equal(t, string(got), tc.want)
 	}
 	assert.Assert(t, SourceRanges("").Prefixes() == nil)
-	assert.Assert(t, SourcesNobody.Prefixes() != nil && len(SourcesNobody.Prefixes()) == 0)
+	assert.Assert(t, SourcesNone.Prefixes() != nil && len(SourcesNone.Prefixes()) == 0)
 
-	// All ports of the Service but the health check's, whoever is its load balancer.
+	// All ports of the Service but the health check's are restricted, also with another load balancer class.
 	foreign := restricted("192.0.2.0/24")
 	foreign.LoadBalancerClass, foreign.ExternalTrafficPolicy, foreign.HealthCheckNodePort = "example.com/other", "Local", 31000
 	forwards, _ := Wanted(Input{Services: []Service{foreign}}, everything())
@@ -301,7 +301,7 @@ func TestSourceRangesEndToEnd(t *testing.T) {
 		}
 		return poll.Compare(is.Len(f.Status(), 2))
 	}, poll.WithTimeout(time.Minute))
-	// tell asks from an address and returns the answer, empty if there is none.
+	// tell sends a line from an address and returns the answer, empty if there is none.
 	tell := func(proto, from string, patience time.Duration) string {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		if proto == "udp4" {

@@ -15,19 +15,19 @@ const AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-
 // maxSourceRanges limits the ranges of one Service, because each client is compared with all of them.
 const maxSourceRanges = 256
 
-// SourceRanges are the clients that may connect to a port: "" for all, SourcesNobody, or CIDRs in canonical form, sorted,
+// SourceRanges are the clients that may connect to a port: "" for all, SourcesNone, or CIDRs in canonical form, sorted,
 // with commas between.
 type SourceRanges string
 
-// SourcesNobody lets no client connect.
-const SourcesNobody SourceRanges = "none"
+// SourcesNone allows no client.
+const SourcesNone SourceRanges = "none"
 
 // Prefixes returns the ranges; nil for all clients, an empty list for none.
 func (s SourceRanges) Prefixes() []netip.Prefix {
 	switch s {
 	case "":
 		return nil
-	case SourcesNobody:
+	case SourcesNone:
 		return []netip.Prefix{}
 	}
 	var list []netip.Prefix
