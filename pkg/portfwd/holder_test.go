@@ -192,7 +192,7 @@ func TestLimitOfForwards(t *testing.T) {
 		"127.0.0.1:1/tcp4>:1 static/x", "127.0.0.1:30002/tcp4>:30002 ns/s2/web", "127.0.0.1:30003/tcp4>:30003 ns/s3/web",
 		"127.0.0.1:30004/tcp4>:30004 ns/s4/web"})
 	assert.DeepEqual(t, warningLines(warnings), []string{
-		"TooManyPorts ns/s0/: the limit of 3 forwarded ports is reached", "TooManyPorts ns/s1/: the limit of 3 forwarded ports is reached"})
+		"TooManyPorts ns/s0/web: the limit of 3 forwarded ports is reached", "TooManyPorts ns/s1/web: the limit of 3 forwarded ports is reached"})
 }
 
 // What a user of the cluster may choose by default, and what not.
@@ -340,10 +340,13 @@ func TestManyPortsOfOneService(t *testing.T) {
 			s.Ports[i].Protocol = "SCTP"
 		}
 	}
+	again := s
+	again.Name = "lc"
 	cfg := everything()
 	cfg.MaxForwards = 100
-	got, warnings := Wanted(Input{Services: []Service{s}}, cfg)
+	got, warnings := Wanted(Input{Services: []Service{s, again}}, cfg)
 	assert.Equal(t, len(got), 100)
+	assert.Assert(t, len(warnings) < 2*(few+4), "%d warnings", len(warnings))
 	for _, w := range warnings {
 		assert.Assert(t, len(w.Message) < 512, w.Message)
 	}

@@ -69,7 +69,6 @@ func (e *expansion) warn(o Owner, reason, format string, args ...any) {
 
 // some joins the first few of list.
 func some(list []string) string {
-	const few = 8
 	if n := len(list); n > few {
 		list = append(slices.Clone(list[:few]), fmt.Sprintf("and %d more", n-few))
 	}
@@ -264,27 +263,31 @@ func (c *contest) limit() {
 		return
 	}
 	slices.SortFunc(counted, func(a, b Forward) int { return cmp.Or(c.compare(a, b), compareBinds(a.Bind, b.Bind)) })
+	told := map[Owner]bool{}
 	for _, f := range counted[c.most:] {
 		delete(c.winners, f.Bind)
-		c.refused = append(c.refused, Refusal{f, ReasonTooMany, fmt.Sprintf("the limit of %d forwarded ports is reached", c.most)})
+		if owner := f.Owner.object(); !told[owner] { // one of each, since there may be very many
+			told[owner] = true
+			c.refused = append(c.refused, Refusal{f, ReasonTooMany, fmt.Sprintf("the limit of %d forwarded ports is reached", c.most)})
+		}
 	}
 }
 
-// lost are the warnings of owners that lost a place: one for each place, and one for each Service or pod of which ports are
-// beyond the limit, however many.
+// few bounds the warnings and the names in a warning of one Service or pod, which may have thousands of ports.
+const few = 8
+
+// lost are the warnings of owners that lost places: one for each place, but not too many for one Service or pod.
 func lost(refused []Refusal) (warnings []Warning) {
-	over := map[Warning]struct{}{}
+	count := map[Owner]int{}
+	refused = slices.DeleteFunc(slices.Clone(refused), func(r Refusal) bool { return r.Reason != ReasonClash && r.Reason != ReasonTooMany })
+	slices.SortFunc(refused, func(a, b Refusal) int { return cmp.Or(compareBinds(a.Bind, b.Bind), compareOwners(a.Owner, b.Owner)) })
 	for _, r := range refused {
-		w := Warning{r.Owner, r.Reason, r.Message}
-		switch r.Reason {
-		case ReasonClash:
-			warnings = append(warnings, w)
-		case ReasonTooMany:
-			w.Owner = w.Owner.object()
-			if _, there := over[w]; !there {
-				over[w] = struct{}{}
-				warnings = append(warnings, w)
-			}
+		owner := r.Owner.object()
+		switch count[owner]++; {
+		case count[owner] <= few:
+			warnings = append(warnings, Warning{r.Owner, r.Reason, r.Message})
+		case count[owner] == few+1:
+			warnings = append(warnings, Warning{owner, r.Reason, "more ports are not forwarded to the host"})
 		}
 	}
 	return warnings
