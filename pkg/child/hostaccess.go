@@ -36,8 +36,9 @@ type opening struct {
 type hostAccess struct {
 	// uplink is the only device that leads to the host.
 	uplink string
-	// tap are the networks between the node and its driver. They hide addresses of the host.
-	tap []netip.Prefix
+	// gateways are the addresses that stand for the host's loopback where that is open (network.allowHostLoopback). They hide addresses
+	// of the host, if it has the same.
+	gateways []netip.Addr
 	// fixed is what the node needs whatever it forwards.
 	fixed []opening
 	load  func(ctx context.Context, rules string) error
@@ -61,13 +62,15 @@ func (n *nodeRole) closesHost() bool {
 func (n *nodeRole) newHostAccess() *hostAccess {
 	h := n.handover.Network
 	a := &hostAccess{uplink: h.Interface, load: loadRules, families: []string{"ip", "ip6"}, wake: make(chan struct{}, 1), applied: map[string]string{}}
-	if h.Driver != config.DriverLXCUserNIC { // there the network is the host's bridge
-		for _, cidr := range []string{n.cfg.Network.CIDR, config.TapCIDRv6} {
-			if p, err := netip.ParsePrefix(cidr); err == nil {
-				a.tap = append(a.tap, p)
+	bridged := h.Driver == config.DriverLXCUserNIC // whose gateway is an address of the host as any other
+	if n.cfg.Network.AllowHostLoopback && !bridged {
+		for _, gateway := range []string{h.Gateway, config.TapGatewayV6} {
+			if ip, err := netip.ParseAddr(gateway); err == nil {
+				a.gateways = append(a.gateways, ip)
 			}
 		}
-	} else {
+	}
+	if bridged {
 		a.fixed = append(a.fixed, opening{proto: "udp", port: dhcpServerPort}) // the lease is renewed
 	}
 	for _, server := range slices.Concat(h.DNS, n.cfg.Network.NameServers) {
@@ -114,8 +117,7 @@ func (a *hostAccess) setHost(list []layout.HostAddress) {
 	var host []netip.Addr
 	for _, h := range list {
 		ip := h.IP.WithZone("")
-		inTap := slices.ContainsFunc(a.tap, func(p netip.Prefix) bool { return p.Contains(ip) })
-		if ip.IsValid() && !ip.IsLoopback() && !inTap && !slices.Contains(host, ip) {
+		if ip.IsValid() && !ip.IsLoopback() && !slices.Contains(a.gateways, ip) && !slices.Contains(host, ip) {
 			host = append(host, ip)
 		}
 	}

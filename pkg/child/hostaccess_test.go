@@ -47,22 +47,30 @@ func TestHostAccessOpenings(t *testing.T) {
 	assert.DeepEqual(t, open(named), append(dns, "192.0.2.2 udp 53", "192.0.2.2 tcp 53"))
 	worker := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) { c.Join.Server = "https://a.example:7443" })
 	assert.DeepEqual(t, open(worker), append(dns, "invalid IP tcp 10250", "invalid IP udp 8472", "invalid IP tcp 7443"))
-	first := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) { c.API = config.API{BindAddress: "192.0.2.2", Port: 6444} })
+	first := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) {
+		c.API = config.API{BindAddress: "192.0.2.2", Port: 6444}
+	})
 	assert.DeepEqual(t, open(first), append(dns, "invalid IP tcp 10250", "invalid IP udp 8472", "invalid IP tcp 6444"))
 	bridged := role(func(_ *config.NodeConfig, i *layout.NetworkInfo) {
 		i.Driver, i.Interface, i.DNS = config.DriverLXCUserNIC, "eth0", []string{"10.0.3.1"}
 	})
 	assert.DeepEqual(t, open(bridged), []string{"invalid IP udp 67", "10.0.3.1 udp 53", "10.0.3.1 tcp 53"})
 
-	// What the tap network hides is not the host; what the bridge has is.
-	list := []layout.HostAddress{}
-	for _, s := range []string{"127.0.0.1", "::1", "10.0.2.15", "10.0.3.1", "192.0.2.2", "192.0.2.2", "fd00::7", "fe80::1", "2001:db8::2"} {
-		list = append(list, layout.HostAddress{IP: netip.MustParseAddr(s)})
+	// With the host's loopback open, the gateway stands for that.
+	loopback := role(func(c *config.NodeConfig, i *layout.NetworkInfo) {
+		c.Network.AllowHostLoopback, i.Gateway = true, "10.0.2.2"
+	})
+	addresses := func(texts ...string) (list []layout.HostAddress) {
+		for _, s := range texts {
+			list = append(list, layout.HostAddress{IP: netip.MustParseAddr(s)})
+		}
+		return list
 	}
+	list := addresses("127.0.0.1", "::1", "10.0.2.2", "fd00::2", "10.0.3.1", "192.0.2.2", "192.0.2.2", "fd00::7", "fe80::1", "2001:db8::2")
 	one.setHost(list)
-	assert.Equal(t, fmt.Sprint(one.host), "[10.0.3.1 192.0.2.2 2001:db8::2 fe80::1]")
-	bridged.setHost(list)
-	assert.Equal(t, fmt.Sprint(bridged.host), "[10.0.2.15 10.0.3.1 192.0.2.2 2001:db8::2 fd00::7 fe80::1]")
+	assert.Equal(t, fmt.Sprint(one.host), "[10.0.2.2 10.0.3.1 192.0.2.2 2001:db8::2 fd00::2 fd00::7 fe80::1]")
+	loopback.setHost(list)
+	assert.Equal(t, fmt.Sprint(loopback.host), "[10.0.3.1 192.0.2.2 2001:db8::2 fd00::7 fe80::1]")
 
 	one.setForwarded([]portfwd.PortStatus{
 		{HostIP: "0.0.0.0", HostPort: 80, Proto: "tcp4", State: portfwd.StateOpen},
@@ -71,6 +79,7 @@ func TestHostAccessOpenings(t *testing.T) {
 		{HostIP: "192.0.2.2", HostPort: 5432, Proto: "tcp4", State: portfwd.StateFailed},
 		{HostIP: "127.0.0.1", HostPort: 5433, Proto: "tcp4", State: portfwd.StateOpen},
 	})
+	one.setHost(addresses("10.0.3.1", "192.0.2.2", "fe80::1", "2001:db8::2"))
 	v4, err := hostRules("ip", "tap0", one.host, one.forwarded)
 	assert.NilError(t, err)
 	assert.Check(t, is.Contains(v4, "elements = { 10.0.3.1, 192.0.2.2 }"))
