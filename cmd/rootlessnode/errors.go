@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -18,7 +19,18 @@ func (a *app) printError(err error) {
 		}{r})
 		return
 	}
-	_, _ = io.WriteString(a.err, renderError(r))
+	_, _ = io.WriteString(a.err, harmless(renderError(r)))
+}
+
+// harmless replaces control characters but tab and newline: text may come from another host or account, such as a message of
+// an API server, and a terminal would take it for commands.
+func harmless(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 // renderError writes one "error:" line a fault, "hint:" with what can be pasted, and "log:" with the last lines.

@@ -68,14 +68,16 @@ func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
 	if err != nil {
 		return err
 	}
-	client, err := kubeapi.New(f.kubeconfig, kubeapi.Options{})
+	client, err := kubeapi.New(f.kubeconfig, kubeapi.Options{AsRoot: a.uid == 0})
 	if err != nil {
 		return errdefs.Class(errdefs.ErrConfig, err)
 	}
 	defer client.Close()
 	o.API = client
 	if a.output == "" {
-		o.Started = func(node, ns string) { _, _ = fmt.Fprintf(a.err, "trying on node %s, in namespace %s\n", node, ns) }
+		o.Started = func(node, ns string) {
+			_, _ = fmt.Fprintf(a.err, "trying on node %s, in namespace %s\n", harmless(node), harmless(ns))
+		}
 	}
 	v, err := mountverify.Run(ctx, o)
 	if v == nil {
@@ -84,7 +86,7 @@ func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
 	if a.output == "json" {
 		a.printJSON(a.out, v)
 	} else {
-		a.printf("%s", renderVerdict(v))
+		a.printf("%s", harmless(renderVerdict(v)))
 	}
 	return errors.Join(err, unkept(v, f.hostVisible))
 }

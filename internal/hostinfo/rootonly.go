@@ -31,17 +31,20 @@ func (e *NotRootOnlyError) Error() string {
 // may write is refused even if it is sticky, because its contents may be removed at any time, /tmp's at each boot. A FUSE
 // file system is refused unless the root directory is on it: its server decides who may write.
 func RootOnly(path string) error {
-	_, err := walkRootOnly(path, unix.O_PATH)
+	_, err := walkRootOnly(path, unix.O_PATH, false)
+	return err
+}
+
+// RootOnlyForNow is RootOnly for a path that is used at once: sticky directories count too, because in them accounts can
+// neither remove nor rename what is there and belongs to root.
+func RootOnlyForNow(path string) error {
+	_, err := walkRootOnly(path, unix.O_PATH, true)
 	return err
 }
 
 // OpenRootOnly opens the file at path for reading if RootOnly holds for it. What was checked is what is opened.
 func OpenRootOnly(path string) (*os.File, error) {
-	w, err := walkRootOnly(path, unix.O_RDONLY|unix.O_NONBLOCK) // a FIFO does not block
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
+	return walkRootOnly(path, unix.O_RDONLY|unix.O_NONBLOCK, false) // a FIFO does not block
 }
 
 // maxLinks is the kernel's limit of symbolic links on one way (path_resolution(7)).
@@ -53,16 +56,18 @@ type rootWalk struct {
 	dir  int    // the directory that was come to
 	at   string // its name
 	root uint64 // the device of the root directory
+	// sticky: directories that everyone may write pass if they are sticky.
+	sticky bool
 }
 
 // walkRootOnly opens path with flags, component by component, so that nothing changes between check and use: in a directory
 // that only root may write, only root changes anything. The file is closed for O_PATH, and returned otherwise.
-func walkRootOnly(path string, flags int) (*os.File, error) {
+func walkRootOnly(path string, flags int, sticky bool) (*os.File, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	w := &rootWalk{path: path, dir: -1}
+	w := &rootWalk{path: path, dir: -1, sticky: sticky}
 	defer func() { _ = unix.Close(w.dir) }()
 	if err := w.toRoot(); err != nil {
 		return nil, err
@@ -173,7 +178,7 @@ func (w *rootWalk) check(fd int, st unix.Stat_t, at string) error {
 	switch {
 	case st.Uid != 0:
 		return w.fault(at, fmt.Sprintf("belongs to uid %d", st.Uid))
-	case st.Mode&others != 0:
+	case st.Mode&others != 0 && (!w.sticky || st.Mode&unix.S_ISVTX == 0 || st.Mode&unix.S_IFMT != unix.S_IFDIR):
 		return w.fault(at, fmt.Sprintf("is group- or world-writable (mode %04o)", st.Mode&0o7777))
 	case st.Dev != w.root:
 		var fs unix.Statfs_t

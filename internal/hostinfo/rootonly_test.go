@@ -14,20 +14,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// rootOnlyDir is a directory that only root can change. The directory for temporary files is open to everyone.
-func rootOnlyDir(t *testing.T) string {
-	t.Helper()
-	testutil.Require(t, testutil.Root)
-	dir, err := os.MkdirTemp("/run", "rootlessnode-test-")
-	assert.NilError(t, err)
-	t.Cleanup(func() { assert.NilError(t, os.RemoveAll(dir)) })
-	assert.NilError(t, os.Chmod(dir, 0o755))
-	return dir
-}
-
 func TestRootOnly(t *testing.T) {
 	t.Parallel()
-	dir := rootOnlyDir(t)
+	dir := testutil.RootOnlyDir(t)
 	const account = 64123
 	file := func(mode os.FileMode, uid int, parts ...string) string {
 		path := filepath.Join(append([]string{dir}, parts...)...)
@@ -71,6 +60,11 @@ func TestRootOnly(t *testing.T) {
 		}
 		err := RootOnly(tc.path)
 		f, openErr := OpenRootOnly(tc.path)
+		if strings.HasPrefix(name, "sticky") {
+			assert.NilError(t, RootOnlyForNow(tc.path), name)
+		} else {
+			assert.Equal(t, RootOnlyForNow(tc.path) == nil, tc.fault == "", name)
+		}
 		if tc.fault == "" {
 			assert.NilError(t, err, name)
 			assert.NilError(t, openErr, name)
@@ -87,7 +81,7 @@ func TestRootOnly(t *testing.T) {
 // An access control list that lets an account write shows in the mode.
 func TestRootOnlyAndACL(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(rootOnlyDir(t), "f")
+	path := filepath.Join(testutil.RootOnlyDir(t), "f")
 	assert.NilError(t, os.WriteFile(path, nil, 0o644))
 	acl := []byte("\x02\x00\x00\x00" + // version
 		"\x01\x00\x06\x00\xff\xff\xff\xff" + // user::rw-

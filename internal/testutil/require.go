@@ -184,3 +184,23 @@ var DelegatedCgroup = Requirement{"delegated-cgroup", func() error {
 	}
 	return errors.New("the process is in no cgroup2")
 }}
+
+// RootOnlyDir makes a directory that only root can change or replace, for tests that require Root. It is removed with the
+// test. The directory for temporary files is open to everyone.
+func RootOnlyDir(t testing.TB) string {
+	t.Helper()
+	Require(t, Root)
+	dir, err := os.MkdirTemp("/run", "rootlessnode-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -48,6 +48,10 @@ type Options struct {
 	// Date receives the server's clock, to the second, with each answer that tells it; called by whoever asks. An answer
 	// of an insecure server proves nothing. May be nil.
 	Date func(time.Time)
+	// AsRoot: this process is root, and an account may have written the kubeconfig. Then the current context must come down to
+	// data in the file: no name of another file and no proxy-url, unless the file and those that it names are root's
+	// (hostinfo.RootOnly), and in no case a plugin. Files are read once.
+	AsRoot bool
 }
 
 // Client talks to one API server with one identity. It is safe for concurrent use and holds no goroutine of its own.
@@ -74,7 +78,11 @@ func New(kubeconfigPath string, o Options) (*Client, error) {
 	if kubeconfigPath == "" {
 		return nil, errors.New("load kubeconfig: no path given")
 	}
-	raw, err := clientcmd.LoadFromFile(kubeconfigPath)
+	load := clientcmd.LoadFromFile
+	if o.AsRoot {
+		load = loadAsRoot
+	}
+	raw, err := load(kubeconfigPath)
 	if err != nil {
 		return nil, fmt.Errorf("load kubeconfig %s: %w", kubeconfigPath, err)
 	}

@@ -14,15 +14,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -125,6 +128,15 @@ func onlyNode(ctx context.Context, api API) (string, error) {
 // makeDir makes the directory of the trial with all that the parties write to: where the node is this machine they may be
 // another user.
 func makeDir(parent string) (string, error) {
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	if os.Geteuid() == 0 { // it mounts there
+		if err := hostinfo.RootOnlyForNow(parent); err != nil {
+			return "", errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(fmt.Errorf("make the directory of the trial: %w", err),
+				"--dir DIR that only root can replace, or run it as the account"))
+		}
+	}
 	dir, err := os.MkdirTemp(parent, "rootlessnode-mounts-verify-")
 	if err != nil {
 		return "", errdefs.Class(errdefs.ErrConfig, err)
@@ -192,12 +204,22 @@ func playHost(ctx context.Context, o Options, dir string) (*Result, error) {
 	if err := a.await(ctx, markHere, []string{Node}); err != nil {
 		return nil, nil //nolint:nilerr // the pods have ended: the node is another machine, or nothing came of it
 	}
-	text, err := os.ReadFile(a.path(stateDir, Node, markHere))
-	if err != nil || string(text) != callerHosts {
+	text, err := readMark(a.path(stateDir, Node, markHere))
+	if err != nil || text != callerHosts {
 		return nil, err
 	}
 	r, err := RunAgent(ctx, AgentOptions{Party: Host, Volume: dir, Dir: dir, CallerMounts: o.CanMount})
 	return &r, err
+}
+
+// readMark reads a mark of a party whose directory any account here may write: this process may be root's.
+func readMark(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, int64(len(callerHosts)+1)))
+	return string(b), errors.Join(err, f.Close())
 }
 
 func podOf(o Options, party, ns, dir string, limit time.Duration) *corev1.Pod {

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -180,4 +182,27 @@ func TestReport(t *testing.T) {
 	assert.NilError(t, err)
 	_, err = readAnswer(None, &corev1.ContainerStateTerminated{Message: string(b)})
 	assert.Error(t, err, "pod none: no way")
+}
+
+// TestDirOfAnAccount: root neither mounts where an account can put something else, nor waits for what it left there.
+func TestDirOfAnAccount(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.Root)
+	roots := testutil.RootOnlyDir(t)
+	dir, err := makeDir(roots)
+	assert.NilError(t, err)
+	mark := filepath.Join(dir, stateDir, Node, markHere)
+	assert.NilError(t, unix.Mkfifo(mark, 0o666))
+	text, err := readMark(mark)
+	assert.NilError(t, err)
+	assert.Equal(t, text, "")
+	assert.NilError(t, os.Remove(mark))
+	assert.NilError(t, os.Symlink("/etc/passwd", mark))
+	_, err = readMark(mark)
+	assert.ErrorIs(t, err, unix.ELOOP)
+
+	assert.NilError(t, os.Chown(roots, 64123, 0))
+	_, err = makeDir(roots)
+	assert.ErrorContains(t, err, "make the directory of the trial: "+roots+" belongs to uid 64123")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
 }

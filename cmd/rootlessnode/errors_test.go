@@ -1,0 +1,16 @@
+package main
+
+import (
+	"errors"
+	"testing"
+
+	"gotest.tools/v3/assert"
+)
+
+// What an API server or another host says is no command for the terminal of who reads it.
+func TestErrorsAreHarmless(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.app.printError(errors.New("get nodes: \x1b]0;title\x07\u009b31mred\ttab\r\nnext\x00"))
+	assert.Equal(t, c.err.String(), "error: get nodes: ?]0;title??31mred\ttab?\nerror: next?\n")
+}
