@@ -68,7 +68,7 @@ const (
 )
 
 // stopPods ends the pods within timeouts.podStop. The runtime stops them as the kubelet would have it do. Where the runtime
-// does not, every process of every pod gets TERM, and KILL at the end of the time.
+// does not, every process of every pod gets TERM, and KILL after the longest of their grace periods.
 func (n *nodeRole) stopPods(ctx context.Context) error {
 	if !populated(filepath.Join(layout.InsideCgroup, kubepods)) {
 		return nil
@@ -76,34 +76,45 @@ func (n *nodeRole) stopPods(ctx context.Context) error {
 	n.log.Info("stopping the pods")
 	limit, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.PodStop.D())
 	defer cancel()
-	if err := n.stopContainers(limit); err != nil {
+	pods, err := n.nodePods(limit)
+	if err != nil {
+		n.log.WithError(err).Warn("the order of the pods is not known, stopping those of kube-system last")
+	}
+	grace := programGrace // for what is not the kubelet's
+	if err := n.stopContainers(limit, pods, err == nil); err != nil {
 		n.log.WithError(err).Warn("the container runtime did not stop all pods, stopping their processes")
 		n.showPods("stopping the processes of the pods, because the container runtime did not stop them")
-		n.endPrograms(limit, kubepods)
-		return n.tree.Kill(kubepods)
+		grace = longestGrace(pods, n.cfg.Timeouts.PodStop.D())
 	}
-	rest, cancelRest := context.WithTimeout(limit, programGrace) // of what is not the kubelet's
+	rest, cancelRest := context.WithTimeout(limit, grace)
 	defer cancelRest()
 	n.endPrograms(rest, kubepods)
 	return n.tree.Kill(kubepods)
 }
 
+// longestGrace is the longest grace period of the pods, or the given one if no pod is known.
+func longestGrace(pods []kubeapi.NodePod, unknown time.Duration) time.Duration {
+	if len(pods) == 0 {
+		return unknown
+	}
+	longest := programGrace
+	for _, p := range pods {
+		longest = max(longest, time.Duration(p.GraceSeconds)*time.Second)
+	}
+	return longest
+}
+
 // stopContainers has the runtime stop the containers of all pods.
-func (n *nodeRole) stopContainers(ctx context.Context) error {
-	limit := n.cfg.Timeouts.PodStop.D()
+func (n *nodeRole) stopContainers(ctx context.Context, pods []kubeapi.NodePod, known bool) error {
+	end, _ := ctx.Deadline()
+	limit := time.Until(end)
 	limit -= min(fallbackReserve, limit/5)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	pods, err := n.nodePods(ctx)
-	if err != nil {
-		n.log.WithError(err).Warn("the order of the pods is not known, stopping those of kube-system last")
-	}
-	end, _ := ctx.Deadline()
-	limit = time.Until(end)
 	return podstop.Run(ctx, n.binary(podstop.Program), n.environ(nil), podstop.Request{
 		Socket: n.cfg.RuntimeSocket(), NodeIP: n.handover.Network.IP,
 		Limit: limit, CriticalReserve: min(criticalReserve, limit/4),
-		Known: err == nil, Pods: podsToStop(pods),
+		Known: known, Pods: podsToStop(pods),
 	}, func(r podstop.Report) {
 		if r.Warning != "" {
 			n.log.Warn(r.Warning)

@@ -3,6 +3,7 @@ package child
 import (
 	"context"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 
@@ -58,4 +59,11 @@ func TestShortList(t *testing.T) {
 	assert.Equal(t, shortList(nil), "")
 	assert.Equal(t, shortList([]string{"a", "b", "c", "d", "e"}), "a, b, c, d, e")
 	assert.Equal(t, shortList([]string{"a", "b", "c", "d", "e", "f", "g"}), "a, b, c, d, e and 2 more")
+}
+
+func TestLongestGrace(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, longestGrace(nil, time.Minute), time.Minute)
+	assert.Equal(t, longestGrace([]kubeapi.NodePod{{GraceSeconds: 1}}, time.Minute), programGrace)
+	assert.Equal(t, longestGrace([]kubeapi.NodePod{{GraceSeconds: 30}, {GraceSeconds: 45}}, time.Minute), 45*time.Second)
 }

@@ -20,6 +20,8 @@ type NodePod struct {
 	Static        bool
 	Priority      int32
 	RestartPolicy string
+	// GraceSeconds is the grace period of the specification.
+	GraceSeconds int64
 	// Containers are the main containers. Sidecars are the restartable init containers, in their order.
 	Containers, Sidecars []string
 	// DeletionGraceSeconds is set while the pod is being deleted.
@@ -57,6 +59,7 @@ type wireNodePod struct {
 	Spec struct {
 		Priority       int32               `json:"priority"`
 		RestartPolicy  string              `json:"restartPolicy"`
+		GraceSeconds   int64               `json:"terminationGracePeriodSeconds"`
 		Containers     []wireContainerName `json:"containers"`
 		InitContainers []wireContainerName `json:"initContainers"`
 	} `json:"spec"`
@@ -73,7 +76,7 @@ type wireContainerName struct {
 func (w *wireNodePod) pod() NodePod {
 	p := NodePod{
 		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
-		Priority: w.Spec.Priority, RestartPolicy: w.Spec.RestartPolicy,
+		Priority: w.Spec.Priority, RestartPolicy: w.Spec.RestartPolicy, GraceSeconds: w.Spec.GraceSeconds,
 	}
 	if mirrored := w.Metadata.Annotations[corev1.MirrorPodAnnotationKey]; mirrored != "" {
 		p.UID, p.Static = mirrored, true

@@ -15,7 +15,7 @@ func TestNodePods(t *testing.T) {
 		assert.Check(t, r.URL.RequestURI() == "/api/v1/pods?fieldSelector=spec.nodeName%3Dn", r.URL.RequestURI())
 		_, err := io.WriteString(w, `{"items":[
 			{"metadata":{"namespace":"a","name":"db","uid":"1","deletionGracePeriodSeconds":9},
-			 "spec":{"priority":7,"restartPolicy":"Never","containers":[{"name":"x"},{"name":"y"}],
+			 "spec":{"priority":7,"restartPolicy":"Never","terminationGracePeriodSeconds":45,"containers":[{"name":"x"},{"name":"y"}],
 			         "initContainers":[{"name":"s1","restartPolicy":"Always"},{"name":"i"},{"name":"s2","restartPolicy":"Always"}]},
 			 "status":{"phase":"Running"}},
 			{"metadata":{"namespace":"a","name":"done","uid":"2"},"status":{"phase":"Succeeded"}},
@@ -28,7 +28,7 @@ func TestNodePods(t *testing.T) {
 	assert.NilError(t, err)
 	four := int64(4)
 	assert.DeepEqual(t, got, []NodePod{
-		{Namespace: "a", Name: "db", UID: "1", Priority: 7, RestartPolicy: "Never", Containers: []string{"x", "y"}, Sidecars: []string{"s1", "s2"}},
+		{Namespace: "a", Name: "db", UID: "1", Priority: 7, RestartPolicy: "Never", GraceSeconds: 45, Containers: []string{"x", "y"}, Sidecars: []string{"s1", "s2"}},
 		{Namespace: "b", Name: "static-n", UID: "m", Static: true, DeletionGraceSeconds: &four},
 	})
 }
