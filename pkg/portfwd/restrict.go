@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// restriction is what the Forwarder knows about its SourceFilter. Used by Run's goroutine only, but for what f.mu guards.
+// restriction is what the Forwarder knows about its SourceFilter. Only Run's goroutine uses it.
 type restriction struct {
-	// watched are the places whose ranges may have to change: with f.mu.
+	// watched are the places whose ranges may have to change.
 	watched map[Bind]struct{}
 	// inForce are the ranges that the filter has acknowledged, of places that are restricted.
 	inForce map[Bind]SourceRanges
@@ -33,7 +33,7 @@ func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
 			s := f.rangesFor(b)
 			if s != "" {
 				wanted[b] = s
-			} else {
+			} else if _, restricted := r.inForce[b]; !restricted {
 				delete(r.watched, b)
 			}
 			changed = changed || s != r.inForce[b]
@@ -53,6 +53,7 @@ func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
 	defer f.mu.Unlock()
 	if r.err != nil {
 		p := paceOf(ReasonUnreachable)
+		r.sent = false // it may have come to be all the same
 		r.delay = min(max(2*r.delay, p.first), p.limit)
 		r.nextTry = time.Now().Add(r.delay)
 		f.o.Log.WithError(r.err).Debug("source ranges of forwarded ports")
@@ -91,7 +92,7 @@ func (f *Forwarder) rangesFor(b Bind) SourceRanges {
 	switch {
 	case e == nil:
 		return ""
-	case e.want == nil && e.have != nil && !e.have.ours:
+	case e.have != nil && !e.have.ours && (e.want == nil || e.have.spec != e.spec):
 		return "" // another program's
 	case e.busy && (e.want == nil || e.asked != e.spec), e.have != nil && (e.want == nil || e.have.spec != e.spec):
 		if !f.restriction.known {

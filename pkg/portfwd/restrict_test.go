@@ -117,7 +117,13 @@ func TestSourceRangesAreInForceFirst(t *testing.T) {
 		src.set(restricted("203.0.113.0/24"))
 		synctest.Wait()
 		assert.DeepEqual(t, filter.has(), []string{"30080 [203.0.113.0/24]", "80 [203.0.113.0/24]"})
+		filter.with(func() { filter.fault = errLost }) // ranges that cannot be lifted at first are lifted later
 		src.set(restricted())
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		assert.DeepEqual(t, filter.has(), []string{"30080 [203.0.113.0/24]", "80 [203.0.113.0/24]"})
+		filter.with(func() { filter.fault = nil })
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		assert.DeepEqual(t, filter.has(), []string{"30080 all", "80 all"})
 		assert.Equal(t, len(m.adds)+len(m.removes), 0)
@@ -187,13 +193,17 @@ func TestSourceRangesOverARestart(t *testing.T) {
 func TestSourceRangesLeaveOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, filter, src, o, _ := ranged(t)
-		_, err := m.AddPort(t.Context(), specOf(7000))
-		assert.NilError(t, err)
-		start(t, o)
+		same := specOf(80) // the Service wants it too
+		same.ChildPort = 7001
+		for _, s := range []port.Spec{specOf(7000), same} {
+			_, err := m.AddPort(t.Context(), s)
+			assert.NilError(t, err)
+		}
 		src.set(restricted("192.0.2.0/24"))
+		start(t, o)
 		time.Sleep(2 * DefaultResyncEvery)
 		synctest.Wait()
-		assert.DeepEqual(t, filter.has(), []string{"30080 [192.0.2.0/24]", "7000 all", "80 [192.0.2.0/24]"})
+		assert.DeepEqual(t, filter.has(), []string{"30080 [192.0.2.0/24]", "7000 all", "80 all"})
 	})
 }
 
