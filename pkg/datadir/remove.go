@@ -80,7 +80,7 @@ func Remove(req Request) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", req.Dir, err)
 	}
-	defer unix.Close(root)
+	defer func() { _ = unix.Close(root) }()
 	names, err := readNames(root)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", req.Dir, err)
@@ -129,7 +129,7 @@ func removeEmpty(dir string) string {
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
 	})
 	if err == nil {
-		defer unix.Close(parent)
+		defer func() { _ = unix.Close(parent) }()
 		err = unix.Unlinkat(parent, filepath.Base(dir), unix.AT_REMOVEDIR)
 	}
 	switch {

@@ -326,7 +326,7 @@ var immutable = testutil.Requirement{Name: "immutable-flag", Check: func() error
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }()
 	defer f.Close()
 	if err := setFlag(f.Name(), true); err != nil {
 		return err
