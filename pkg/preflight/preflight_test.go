@@ -624,9 +624,10 @@ func TestDataDirNotWritable(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.OrdinaryUser) // root may whatever the mode
 	f := goodHost(t)
-	assert.NilError(t, os.Chmod(f.path("data"), 0o555))
-	t.Cleanup(func() { _ = os.Chmod(f.path("data"), 0o755) })
-	assert.Equal(t, strings.Split(f.run("data-dir"), "\n")[0], "fail: data dir /ROOT/data: /ROOT/data is not writable for uid UID")
+	assert.NilError(t, os.Chmod(f.path("data"), 0o500))
+	t.Cleanup(func() { _ = os.Chmod(f.path("data"), 0o700) })
+	assert.Equal(t, f.run("data-dir"), "fail: data dir /ROOT/data: /ROOT/data is not writable for uid UID\n"+
+		"  # let the account own it, or choose another by dataDir:\n  sudo install -d -m 0700 -o UID /ROOT/data\n")
 }
 
 func TestResolveRuntimeDir(t *testing.T) {

@@ -63,7 +63,7 @@ func (s *oursSide) reset(ctx context.Context) error {
 		return s.remove(ctx)
 	}
 	data := layout.NewData(s.data)
-	return s.b.resetData(ctx, s.data, filepath.Base(data.ImportedImages()), filepath.Base(data.Verified()))
+	return s.b.resetData(ctx, s.data, filepath.Base(data.Record()), filepath.Base(data.ImportedImages()), filepath.Base(data.Verified()))
 }
 
 func (s *oursSide) launch(ctx context.Context) (*launch, error) {
