@@ -22,11 +22,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// opening is a port of the host's own addresses that the node and its pods may use. The zero ip means every address of the host.
+// opening is a port of the host's own addresses that the node and its pods may use, or only the node. The zero ip means every address of
+// the host.
 type opening struct {
-	ip    netip.Addr
-	proto string
-	port  int
+	ip       netip.Addr
+	proto    string
+	port     int
+	nodeOnly bool
 }
 
 // hostAccess keeps the node and its pods from the host's own addresses (network.allowHostAddresses). To a network driver that
@@ -71,46 +73,47 @@ func (n *nodeRole) newHostAccess() *hostAccess {
 		}
 	}
 	if bridged {
-		a.fixed = append(a.fixed, opening{proto: "udp", port: dhcpServerPort}) // the lease is renewed
+		a.fixed = append(a.fixed, opening{proto: "udp", port: dhcpServerPort, nodeOnly: true}) // the lease is renewed
 	}
 	for _, server := range slices.Concat(h.DNS, n.cfg.Network.NameServers) {
 		if ip, err := netip.ParseAddr(server); err == nil {
-			a.fixed = append(a.fixed, opening{ip, "udp", dnsPort}, opening{ip, "tcp", dnsPort})
+			a.fixed = append(a.fixed, opening{ip: ip, proto: "udp", port: dnsPort}, opening{ip: ip, proto: "tcp", port: dnsPort})
 		}
 	}
 	// Other nodes of the cluster may be on the same host, at addresses of their own.
 	if n.cfg.MultiNode() {
 		for _, f := range n.nodeForwards(netip.Addr{}) {
-			a.fixed = append(a.fixed, opening{proto: f.Protocol, port: f.HostPort})
+			a.fixed = append(a.fixed, opening{proto: f.Protocol, port: f.HostPort, nodeOnly: f.Name == podNetForward})
 		}
-		api := n.cfg.API.Port
-		if n.cfg.Joins() {
-			api = urlPort(n.cfg.Join.Server)
-		}
-		a.fixed = append(a.fixed, opening{proto: "tcp", port: api})
+	}
+	if n.cfg.Joins() {
+		a.fixed = append(a.fixed, n.apiOpenings()...)
 	}
 	return a
+}
+
+// apiOpenings are for an API server on the same host. Where the URL has a name, its addresses are not known here, and may change.
+func (n *nodeRole) apiOpenings() []opening {
+	u, err := url.Parse(n.cfg.Join.Server)
+	if err != nil {
+		return nil // Validate refuses it
+	}
+	o := opening{proto: "tcp", port: httpsPort}
+	if port, err := strconv.Atoi(u.Port()); err == nil {
+		o.port = port
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		o.ip = ip
+	}
+	return []opening{o}
 }
 
 // Ports of services that a node uses on the host's own addresses.
 const (
 	dnsPort        = 53
 	dhcpServerPort = 67
+	httpsPort      = 443
 )
-
-// urlPort returns the port of an https URL.
-func urlPort(s string) int {
-	u, err := url.Parse(s)
-	if err != nil {
-		return 0
-	}
-	if port, err := strconv.Atoi(u.Port()); err == nil {
-		return port
-	}
-	return httpsPort
-}
-
-const httpsPort = 443
 
 // setHost replaces the host's addresses.
 func (a *hostAccess) setHost(list []layout.HostAddress) {
@@ -127,15 +130,17 @@ func (a *hostAccess) setHost(list []layout.HostAddress) {
 	a.host = host
 }
 
-// setForwarded replaces the ports that the node has on the host, and wakes the unit if that changes anything.
+// setForwarded replaces the ports that the node has on the host, and wakes the unit if that changes anything. The pod network's is not
+// for pods: who can send there can send to every pod, past network policies.
 func (a *hostAccess) setForwarded(ports []portfwd.PortStatus) {
+	podNet := portfwd.Owner{Kind: portfwd.KindStatic, Name: podNetForward}.String()
 	var list []opening
 	for _, p := range ports {
 		ip, err := netip.ParseAddr(p.HostIP)
-		if err != nil || p.State != portfwd.StateOpen || ip.IsLoopback() {
+		if err != nil || p.State != portfwd.StateOpen || ip.IsLoopback() || p.Owner == podNet {
 			continue
 		}
-		list = append(list, opening{ip, transport(p.Proto), p.HostPort})
+		list = append(list, opening{ip: ip, proto: transport(p.Proto), port: p.HostPort})
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,6 +201,12 @@ table {{.Family}} {{.Table}} {
 		elements = { {{.}} }
 {{- end}}
 	}
+	set node {
+		type {{.Type}} . inet_proto . inet_service
+{{- with .Node}}
+		elements = { {{.}} }
+{{- end}}
+	}
 	chain refuse {
 		ct state established,related accept
 {{- if eq .Family "ip6"}}
@@ -207,6 +218,7 @@ table {{.Family}} {{.Table}} {
 	}
 	chain output {
 		type filter hook output priority -5; policy accept;
+		oifname "{{.Uplink}}" {{.Family}} daddr . meta l4proto . th dport @node accept
 		oifname "{{.Uplink}}" {{.Family}} daddr @host jump refuse
 	}
 	chain forward {
@@ -219,26 +231,33 @@ table {{.Family}} {{.Table}} {
 // hostRules renders the table of one family.
 func hostRules(family, uplink string, host []netip.Addr, open []opening) (string, error) {
 	is4 := family == "ip"
-	v := struct{ Family, Table, Type, ICMP, Uplink, Host, Open string }{
+	v := struct{ Family, Table, Type, ICMP, Uplink, Host, Open, Node string }{
 		Family: family, Table: hostTable, Type: "ipv4_addr", ICMP: "icmp", Uplink: uplink,
 	}
 	if !is4 {
 		v.Type, v.ICMP = "ipv6_addr", "icmpv6"
 	}
-	var addresses, ports []string
+	var addresses, ports, node []string
 	for _, ip := range host {
 		if ip.Is4() != is4 {
 			continue
 		}
 		addresses = append(addresses, ip.String())
 		for _, o := range open {
-			if o.ip == ip || !o.ip.IsValid() || o.ip.IsUnspecified() && o.ip.Is4() == is4 {
-				ports = append(ports, fmt.Sprintf("%s . %s . %d", ip, o.proto, o.port))
+			if o.ip != ip && o.ip.IsValid() && (!o.ip.IsUnspecified() || o.ip.Is4() != is4) {
+				continue
+			}
+			element := fmt.Sprintf("%s . %s . %d", ip, o.proto, o.port)
+			if o.nodeOnly {
+				node = append(node, element)
+			} else {
+				ports = append(ports, element)
 			}
 		}
 	}
 	slices.Sort(ports)
-	v.Host, v.Open = strings.Join(addresses, ", "), strings.Join(slices.Compact(ports), ", ")
+	slices.Sort(node)
+	v.Host, v.Open, v.Node = strings.Join(addresses, ", "), strings.Join(slices.Compact(ports), ", "), strings.Join(slices.Compact(node), ", ")
 	var b strings.Builder
 	if err := hostRuleText.Execute(&b, v); err != nil {
 		return "", fmt.Errorf("write the rules for the host's addresses: %w", err)

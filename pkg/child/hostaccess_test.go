@@ -36,7 +36,11 @@ func TestHostAccessOpenings(t *testing.T) {
 	}
 	open := func(a *hostAccess) (out []string) {
 		for _, o := range a.fixed {
-			out = append(out, fmt.Sprint(o.ip, " ", o.proto, " ", o.port))
+			text := fmt.Sprint(o.ip, " ", o.proto, " ", o.port)
+			if o.nodeOnly {
+				text += " node"
+			}
+			out = append(out, strings.TrimPrefix(text, "invalid IP "))
 		}
 		return out
 	}
@@ -46,15 +50,17 @@ func TestHostAccessOpenings(t *testing.T) {
 	named := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) { c.Network.NameServers = []string{"192.0.2.2"} })
 	assert.DeepEqual(t, open(named), append(dns, "192.0.2.2 udp 53", "192.0.2.2 tcp 53"))
 	worker := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) { c.Join.Server = "https://a.example:7443" })
-	assert.DeepEqual(t, open(worker), append(dns, "invalid IP tcp 10250", "invalid IP udp 8472", "invalid IP tcp 7443"))
+	assert.DeepEqual(t, open(worker), append(dns, "tcp 10250", "udp 8472 node", "tcp 7443"))
+	near := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) { c.Join.Server = "https://192.0.2.2" })
+	assert.DeepEqual(t, open(near), append(dns, "tcp 10250", "udp 8472 node", "192.0.2.2 tcp 443"))
 	first := role(func(c *config.NodeConfig, _ *layout.NetworkInfo) {
 		c.API = config.API{BindAddress: "192.0.2.2", Port: 6444}
 	})
-	assert.DeepEqual(t, open(first), append(dns, "invalid IP tcp 10250", "invalid IP udp 8472", "invalid IP tcp 6444"))
+	assert.DeepEqual(t, open(first), append(dns, "tcp 10250", "udp 8472 node"))
 	bridged := role(func(_ *config.NodeConfig, i *layout.NetworkInfo) {
 		i.Driver, i.Interface, i.DNS = config.DriverLXCUserNIC, "eth0", []string{"10.0.3.1"}
 	})
-	assert.DeepEqual(t, open(bridged), []string{"invalid IP udp 67", "10.0.3.1 udp 53", "10.0.3.1 tcp 53"})
+	assert.DeepEqual(t, open(bridged), []string{"udp 67 node", "10.0.3.1 udp 53", "10.0.3.1 tcp 53"})
 
 	// With the host's loopback open, the gateway stands for that.
 	loopback := role(func(c *config.NodeConfig, i *layout.NetworkInfo) {
@@ -78,6 +84,7 @@ func TestHostAccessOpenings(t *testing.T) {
 		{HostIP: "192.0.2.2", HostPort: 53, Proto: "udp4", State: portfwd.StateOpen},
 		{HostIP: "192.0.2.2", HostPort: 5432, Proto: "tcp4", State: portfwd.StateFailed},
 		{HostIP: "127.0.0.1", HostPort: 5433, Proto: "tcp4", State: portfwd.StateOpen},
+		{HostIP: "192.0.2.2", HostPort: 8472, Proto: "udp4", State: portfwd.StateOpen, Owner: "static/pod-network"},
 	})
 	one.setHost(addresses("10.0.3.1", "192.0.2.2", "fe80::1", "2001:db8::2"))
 	v4, err := hostRules("ip", "tap0", one.host, one.forwarded)
@@ -221,6 +228,14 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 			assert.Check(t, echo("udp", address))
 		}
 	})
+
+	// What is the node's own is not its pods'.
+	n.hostAccess.fixed = append(n.hostAccess.fixed, opening{proto: "udp", port: 7000, nodeOnly: true})
+	assert.NilError(t, n.hostAccess.apply(t.Context()))
+	assert.Check(t, echo("udp", "192.0.2.2:7000"))
+	assert.Check(t, isRefused(echo("tcp", "192.0.2.2:7000")))
+	pod.do(t, func() { assert.Check(t, isRefused(echo("udp", "192.0.2.2:7000"))) })
+	n.hostAccess.fixed = n.hostAccess.fixed[:len(n.hostAccess.fixed)-1]
 
 	// A forwarded port opens, and closes again.
 	n.hostAccess.setForwarded([]portfwd.PortStatus{

@@ -33,11 +33,11 @@ type refusing struct {
 func (d refusing) ConfigureNetwork(int, string, string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
 	done := func() error { return nil }
 	if d.way.sandbox && !d.can.sandbox {
-		fmt.Fprintln(d.out, "cannot pivot_root to /tmp\ncreate_sandbox failed")
+		_, _ = fmt.Fprintln(d.out, "cannot pivot_root to /tmp\ncreate_sandbox failed")
 		return nil, done, errors.New("slirp4netns failed")
 	}
 	if d.way.seccomp && !d.can.seccomp {
-		fmt.Fprintln(d.out, "enable_seccomp failed")
+		_, _ = fmt.Fprintln(d.out, "enable_seccomp failed")
 		return nil, done, errors.New("slirp4netns failed")
 	}
 	return &messages.ParentInitNetworkDriverCompleted{Dev: tapName}, done, nil
