@@ -1,6 +1,7 @@
 package portfwd
 
 import (
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -22,6 +23,7 @@ type world struct {
 	src     *fakeSource
 	o       Options
 	f       *running
+	filter  *fakeFilter
 	foreign map[string]port.Spec
 }
 
@@ -33,6 +35,9 @@ func (w *world) service() Service {
 		s.Ports = append(s.Ports, ServicePort{Name: "u", Protocol: "UDP", Port: 53, NodePort: 30000 + w.rnd.IntN(worldPorts)})
 	}
 	s.UID = itoa(w.rnd.IntN(3))
+	if w.rnd.IntN(3) == 0 {
+		s.Type, s.LoadBalancerSourceRanges = "LoadBalancer", []string{"192.0.2." + itoa(w.rnd.IntN(3)) + "/32"}
+	}
 	return s
 }
 
@@ -54,10 +59,12 @@ func (w *world) step() {
 		w.removeForeign()
 	case 6: // RootlessKit starts anew
 		w.m.with(func() { clear(w.m.ports); w.m.nextID = 1 + w.rnd.IntN(3) })
+		w.filter.with(func() { w.filter.allowed = nil })
 		clear(w.foreign)
 		time.Sleep(DefaultResyncEvery) // its clients die with it, so nobody acts on old ids
 	case 7:
 		w.restart()
+		w.filter.with(func() { w.filter.fault = []error{nil, errLost}[w.rnd.IntN(2)] })
 	case 8, 9, 10:
 		w.src.remove("s" + itoa(w.rnd.IntN(8)))
 	default:
@@ -137,6 +144,24 @@ func (w *world) expected() []string {
 	return list
 }
 
+// rangesHold: open ports accept the clients that their Services allow, and no others.
+func (w *world) rangesHold() {
+	wanted, _ := Wanted(Input{Services: w.src.list(), Holders: w.f.ledger.holding()}, w.o.Config)
+	for _, f := range wanted {
+		s := port.Spec{Proto: f.Proto, ParentIP: f.IP.String(), ParentPort: f.Port}
+		want := "all"
+		if f.Sources != "" {
+			want = "[" + string(f.Sources) + "]"
+		}
+		foreign := slices.ContainsFunc(slices.Collect(maps.Values(w.foreign)), func(o port.Spec) bool {
+			return o.Proto == s.Proto && o.ParentPort == s.ParentPort
+		})
+		if !foreign {
+			assert.Equal(w.t, w.filter.clients(s), want, "%v", s)
+		}
+	}
+}
+
 func TestAnyHistoryEndsWithWhatIsWanted(t *testing.T) {
 	for range 15 {
 		seed := rand.Uint64()
@@ -144,9 +169,9 @@ func TestAnyHistoryEndsWithWhatIsWanted(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
 			m := newFakeManager()
 			m.lose = func() (bool, bool) { return rnd.IntN(8) == 0, rnd.IntN(2) == 0 }
-			src := newFakeSource()
-			w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), m: m, src: src, foreign: map[string]port.Spec{}, o: Options{
-				Manager: m, Source: src, Config: nodePorts, Ledger: filepath.Join(t.TempDir(), "ports"), KeepOnStop: true,
+			src, filter := newFakeSource(), &fakeFilter{m: m}
+			w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), m: m, src: src, filter: filter, foreign: map[string]port.Spec{}, o: Options{
+				Manager: m, Source: src, SourceFilter: filter, Config: nodePorts, Ledger: filepath.Join(t.TempDir(), "ports"), KeepOnStop: true,
 				Concurrency: 1 + rnd.IntN(4),
 			}}
 			w.f = start(t, w.o)
@@ -155,9 +180,11 @@ func TestAnyHistoryEndsWithWhatIsWanted(t *testing.T) {
 				w.foreignSurvive()
 			}
 			m.with(func() { m.lose, m.down = nil, false; clear(m.taken) })
+			filter.with(func() { filter.fault = nil })
 			time.Sleep(2 * DefaultResyncEvery)
 			synctest.Wait()
 			assert.DeepEqual(t, m.has(), w.expected())
+			w.rangesHold()
 			for _, s := range w.f.Status() {
 				assert.Assert(t, s.State == StateOpen || s.Reason == ReasonClash, "seed %d: %+v", seed, s)
 			}

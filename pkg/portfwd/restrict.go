@@ -30,10 +30,10 @@ func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
 	wanted, changed := map[Bind]SourceRanges{}, !r.sent
 	if ready {
 		for b := range r.watched {
-			s := f.rangesFor(b)
+			s, e := f.rangesFor(b), f.entries[b]
 			if s != "" {
 				wanted[b] = s
-			} else if _, restricted := r.inForce[b]; !restricted {
+			} else if r.inForce[b] == "" && (e == nil || e.want == nil || e.want.Sources == "") {
 				delete(r.watched, b)
 			}
 			changed = changed || s != r.inForce[b]
