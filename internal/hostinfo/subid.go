@@ -115,7 +115,12 @@ const (
 // FreeSubids returns the first start from which count ids overlap none of rows, counting as useradd does: from 100000,
 // in steps of whole rows. It returns -1 when there is no room. Pure.
 func FreeSubids(rows []SubidRow, count int64) int64 {
-	candidate := SubidRow{Start: subidsFrom, Count: count}
+	return FreeSubidsIn(rows, count, IDRange{subidsFrom, subidsTo})
+}
+
+// FreeSubidsIn is FreeSubids within a range of SubidRange. Pure.
+func FreeSubidsIn(rows []SubidRow, count int64, within IDRange) int64 {
+	candidate := SubidRow{Start: within.From, Count: count}
 	for moved := true; moved; {
 		moved = false
 		for _, r := range rows {
@@ -124,7 +129,7 @@ func FreeSubids(rows []SubidRow, count int64) int64 {
 			}
 		}
 	}
-	if candidate.End() > subidsTo {
+	if candidate.End() > within.To {
 		return -1
 	}
 	return candidate.Start

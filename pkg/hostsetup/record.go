@@ -189,15 +189,14 @@ func (e *env) removeRows(path string, rows []string) error {
 	if err != nil {
 		return err
 	}
-	st, err := os.Stat(e.path(path))
-	if err != nil {
-		return err
-	}
 	var keep strings.Builder
 	for line := range strings.Lines(string(b)) {
 		if !slices.Contains(rows, strings.TrimRight(line, "\n")) {
 			keep.WriteString(line)
 		}
 	}
-	return writeFile(e.path(path), []byte(keep.String()), st.Mode().Perm())
+	if keep.Len() == len(b) {
+		return nil
+	}
+	return replaceText(e.path(path), []byte(keep.String()))
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 func (e *env) ownRows() map[string][]string {
@@ -25,8 +27,8 @@ func (e *env) ownRows() map[string][]string {
 
 // missingRows are the rows to add, by file: what brings the account up to the number wanted, in a range that no row of
 // either file has.
-func (e *env) missingRows() (map[string]string, error) {
-	a, ok, err := e.account(context.Background())
+func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
+	a, ok, err := e.account(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -54,20 +56,67 @@ func (e *env) missingRows() (map[string]string, error) {
 			lack[file] = want
 		}
 	}
+	if len(lack) == 0 {
+		return nil, nil
+	}
+	if service := hostinfo.SubidService(e.Root); service != "" {
+		return nil, e.needService(ctx, service)
+	}
+	count := max(lack[hostinfo.SubuidFile], lack[hostinfo.SubgidFile])
+	start := e.freeSubids(ctx, a, all, count)
+	if start < 0 {
+		return nil, fmt.Errorf("%s: no free range of %d ids is left", strings.Join(sortedKeys(lack), " and "), count)
+	}
 	out := map[string]string{}
 	for file, count := range lack {
-		start := hostinfo.FreeSubids(all, max(lack[hostinfo.SubuidFile], lack[hostinfo.SubgidFile]))
-		if start < 0 {
-			return nil, fmt.Errorf("%s: no free range of %d ids is left", file, count)
-		}
 		out[file] = hostinfo.SubidRow{Owner: e.User, Start: start, Count: count}.String()
 	}
 	return out, nil
 }
 
+// needService is nil if the directory service gives the account its subordinate ids.
+func (e *env) needService(ctx context.Context, service string) error {
+	for _, kind := range [][]string{nil, {"-g"}} {
+		args := append(kind, e.User)
+		out, err := exec.CommandContext(ctx, e.LookPath("getsubids"), args...).Output()
+		have := int64(0)
+		for _, r := range hostinfo.ParseGetsubids(out, service) {
+			have += r.Count
+		}
+		if have < e.SubidCount {
+			return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.Join(
+				fmt.Errorf("subordinate ids come from %s (subid in /etc/nsswitch.conf), and %s has %d there: want %d", service, e.User, have, e.SubidCount), err),
+				"# on the directory service, for FreeIPA:\nipa subid-generate --owner="+e.User))
+		}
+	}
+	return nil
+}
+
+// rangeTries is how many ranges the name service is asked about.
+const rangeTries = 50
+
+// freeSubids is the start of count ids that no row, account or group has; -1 if there is none.
+func (e *env) freeSubids(ctx context.Context, a hostinfo.Account, rows []hostinfo.SubidRow, count int64) int64 {
+	getent := e.LookPath("getent")
+	rows = append(rows, hostinfo.TakenIDs(ctx, e.Root, getent, a)...)
+	within := hostinfo.SubidRange(e.Root)
+	for range rangeTries {
+		start := hostinfo.FreeSubidsIn(rows, count, within)
+		if start < 0 || getent == "" {
+			return start
+		}
+		taken := hostinfo.FindTaken(ctx, getent, hostinfo.SubidRow{Start: start, Count: count})
+		if len(taken) == 0 {
+			return start
+		}
+		rows = append(rows, taken...)
+	}
+	return -1
+}
+
 func subidStep(p *Plan) (Step, error) {
 	e := p.env
-	rows, err := e.missingRows()
+	rows, err := e.missingRows(context.Background())
 	if err != nil {
 		return Step{}, err
 	}
@@ -75,11 +124,16 @@ func subidStep(p *Plan) (Step, error) {
 		Name: "subids", Title: fmt.Sprintf("give %s %d subordinate uids and gids", e.User, e.SubidCount),
 		Why: "the users inside pods are these ids on the host (subuid(5), subgid(5))",
 		Needed: func() (bool, error) {
-			rows, err := e.missingRows()
+			rows, err := e.missingRows(context.Background())
 			return len(rows) > 0, err
 		},
-		Do: func(context.Context) error {
-			rows, err := e.missingRows() // anew: useradd may have given some
+		Do: func(ctx context.Context) error {
+			unlock, err := e.lockSubids(ctx)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			rows, err := e.missingRows(ctx) // again: useradd may have given some
 			if err != nil {
 				return err
 			}
@@ -91,7 +145,12 @@ func subidStep(p *Plan) (Step, error) {
 			}
 			return nil
 		},
-		Undo: func(context.Context) error {
+		Undo: func(ctx context.Context) error {
+			unlock, err := e.lockSubids(ctx)
+			if err != nil {
+				return err
+			}
+			defer unlock()
 			var faults []error
 			for file, rows := range p.record.Steps["subids"].Rows {
 				faults = append(faults, e.removeRows(file, rows))
@@ -100,29 +159,39 @@ func subidStep(p *Plan) (Step, error) {
 		},
 	}
 	for _, file := range sortedKeys(rows) {
-		if e.endsMidLine(file) {
-			s.Commands = append(s.Commands, "echo >> "+file)
-		}
-		if e.CreateUser {
-			s.Commands = append(s.Commands, fmt.Sprintf("grep -q '^%s:' %s || echo %s >> %s", e.User, file, rows[file], file))
-			continue
-		}
-		s.Commands = append(s.Commands, fmt.Sprintf("echo %s >> %s", rows[file], file))
+		s.Commands = append(s.Commands, e.rowCommands(file, rows[file])...)
 	}
 	return s, nil
 }
 
-func (e *env) appendRow(file, row string) error {
-	text := row + "\n"
-	if e.endsMidLine(file) {
-		text = "\n" + text
+// rowCommands are lines for a shell that add a row: by usermod(8), which locks the file, where it knows the account.
+func (e *env) rowCommands(file, row string) []string {
+	unless := ""
+	if e.CreateUser { // useradd may give some
+		unless = fmt.Sprintf("grep -q '^%s:' %s || ", e.User, file)
 	}
-	f, err := os.OpenFile(e.path(file), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
+	added, _ := hostinfo.ParseSubids([]byte(row), file)
+	_, local, err := hostinfo.Lookup(context.Background(), e.Root, e.User, "") // without the directory services
+	if e.LookPath("usermod") != "" && (local || e.CreateUser) && err == nil && len(added) == 1 {
+		option := map[string]string{hostinfo.SubuidFile: "--add-subuids", hostinfo.SubgidFile: "--add-subgids"}[file]
+		return []string{fmt.Sprintf("%susermod %s %d-%d %s", unless, option, added[0].Start, added[0].End()-1, e.User)}
+	}
+	var lines []string
+	if e.endsMidLine(file) {
+		lines = append(lines, "echo >> "+file)
+	}
+	return append(lines, fmt.Sprintf("%secho %s >> %s", unless, row, file))
+}
+
+func (e *env) appendRow(file, row string) error {
+	text, err := os.ReadFile(e.path(file))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
+	if len(text) > 0 && text[len(text)-1] != '\n' {
+		text = append(text, '\n')
+	}
+	return replaceText(e.path(file), append(text, row+"\n"...))
 }
 
 // endsMidLine tells whether the last line of a file lacks its end, so that a row appended would become part of it.

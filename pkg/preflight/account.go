@@ -58,10 +58,10 @@ func checkSubids(ctx context.Context, h *host) []Finding {
 			continue
 		}
 		details[kind.word] = rowsText(mine)
-		found = append(found, h.judgeRows(a, kind, mine)...)
+		found = append(found, h.judgeRows(ctx, a, kind, mine)...)
 	}
 	if len(missing) > 0 {
-		found = append([]Finding{h.missingSubids(a, missing)}, found...)
+		found = append([]Finding{h.missingSubids(ctx, a, missing)}, found...)
 	}
 	return orPass(found, "subordinate ids: uids %s, gids %s", details["subuid"], details["subgid"])
 }
@@ -82,10 +82,10 @@ func (h *host) withoutSubids(ctx context.Context) []subidKind {
 }
 
 // missingSubids tells of both files at once, with rows that clash with none there.
-func (h *host) missingSubids(a hostinfo.Account, kinds []subidKind) Finding {
+func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []subidKind) Finding {
 	var files []string
 	var f Finding
-	start := h.freeSubids()
+	start := h.freeSubids(ctx, a)
 	for _, k := range kinds {
 		files = append(files, k.file)
 	}
@@ -104,14 +104,15 @@ func (h *host) missingSubids(a hostinfo.Account, kinds []subidKind) Finding {
 	return f
 }
 
-// freeSubids is a start that overlaps no row of either file.
-func (h *host) freeSubids() int64 {
+// freeSubids is a start that overlaps no row of either file, and no account.
+func (h *host) freeSubids(ctx context.Context, a hostinfo.Account) int64 {
 	var all []hostinfo.SubidRow
 	for _, k := range subidKinds() {
 		rows, _, _ := hostinfo.ReadSubids(h.in.Root, k.file)
 		all = append(all, rows...)
 	}
-	return hostinfo.FreeSubids(all, hostinfo.MinSubids)
+	all = append(all, hostinfo.TakenIDs(ctx, h.in.Root, h.lookPath("getent"), a)...)
+	return hostinfo.FreeSubidsIn(all, hostinfo.MinSubids, hostinfo.SubidRange(h.in.Root))
 }
 
 // subidsOf asks getsubids, then reads the file, as RootlessKit does; subids.source can forbid either.
@@ -161,7 +162,7 @@ func (h *host) getsubids(ctx context.Context, a hostinfo.Account, kind subidKind
 }
 
 // judgeRows checks the account's own rows of one kind: number, overlaps, and the range that homed homes let through.
-func (h *host) judgeRows(a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
+func (h *host) judgeRows(ctx context.Context, a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
 	var found []Finding
 	own := int64(a.UID)
 	if kind.word == "subgid" {
@@ -188,7 +189,7 @@ func (h *host) judgeRows(a hostinfo.Account, kind subidKind, rows []hostinfo.Sub
 		}
 	}
 	if total < hostinfo.MinSubids {
-		start := h.freeSubids()
+		start := h.freeSubids(ctx, a)
 		f := fail("%s has %d %ss, and a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
 			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
 		f.fix.setup = true

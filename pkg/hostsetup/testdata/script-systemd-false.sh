@@ -4,9 +4,8 @@ set -eu
 
 # give dev 65536 subordinate uids and gids
 # the users inside pods are these ids on the host (subuid(5), subgid(5))
-echo dev:165536:65536 >> /etc/subgid
-echo >> /etc/subuid
-echo dev:165536:65536 >> /etc/subuid
+usermod --add-subgids 165536-231071 dev
+usermod --add-subuids 165536-231071 dev
 
 # install what a node runs
 # not found: slirp4netns

@@ -1,0 +1,182 @@
+package hostsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+const (
+	// shadowLockLimit is how long shadow's own programs and lckpwdf(3) wait.
+	shadowLockLimit = 15 * time.Second
+	shadowLockPoll  = 100 * time.Millisecond
+)
+
+// lockSubids takes the locks under which useradd(8), usermod(8) and newusers(8) edit /etc/subuid and /etc/subgid: that of
+// lckpwdf(3) on /etc/.pwd.lock, and then FILE.lock of each file, which is a hard link to a file that holds the number of the
+// process that has it. A lock of a process that is gone is taken over, as those programs do.
+func (e *env) lockSubids(ctx context.Context) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, shadowLockLimit)
+	defer cancel()
+	var locked []func()
+	unlock = func() {
+		for i := len(locked) - 1; i >= 0; i-- {
+			locked[i]()
+		}
+	}
+	for _, take := range []func() (func(), error){
+		func() (func(), error) { return lockPasswords(ctx, e.path("/etc/.pwd.lock")) },
+		func() (func(), error) { return lockByLink(ctx, e.path(hostinfo.SubuidFile)) },
+		func() (func(), error) { return lockByLink(ctx, e.path(hostinfo.SubgidFile)) },
+	} {
+		release, err := take()
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		locked = append(locked, release)
+	}
+	return unlock, nil
+}
+
+// lockPasswords is lckpwdf(3). The lock belongs to the open file and ends with it.
+func lockPasswords(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	for {
+		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &whole)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			return nil, errors.Join(&os.PathError{Op: "lock", Path: path, Err: err}, f.Close())
+		}
+		if !pauseFor(ctx, shadowLockPoll) {
+			return nil, errors.Join(fmt.Errorf("lock %s: another process holds it: %w", path, context.Cause(ctx)), f.Close())
+		}
+	}
+}
+
+// lockByLink takes the lock of one file.
+func lockByLink(ctx context.Context, file string) (unlock func(), err error) {
+	lock, own := file+".lock", file+"."+strconv.Itoa(os.Getpid())
+	if err := os.Remove(own); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed
+		return nil, err
+	}
+	f, err := os.OpenFile(own, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.Remove(own) }() // the link keeps it
+	_, err = f.WriteString(strconv.Itoa(os.Getpid()) + "\x00")
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	for {
+		err := os.Link(own, lock)
+		if err == nil {
+			return func() { _ = os.Remove(lock) }, nil
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
+		holder, alive := lockHolder(lock)
+		if !alive {
+			if err := os.Remove(lock); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, err
+			}
+			continue
+		}
+		if !pauseFor(ctx, shadowLockPoll) {
+			return nil, errdefs.WithHint(fmt.Errorf("lock %s: %s is held by %s: %w", file, lock, holder, context.Cause(ctx)),
+				"# if no useradd or usermod runs:\nrm "+hostinfo.Quote(lock))
+		}
+	}
+}
+
+// lockHolder reports whether the process that a lock file names lives. One without a number counts as held.
+func lockHolder(lock string) (holder string, alive bool) {
+	b, err := os.ReadFile(lock)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", false // released meanwhile
+	}
+	pid, convErr := strconv.Atoi(strings.TrimRight(string(b), "\x00\n"))
+	if err != nil || convErr != nil || pid <= 0 {
+		return "an unknown process", true
+	}
+	if pid == os.Getpid() {
+		return "", false // of an earlier process with this number
+	}
+	return fmt.Sprintf("process %d", pid), !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
+
+func pauseFor(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// replaceText changes the text of a file that other programs read at any time: as a whole or not at all, with the same owner,
+// mode and label. A link stays, and what it leads to is changed. A file that is not there is made.
+func replaceText(path string, text []byte) error {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	uid, gid, mode := os.Geteuid(), os.Getegid(), os.FileMode(0o644)
+	var st unix.Stat_t
+	switch err := unix.Lstat(path, &st); {
+	case err == nil:
+		uid, gid, mode = int(st.Uid), int(st.Gid), os.FileMode(st.Mode).Perm()
+	case !errors.Is(err, unix.ENOENT):
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }()
+	_, err = tmp.Write(text)
+	err = errors.Join(err, tmp.Chown(uid, gid), tmp.Chmod(mode))
+	const label = "security.selinux"
+	value := make([]byte, unix.PathMax)
+	if n, lerr := unix.Lgetxattr(path, label, value); lerr == nil {
+		err = errors.Join(err, unix.Setxattr(tmp.Name(), label, value[:n], 0))
+	}
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	err = os.Rename(tmp.Name(), path)
+	if errors.Is(err, unix.EBUSY) { // a mount of its own, as in containers, can only be written
+		return os.WriteFile(path, text, mode)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
