@@ -26,7 +26,7 @@ type Cover struct {
 // cover is a Cover of something that exists, with links followed.
 type cover struct {
 	path string
-	dir  bool
+	mode fs.FileMode
 	keep []kept
 }
 
@@ -62,7 +62,7 @@ func (d *Driver) openCovers() (covers, error) {
 		if err != nil {
 			return all, fmt.Errorf("cover %s: %w", c.Path, err)
 		}
-		one := cover{path: real, dir: info.IsDir()}
+		one := cover{path: real, mode: info.Mode()}
 		for _, name := range c.Keep {
 			k, err := openKept(real, name)
 			if err != nil {
@@ -73,6 +73,7 @@ func (d *Driver) openCovers() (covers, error) {
 				one.keep = append(one.keep, k)
 			}
 		}
+		slices.SortFunc(one.keep, func(a, b kept) int { return strings.Compare(a.rel, b.rel) }) // a directory before what is in it
 		all = append(all, one)
 	}
 	return all, nil
@@ -110,10 +111,10 @@ func (c covers) mount() error {
 }
 
 func (c cover) mount() error {
-	if !c.dir {
+	if !c.mode.IsDir() {
 		return BindKeepingFlags(os.DevNull, c.path, 0)
 	}
-	if err := mountCover(c.path); err != nil {
+	if err := mountCover(c.path, c.mode); err != nil {
 		return err
 	}
 	for _, k := range c.keep {
@@ -140,7 +141,7 @@ func (c cover) mount() error {
 	return nil
 }
 
-// mountCover covers one directory. Programs inside may write there; it goes with the node.
-func mountCover(dir string) error {
-	return unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0755,size=16m")
+// mountCover covers one directory by one of the same mode. Programs inside may write there; it goes with the node.
+func mountCover(dir string, mode fs.FileMode) error {
+	return unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=%#o,size=16m", modeBits(mode)))
 }

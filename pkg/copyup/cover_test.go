@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"testing"
 
@@ -18,7 +19,7 @@ func TestCovers(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		hostTrees(t, host, uid)
 		makeTree(t, host, dir(uid)+"/bus", dir(uid)+"/systemd/private", dir(uid)+"/rootlessnode/default/node.sock",
-			dir(uid)+"/rootlessnode/other/exec.sock", "xdg/bus", "xdg/rootlessnode/default/node.sock", "xdg/tool")
+			dir(uid)+"/rootlessnode/other/exec.sock", "xdg/bus", "xdg/rootlessnode/default/node.sock", "xdg/tool", "xdg/ 0700")
 		assert.NilError(t, os.WriteFile(host+"/uid", fmt.Append(nil, uid), 0o644))
 		assert.NilError(t, errors.Join(os.Chown(host+"/xdg", uid, -1), os.Chown(host+"/run", uid, -1)))
 	}
@@ -28,7 +29,7 @@ func TestCovers(t *testing.T) {
 		spec := standardSpec()
 		spec.Covers = []Cover{
 			{Path: "/var/run/user", Keep: []string{"/var" + runtime + "/rootlessnode/default", "/etc", "/nowhere"}},
-			{Path: host + "/xdg", Keep: []string{host + "/xdg/rootlessnode/default", host + "/xdg/tool"}},
+			{Path: host + "/xdg", Keep: []string{host + "/xdg/rootlessnode/default/node.sock", host + "/xdg/tool", host + "/xdg/rootlessnode/default"}},
 			{Path: "/run/dbus"},
 		}
 		_, err := NewDriver(spec, nil).CopyUp(standardDirs())
@@ -41,6 +42,9 @@ func TestCovers(t *testing.T) {
 		}
 		assert.Assert(t, read(t, host+"/xdg/tool") != "")
 		writable(t, runtime)
+		info, err := os.Stat(host + "/xdg")
+		assert.NilError(t, err)
+		assert.Equal(t, info.Mode(), fs.ModeDir|0o700)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)

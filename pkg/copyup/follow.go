@@ -227,7 +227,7 @@ func (f *follower) cover(name, original string) error {
 	if err != nil || !e.Mode.IsDir() || e.Mounted {
 		return nil //nolint:nilerr // it has gone meanwhile, or is covered
 	}
-	if err := mountCover(original); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := mountCover(original, e.Mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cover %s: %w", name, err)
 	}
 	return nil

@@ -52,8 +52,9 @@ func TestApplierStaysOnTheTmpfs(t *testing.T) {
 
 // TestPropagationBetweenHostAndNode plays the host in one namespace with a shared root, and the node in one below it.
 func TestPropagationBetweenHostAndNode(t *testing.T) {
-	prepare := func(t *testing.T, host string, _ int) {
-		makeTree(t, host, "etc/x", "run/x", "var/disk/", "var/lib/x", "var/ours/", "opt/")
+	prepare := func(t *testing.T, host string, uid int) {
+		makeTree(t, host, "etc/x", "run/x", "run/user/x", "var/disk/", "var/lib/x", "var/ours/", "opt/")
+		assert.NilError(t, os.Chown(host, uid, -1))
 	}
 	inside(t, prepare, nil, func(t *testing.T, host string) {
 		if level() == "2" {
@@ -82,7 +83,7 @@ func TestPropagationBetweenHostAndNode(t *testing.T) {
 		_, err = os.Stat("/var/disk/late")
 		assert.NilError(t, err)
 		mounts := read(t, "/proc/self/mountinfo")
-		assert.Assert(t, !strings.Contains(mounts, "/var/ours") && !strings.Contains(mounts, ".ro"), mounts)
+		assert.Assert(t, !strings.Contains(mounts, "ours") && !strings.Contains(mounts, ".ro"), mounts)
 	})
 }
 
@@ -90,7 +91,10 @@ func TestPropagationBetweenHostAndNode(t *testing.T) {
 // it, a mount that leaked would stay.
 func propagationNode(t *testing.T) {
 	mount(t, "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "") // RootlessKit's rslave
-	spec := Spec{CopyUp: standardDirs(), Real: DefaultReal()}
+	spec := Spec{
+		CopyUp: standardDirs(), Real: DefaultReal(), Persist: os.Getenv(envHost) + "/inside", Volatile: []string{"/run"},
+		Covers: []Cover{{Path: "/run/user"}},
+	}
 	_, err := NewDriver(spec, nil).CopyUp(standardDirs())
 	assert.NilError(t, err)
 	shared, slave, err := Propagation("/")
@@ -99,7 +103,7 @@ func propagationNode(t *testing.T) {
 	for range 2 {
 		assert.NilError(t, EnsureShared("/"))
 	}
-	for path, wantSlave := range map[string]bool{"/": true, "/etc/": false, "/run/netns": false, "/var/disk": true} {
+	for path, wantSlave := range map[string]bool{"/": true, "/etc/": true, "/run/": false, "/run/user": false, "/run/netns": false, "/var/disk": true} {
 		shared, slave, err := Propagation(path)
 		assert.NilError(t, err)
 		assert.Assert(t, shared, path)
@@ -110,6 +114,8 @@ func propagationNode(t *testing.T) {
 	assert.Equal(t, read(t, "/var/disk/late"), "late")
 	assert.NilError(t, os.Mkdir("/var/lib/ours", 0o755))
 	mount(t, "none", "/var/lib/ours", "tmpfs", 0, "")
+	assert.NilError(t, os.Mkdir("/opt/ours", 0o755))
+	mount(t, "none", "/opt/ours", "tmpfs", 0, "")
 	mount(t, "none", "/var/ours", "tmpfs", 0, "") // through the link, onto the host's own directory
 }
 
