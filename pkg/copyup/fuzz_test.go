@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -153,4 +155,105 @@ func found(m *model, name string, want *inode) bool {
 		return false
 	}
 	return n == want || want.mode.IsDir() && n.mode.IsDir() && !n.host
+}
+
+// base is what earlier runs left on a persistent base: entries made inside, and links of ours, some of which are stale.
+func (c *choices) base() *inode {
+	m := &model{root: newDir(false, 0o755)}
+	for range c.next(12) {
+		name := path.Join("/", strings.TrimPrefix(c.path(), "/var"))
+		node := &inode{mode: 0o644}
+		switch c.next(4) {
+		case 0:
+			node.mode, node.link = fs.ModeSymlink|0o777, c.path()
+		case 1:
+			node.mode, node.link = fs.ModeSymlink|0o777, ourLink(".ro1/"+path.Base(c.path()))
+		case 2:
+			node = newDir(false, 0o755)
+		}
+		m.put(name, node)
+	}
+	allPaths(m.root, "/", func(name string) { m.lookupPlain(name).host = false }) // put makes the host's directories
+	return m.root
+}
+
+// FuzzPersist checks on arbitrary hosts, bases and specs that no step touches the host, that a second start has next to
+// nothing to do, and that nothing which was made inside is changed or removed, but for links in place of directories that the node needs.
+func FuzzPersist(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte("a host of many names, and of some links between them, and a base of many more"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := &choices{data}
+		m := c.host()
+		base := c.base()
+		spec := c.spec()
+		spec.Persist, spec.Volatile = "/srv", []string{"/run"}
+		for range c.next(3) {
+			spec.Merged = append(spec.Merged, "/var/"+path.Base(c.path()))
+		}
+		made := map[string]*inode{}
+		allPaths(base, "/var", func(name string) {
+			if n := (&model{root: &inode{children: map[string]*inode{"var": base}}}).lookupPlain(name); !isOurs(Entry{Mode: n.mode, Link: n.link}) {
+				made[name] = n
+			}
+		})
+		var sources []*inode
+		for _, b := range spec.Binds {
+			n, _, _ := m.resolve(b.Source, true)
+			sources = append(sources, n)
+		}
+		m.copyUp("/run")
+		base.children[".ro1"] = m.lookupPlain("/var")
+		m.root.children["var"] = base
+		p, err := carryOutPersistent(m, spec, sources)
+		if err != nil {
+			if errors.Is(err, errdefs.ErrConfig) || errors.Is(err, errdefs.ErrPreflight) {
+				return
+			}
+			t.Fatalf("%v\nspec: %+v", err, spec)
+		}
+		again, err := carryOutPersistent(m, spec, sources)
+		// A directory inside whose entries come from a directory that this plan made gets links to what is new there.
+		if err != nil || slices.ContainsFunc(again.steps, func(s Step) bool { return s.Op != OpLink }) {
+			t.Fatalf("again: %v %v\nspec: %+v", err, again, spec)
+		}
+		for name, n := range made {
+			if n.mode&fs.ModeSymlink != 0 && p.wants[name] != nil || belowBind(p, name) {
+				continue
+			}
+			if m.lookupPlain(name) != n {
+				t.Fatalf("%s was made inside and is not there any more\nspec: %+v", name, spec)
+			}
+		}
+	})
+}
+
+// belowBind reports whether something is hidden by what the node binds over it.
+func belowBind(p *planner, name string) bool {
+	for _, w := range p.wants {
+		if w.kind == kindBind && within(name, w.path) {
+			return true
+		}
+	}
+	return false
+}
+
+// carryOutPersistent is a start on a copied-up m. The planner that it returns has all steps.
+func carryOutPersistent(m *model, s Spec, sources []*inode) (*planner, error) {
+	links, p := newPlanner(s, m), newPlanner(s, m)
+	for _, plan := range []struct {
+		of  *planner
+		run func() error
+	}{{links, links.planLinks}, {p, p.plan}} {
+		if err := plan.run(); err != nil {
+			return p, err
+		}
+		for _, step := range plan.of.steps {
+			if err := m.apply(step, sources); err != nil {
+				return p, err
+			}
+		}
+	}
+	p.steps = append(links.steps, p.steps...)
+	return p, nil
 }

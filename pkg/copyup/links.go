@@ -147,6 +147,9 @@ func (p *planner) linkKept(root, dir string) error {
 
 // link plans the links to entries in a directory, and the end of others.
 func (p *planner) link(root, dir string, src source, entries []Entry) error {
+	if !p.spec.persistent(root) && !p.made[dir].fresh {
+		return nil // made by this plan's first execution, with its links
+	}
 	standing, names, err := p.standing(dir)
 	if err != nil {
 		return err

@@ -29,12 +29,13 @@ func (p *planner) canonical(name string) (string, error) {
 }
 
 func (p *planner) followOnce(name string) string {
+	v := hostView{planner: p}
 	for i := 1; i < len(name); i++ {
 		if name[i] != '/' {
 			continue
 		}
 		dir := name[:i]
-		e, err := p.view.Lstat(dir)
+		e, err := v.lstat(dir)
 		if err != nil {
 			return name
 		}
@@ -42,7 +43,7 @@ func (p *planner) followOnce(name string) string {
 		if settled && as != kindParent {
 			return name
 		}
-		if settled || !e.isLink() || p.inPlace(dir, e.Link) || p.madeInside(dir, e) {
+		if settled || !e.isLink() || p.inPlace(dir, e.Link) {
 			continue
 		}
 		if dest := resolve(path.Dir(dir), e.Link); p.rootOf(dest) != "" {
@@ -50,6 +51,39 @@ func (p *planner) followOnce(name string) string {
 		}
 	}
 	return name
+}
+
+// hostView looks at the directories on the way to one path, from the top, and shows real ones as they are and links as the host
+// has them: on a persistent base, links may be those of pods, or stale.
+type hostView struct {
+	*planner
+	linked   bool // a directory above is a link that leads to the host's entry
+	original bool // one is not as it will be: the original of the copied-up directory shows what the host has
+}
+
+func (v *hostView) lstat(dir string) (Entry, error) {
+	root := v.rootOf(dir)
+	if root == "" || root == dir || v.linked || !v.spec.persistent(root) {
+		return v.view.Lstat(dir)
+	}
+	host := path.Join(root, v.roots[root]) + dir[len(root):]
+	if v.original {
+		return v.view.Lstat(host)
+	}
+	e, err := v.view.Lstat(dir)
+	if err != nil && !isMissing(err) || err == nil && !e.isLink() {
+		return e, err
+	}
+	has, hostErr := v.view.Lstat(host)
+	text := path.Join(strings.Repeat("../", strings.Count(dir[len(root):], "/")-1), v.roots[root]) + dir[len(root):]
+	if hostErr == nil && has.isLink() {
+		text = has.Link
+	}
+	if v.linked = hostErr == nil && err == nil && e.Link == ourLink(text); v.linked {
+		return e, nil
+	}
+	v.original = true
+	return has, hostErr
 }
 
 // inPlace tells whether a link with that text, standing at name, leads to the original of name.
