@@ -177,7 +177,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// isRunning reports whether the container has not ended by itself. Runtimes that do not answer have it running.
+// isRunning reports whether the container has not ended by itself. If the runtime does not answer it counts as running.
 func (s *stopper) isRunning(ctx context.Context, c *container) bool {
 	call, cancel := context.WithTimeout(ctx, s.answer)
 	defer cancel()

@@ -37,12 +37,12 @@ func TestHTTPGetHook(t *testing.T) {
 		get  corev1.HTTPGetAction
 		want string
 	}{
-		{"number", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Path: "/quit?now=1", Port: intstr.FromInt(port)}, host + ":" + text + " /quit?now=1  " + userAgent},
+		{"number", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Path: "/quit?now=1", Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /quit?now=1  " + userAgent},
 		{"name and headers", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Path: "quit", Port: intstr.FromString("web"), HTTPHeaders: headers}, "h /quit v me"},
 		{"number as text", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Port: intstr.FromString(text)}, host + ":" + text + " /  " + userAgent},
-		{"host", &fakeRuntime{}, corev1.HTTPGetAction{Host: host, Port: intstr.FromInt(port)}, host + ":" + text + " /  " + userAgent},
-		{"host network", &fakeRuntime{hostPods: true}, corev1.HTTPGetAction{Port: intstr.FromInt(port)}, host + ":" + text + " /  " + userAgent},
-		{"HTTPS is not spoken", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Scheme: "HTTPS", Port: intstr.FromInt(port)}, host + ":" + text + " /  " + userAgent},
+		{"host", &fakeRuntime{}, corev1.HTTPGetAction{Host: host, Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
+		{"host network", &fakeRuntime{hostPods: true}, corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
+		{"HTTPS is not spoken", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Scheme: "HTTPS", Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got = nil
@@ -59,7 +59,7 @@ func TestHTTPGetHook(t *testing.T) {
 		want string
 	}{
 		"no such port": {&fakeRuntime{podIP: host}, corev1.HTTPGetAction{Port: intstr.FromString("none")}, `container c has no port "none"`},
-		"no address":   {&fakeRuntime{}, corev1.HTTPGetAction{Port: intstr.FromInt(port)}, "find the pod's address: it has none"},
+		"no address":   {&fakeRuntime{}, corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}, "find the pod's address: it has none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &stopper{rt: tc.f, answer: time.Minute}
