@@ -152,6 +152,20 @@ func TestNewRefusesForeignDirs(t *testing.T) {
 	assert.NilError(t, err)
 }
 
+// TestNewReadsNoForeignJoinRecord: the refusal of the directory is reported, not what one of its files is not.
+func TestNewReadsNoForeignJoinRecord(t *testing.T) {
+	home(t)
+	for _, file := range []string{"kubernetes", "kubernetes/join.json"} {
+		cfg := config.Default()
+		cfg.DataDir = t.TempDir()
+		write(t, filepath.Join(cfg.DataDir, filepath.FromSlash(file)))
+		write(t, filepath.Join(cfg.DataDir, "precious.txt"))
+		_, err := New(cfg, Options{})
+		assert.ErrorIs(t, err, errdefs.ErrConfig)
+		assert.ErrorContains(t, err, "precious.txt")
+	}
+}
+
 // TestDeleteDataTellsWhy: what goes wrong in the processes of the removal comes back, with what root can do.
 func TestDeleteDataTellsWhy(t *testing.T) {
 	home(t)

@@ -112,9 +112,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		return nil, nil, err
 	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
-	if err := rejoin(&own, facts); err != nil {
-		return nil, nil, err
-	}
+	unreadable := rejoin(&own, facts) // of less interest than a data dir that is refused
 	own.Complete(facts)
 	invalid := own.Validate()
 	base, _, noRuntimeDir := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
@@ -134,6 +132,9 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	}
 	if invalid != nil {
 		return nil, nil, invalid
+	}
+	if unreadable != nil {
+		return nil, nil, unreadable
 	}
 	return n, noRuntimeDir, nil
 }
