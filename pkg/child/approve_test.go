@@ -103,6 +103,7 @@ func TestJudgeFirstCertificate(t *testing.T) {
 		"another group":        {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} }, nil, "is not a node's"},
 		"one group more": {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:nodes", "system:masters"} }, nil,
 			"is not a node's"},
+		"a public name":     {named("github.com"), nil, "token create --node github.com"},
 		"with an address":   {func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.IPv4(10, 99, 0, 2)} }, nil, "no names of servers"},
 		"with a URI":        {func(r *x509.CertificateRequest) { r.URIs = []*url.URL{{Scheme: "spiffe"}} }, nil, "other than DNS names"},
 		"to serve":          {nil, func(c *kubeapi.CSR) { c.Usages = []string{"server auth"} }, "is not allowed for a node"},
@@ -202,6 +203,24 @@ func TestJudgeRenewal(t *testing.T) {
 				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, nil),
 			}, tc.change, &facts{nodes: tc.nodes}, tc.want)
 		})
+	}
+}
+
+func TestNamesElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		hosts []string
+		want  bool
+	}{
+		"worker":                {nil, false},
+		"github.com":            {[]string{"node-a", "cluster.example.com"}, true},
+		"mail.com":              {[]string{"example.com"}, true}, // a top-level domain is not a network of hosts
+		"worker.example.com":    {[]string{"node-a", "Cluster.Example.com"}, false},
+		"a.worker.example.com":  {[]string{"cluster.example.com"}, true},
+		"worker.localdomain":    {[]string{"cluster.localdomain"}, false},
+		"worker.other.internal": {[]string{"cluster.internal"}, true},
+	} {
+		assert.Equal(t, newReservedNames(nil, "cluster.local", tc.hosts...).elsewhere(name), tc.want, name)
 	}
 }
 

@@ -81,7 +81,7 @@ func newJudge(e component.Env) (*judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &judge{controlPlane: e.Config.NodeName, names: newReservedNames(names, e.Config.Cluster.Domain), addresses: addresses}
+	j := &judge{controlPlane: e.Config.NodeName, names: newReservedNames(names, e.Config.Cluster.Domain, e.HostName, e.Config.NodeName), addresses: addresses}
 	for _, cidr := range append(e.Config.ServiceCIDRs(), e.Config.PodCIDRs()...) {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
@@ -197,6 +197,9 @@ func (j *judge) judgeNew(p petition, f *facts) error {
 	case t.SingleUse && t.UsedBy != "" && t.UsedBy != p.node:
 		return fmt.Errorf("the bootstrap token %s was used by node %s: each node needs its own (rootlessnode token create, on the first node), "+
 			"unless it was created with --reusable", t.ID, t.UsedBy)
+	case t.NodeName == "" && j.names.elsewhere(p.node):
+		return fmt.Errorf("%[1]s is in a domain in which the control plane's host is not: on the first node create a token for it "+
+			"(rootlessnode token create --node %[1]s), or choose another name (--set nodeName=NAME)", p.node)
 	}
 	node := f.node(p.node)
 	if node == nil || f.claimed {

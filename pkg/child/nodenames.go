@@ -3,6 +3,7 @@ package child
 import (
 	"crypto/x509"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,10 +15,13 @@ type reservedNames struct {
 	api x509.Certificate
 	// domains are those whose names, and the names below, belong to the cluster.
 	domains []string
+	// siblings are the domains of the control plane's host, directly below which other hosts have their names.
+	siblings []string
 }
 
-// newReservedNames takes the DNS names of the API server's certificate, which may contain wildcards, and the cluster's domain.
-func newReservedNames(api []string, clusterDomain string) *reservedNames {
+// newReservedNames takes the DNS names of the API server's certificate, which may contain wildcards, the cluster's domain, and
+// the names of the control plane's host.
+func newReservedNames(api []string, clusterDomain string, hosts ...string) *reservedNames {
 	r := &reservedNames{domains: []string{
 		"svc", plainName(clusterDomain), "localhost", "localhost.localdomain",
 		// What pods reach as NAME.NAMESPACE is a Service.
@@ -25,10 +29,26 @@ func newReservedNames(api []string, clusterDomain string) *reservedNames {
 		// What pods reach as NAME.rootlessnode.internal is the host.
 		"rootlessnode.internal",
 	}}
+	for _, host := range hosts {
+		_, domain, _ := strings.Cut(plainName(host), ".")
+		if strings.Contains(domain, ".") || slices.Contains(privateDomains, domain) {
+			r.siblings = append(r.siblings, domain)
+		}
+	}
 	for _, name := range api {
 		r.api.DNSNames = append(r.api.DNSNames, plainName(name))
 	}
 	return r
+}
+
+// privateDomains are top-level domains in which no name is a public one.
+var privateDomains = []string{"internal", "lan", "local", "localdomain", "test"}
+
+// elsewhere reports whether a name is in a domain in which the control plane's host is not, such as github.com. A name without
+// a dot is in none.
+func (r *reservedNames) elsewhere(name string) bool {
+	_, domain, _ := strings.Cut(plainName(name), ".")
+	return domain != "" && !slices.Contains(r.siblings, domain)
 }
 
 // plainName returns a name in the form in which names are compared.
