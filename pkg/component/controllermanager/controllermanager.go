@@ -73,11 +73,17 @@ func network(e component.Env) []string {
 }
 
 func controllers(e component.Env) []string {
+	// Bootstrap tokens need the two that are off by default.
+	run := "*,bootstrap-signer-controller,token-cleaner-controller"
+	if e.Config.Serves() {
+		// The node role approves the certificates of nodes. This controller would approve those that it refuses, if anybody gave
+		// nodes or tokens the right that kubeadm gives them.
+		run += ",-certificatesigningrequest-approving-controller"
+	}
 	return []string{
 		component.Flag("cluster-name", apiserver.ClusterName(e)),
 		component.Flag("use-service-account-credentials", "true"),
-		// Bootstrap tokens need the two that are off by default.
-		component.Flag("controllers", "*,bootstrap-signer-controller,token-cleaner-controller"),
+		component.Flag("controllers", run),
 		// It makes this directory, and cannot make the default one below /usr.
 		component.Flag("flex-volume-plugin-dir", layout.InsideVolumePlugins),
 	}
