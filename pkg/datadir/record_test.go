@@ -11,6 +11,7 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
@@ -90,6 +91,19 @@ func TestClaimTightens(t *testing.T) {
 	st, err := os.Stat(d.Dir)
 	assert.NilError(t, err)
 	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o700))
+}
+
+func TestClaimCannotWrite(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.OrdinaryUser)
+	d := layout.NewData(t.TempDir())
+	assert.NilError(t, os.Chmod(d.Dir, 0o500))
+	for _, d := range []layout.Data{d, layout.NewData(filepath.Join(d.Dir, "below"))} {
+		err := Claim(d, "one", ownIDs(IDRange{100000, 65536}), "dev")
+		assert.ErrorIs(t, err, errdefs.ErrPreflight)
+		assert.ErrorContains(t, err, "write to data dir "+d.Dir+": ")
+		assert.Assert(t, cmp.Contains(hints(err), "df -h "+d.Dir))
+	}
 }
 
 func TestRecordFaults(t *testing.T) {

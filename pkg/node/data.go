@@ -19,13 +19,14 @@ import (
 // locate sets the data dir of cfg, without links: the one that cfg names, else that of the node's last start, else the default.
 // A path that is not absolute stays, for validation to report.
 func (n *Node) locate(cfg *config.NodeConfig) error {
+	remembered := false
 	if cfg.DataDir == "" {
 		dirs, err := n.reg.Find(cfg.Name)
 		switch {
 		case err != nil:
 			return err
 		case len(dirs) > 0:
-			cfg.DataDir = dirs[0]
+			cfg.DataDir, remembered = dirs[0], true
 		default:
 			cfg.DataDir = layout.DefaultDataDir(n.reg.XDGDataHome, cfg.Name)
 		}
@@ -34,8 +35,11 @@ func (n *Node) locate(cfg *config.NodeConfig) error {
 		return nil
 	}
 	dir, err := datadir.Resolve(cfg.DataDir)
-	if err == nil {
+	switch {
+	case err == nil:
 		cfg.DataDir = dir
+	case remembered:
+		return nil // it cannot be reached any more: see missing
 	}
 	return err
 }
@@ -111,7 +115,10 @@ func (n *Node) missing(chosen string) error {
 func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 	cfg := *n.Config()
 	dir, err := datadir.Resolve(cfg.DataDir)
-	if err != nil {
+	switch {
+	case err != nil && n.registered():
+		return nil, n.reg.Drop(cfg.Name, cfg.DataDir) // a link that leads nowhere
+	case err != nil:
 		return nil, err
 	}
 	cfg.DataDir = dir
@@ -140,21 +147,23 @@ func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 	return n.forget(h.removed)
 }
 
-// forget drops a data dir whose data is gone from the registry.
+// forget drops a data dir whose data is gone from the registry, and what leads to it or to nothing.
 func (n *Node) forget(res *datadir.Result) (*datadir.Result, error) {
 	name := n.Config().Name
-	if res == nil {
-		return nil, n.reg.Drop(name, n.Config().DataDir)
-	}
-	if err := n.reg.Drop(name, res.Dir); err != nil {
+	dirs, err := n.reg.Find(name)
+	if err != nil {
 		return res, err
 	}
-	dirs, err := n.reg.Find(name)
-	for _, dir := range append(dirs, n.defaultDataDir()) {
-		if dir != res.Dir && exists(dir) {
-			res.Next = dir
-			break
+	next := n.defaultDataDir()
+	for _, dir := range slices.Backward(dirs) {
+		if real, rerr := datadir.Resolve(dir); rerr != nil || real == res.Dir {
+			err = errors.Join(err, n.reg.Drop(name, dir))
+		} else {
+			next = dir
 		}
+	}
+	if next != res.Dir && exists(next) {
+		res.Next = next
 	}
 	return res, err
 }

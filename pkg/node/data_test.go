@@ -101,6 +101,33 @@ func TestDataDirIsMissing(t *testing.T) {
 	assert.Equal(t, n.Data().Dir, layout.DefaultDataDir(xdg, "default"))
 }
 
+// TestDataDirIsMoved: a link in the place of the data dir leads to the data, and is forgotten with it.
+func TestDataDirIsMoved(t *testing.T) {
+	_, xdg := home(t)
+	other := filepath.Join(t.TempDir(), "other")
+	started(t, other)
+	moved := other + ".moved"
+	assert.NilError(t, os.Rename(other, moved))
+	assert.NilError(t, os.Symlink(moved, other))
+	assert.Equal(t, attach(t).Data().Dir, moved)
+	res, err := attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.DeepEqual(t, res, &datadir.Result{Dir: moved})
+	assert.Equal(t, attach(t).Data().Dir, layout.DefaultDataDir(xdg, "default"))
+
+	assert.NilError(t, os.Remove(other))
+	started(t, other)
+	assert.NilError(t, os.Rename(other, moved))
+	assert.NilError(t, os.Symlink("nowhere", other))
+	_, err = New(config.Default(), Options{})
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.ErrorContains(t, err, "does not exist now")
+	res, err = attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.Assert(t, res == nil)
+	assert.Equal(t, attach(t).Data().Dir, layout.DefaultDataDir(xdg, "default"))
+}
+
 // TestDataDirIsSomethingElseNow: the user removed the data and uses the directory otherwise. The registry must not mislead.
 func TestDataDirIsSomethingElseNow(t *testing.T) {
 	home(t)
