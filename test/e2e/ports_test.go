@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,6 +43,40 @@ spec:
         command: [/bin/netprobe, serve, "8080"]
         readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
 `
+
+// muteManifest is a program that listens and does not accept, as one that hangs.
+const muteManifest = `{apiVersion: v1, kind: Pod, metadata: {name: mute, labels: {app: mute}}, spec: {terminationGracePeriodSeconds: 1, containers: [
+  {name: s, image: "rootlessnode.test/busybox:1", readinessProbe: {exec: {command: [test, -f, /stopped]}, periodSeconds: 1},
+   command: [sh, -c, "netprobe serve 8080 & until nc -w 1 127.0.0.1 8080 </dev/null; do sleep 0.1; done; kill -STOP $!; touch /stopped; exec sleep 1000000"]}]}}`
+
+// leave connects to a port and leaves it again, in one of the ways that there are.
+func leave(port, how int) error {
+	c, err := net.DialTimeout("tcp", loopback.port(port), patiently(10*time.Second))
+	if err != nil {
+		return err
+	}
+	switch how % 4 {
+	case 1:
+		_, err = fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
+	case 2:
+		err = c.(*net.TCPConn).SetLinger(0)
+	case 3:
+		err = c.(*net.TCPConn).CloseWrite()
+	}
+	return errors.Join(err, c.Close())
+}
+
+// sockets counts those of a process.
+func sockets(pid int) (n int, err error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	list, err := os.ReadDir(dir)
+	for _, e := range list {
+		if to, _ := os.Readlink(filepath.Join(dir, e.Name())); strings.HasPrefix(to, "socket:") { // it may be closed again
+			n++
+		}
+	}
+	return n, err
+}
 
 // portsLimit is for what happens within milliseconds on an idle machine.
 var portsLimit = patiently(30 * time.Second)
@@ -305,6 +340,26 @@ func TestPorts(t *testing.T) {
 			return err
 		})
 		assert.NilError(n.t, refuses(31100))
+	})
+	sub("clients of a program that hangs leave nothing behind", func(n *testNode) {
+		n.apply(muteManifest)
+		n.apply(strings.Replace(service("mute", "NodePort", "{port: 80, targetPort: 8080, nodePort: 31101}"), "app: echo", "app: mute", 1))
+		n.waitPod("mute")
+		eventually(n.t, podLimit, "port 31101", func() error { return leave(31101, 2) })
+		parent := n.status().ParentPID
+		before, err := sockets(parent)
+		assert.NilError(n.t, err)
+		for i := range 400 {
+			assert.NilError(n.t, leave(31101, i))
+		}
+		eventually(n.t, podLimit, "the sockets of the parent are as before", func() error {
+			now, err := sockets(parent)
+			if err == nil && now > before+10 { // some are for questions to RootlessKit's API and the like
+				err = fmt.Errorf("%d, %d before", now, before)
+			}
+			return err
+		})
+		n.kubectl("delete", "pod,service", "mute")
 	})
 	sub("forwards by hand are kept", func(n *testNode) {
 		n.run(podLimit, "ports", "add", "18090:31053")
