@@ -345,7 +345,8 @@ func (n *nodeRole) hostChanged(ctx context.Context, w *fsnotify.Watcher) bool {
 			if e.Name == n.rt.HostAddresses() {
 				return true
 			}
-		case <-w.Errors: // events were lost
+		case err := <-w.Errors:
+			n.log.WithError(err).Debug("changes of the host's addresses may have been missed: they are read again")
 			return true
 		}
 	}
