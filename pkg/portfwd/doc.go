@@ -16,6 +16,10 @@
 // ports; and at the cluster address of Services without node ports. Its protocol always names the address family: a plain
 // "tcp" on 0.0.0.0 would listen on [::] as well.
 //
+// Users of the cluster decide about ports of the host only as far as Config allows, and do not take ports from each other: see
+// Wanted for the order of owners, Config.AnnotationNamespaces, Config.BindAnywhere and Config.ExternalIPs. Services with source
+// ranges need a SourceFilter, which RootlessKit's own port drivers do not have; without one their ports stay closed.
+//
 // Refusals are told apart by what RootlessKit answers, which is the kernel's error in words. The host on which it binds
 // cannot be probed from inside the node, so asking again is the probe: it costs a fraction of a millisecond.
 //
