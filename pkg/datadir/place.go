@@ -51,7 +51,7 @@ type Place struct {
 	Registry      Registry
 }
 
-// systemDirs hold the host's own files. A data dir may be below most of them, and must not be one of them.
+// systemDirs hold files of the host. A data dir may be below most of them, and must not be one of them.
 func systemDirs() []string {
 	return []string{
 		"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run", "/sbin", "/srv",
@@ -96,11 +96,8 @@ func (p Place) where() error {
 			add("contains the home directory of the account, %s", home)
 		}
 	}
-	for _, other := range []struct {
-		path, what string
-		mayContain bool // the data dir may be inside it
-	}{
-		{p.RuntimeDir, "the runtime directory", false}, {p.ComponentsDir, "the components directory", false}, {p.Exe, "the executable", true},
+	for _, other := range []struct{ path, what string }{
+		{p.RuntimeDir, "the runtime directory"}, {p.ComponentsDir, "the components directory"}, {p.Exe, "the executable"},
 	} {
 		switch path := real(other.path); {
 		case path == "":
@@ -108,7 +105,7 @@ func (p Place) where() error {
 			add("is %s", other.what)
 		case within(p.Dir, path):
 			add("contains %s, %s", other.what, path)
-		case within(path, p.Dir) && !other.mayContain:
+		case within(path, p.Dir):
 			add("is inside %s, %s", other.what, path)
 		}
 	}
