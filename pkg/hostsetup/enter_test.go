@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
@@ -26,10 +28,17 @@ const envEnter = "HOSTSETUP_TEST_ENTER"
 // envScript is what it executes there in a shell; without it, report.
 const envScript = "HOSTSETUP_TEST_SCRIPT"
 
+// envKilled makes the test binary wait until it is killed.
+const envKilled = "HOSTSETUP_TEST_KILLED"
+
 // report is what the entered program tells of itself.
 const report = `id -u; id -g; id -G; pwd; umask; ulimit -Sn; cat /proc/self/cgroup; grep NoNewPrivs /proc/self/status; env | sort; stat -c '%U %a' "$XDG_RUNTIME_DIR"`
 
 func TestMain(m *testing.M) {
+	if os.Getenv(envKilled) != "" {
+		fmt.Fprintln(os.Stderr, killAfter(time.Millisecond))
+		select {}
+	}
 	if user := os.Getenv(envEnter); user != "" {
 		script := report
 		if s := os.Getenv(envScript); s != "" {
@@ -162,6 +171,17 @@ func TestUserEnv(t *testing.T) {
 		"HOME=/home/u", "USER=u", "LOGNAME=u", "SHELL=/bin/sh", "PATH=" + userPath, "XDG_RUNTIME_DIR=/run/user/7",
 		"TERM=x", "LANG=C", "LC_TIME=C", "ROOTLESSNODE_NAME=n", "NO_COLOR=1",
 	})
+}
+
+// A process that does not come to execute its program, because the account has frozen it, is killed.
+func TestKillAfter(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = []string{envKilled + "=1"}
+	out, err := cmd.CombinedOutput()
+	assert.ErrorContains(t, err, "killed")
+	assert.Equal(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(), syscall.SIGKILL)
+	assert.Equal(t, string(out), "<nil>\n")
 }
 
 // preparedDir knows where pkg/cgroupv2 puts the directory.

@@ -256,6 +256,14 @@ func checkInherited(t *testing.T, user string) {
 		assert.NilError(t, err, string(out))
 		assert.Check(t, strings.Contains(string(out), "_ses") && !strings.Contains(string(out), name), string(out))
 	})
+	t.Run("timers", func(t *testing.T) {
+		testutil.Require(t, testutil.Requirement{Name: "timers", Check: func() error { _, err := os.Stat("/proc/self/timers"); return err }})
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{envEnter + "=" + user, envScript + "=exec cat /proc/self/timers", testutil.QuickExit}
+		out, err := cmd.CombinedOutput()
+		assert.NilError(t, err, string(out))
+		assert.Equal(t, string(out), "", "the program would be killed")
+	})
 	t.Run("descriptors", func(t *testing.T) {
 		secret, err := os.Open("/etc/shadow")
 		assert.NilError(t, err)
