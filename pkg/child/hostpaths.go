@@ -61,7 +61,8 @@ func (h hostPaths) judge(v kubeapi.HostPath) (reason, message string) {
 	file, at := fileSystemOf(v.Path)
 	switch {
 	case isOneOf(at, h.hidden):
-		return reasonHidden, "the host's " + v.Path + " is hidden inside the node; what the pod writes there is in memory and lost when the node stops"
+		return reasonHidden, "the host's " + v.Path + " is hidden inside the node; " +
+			"what the pod writes there is in memory and lost when the node stops"
 	case !isOneOf(at, h.volatile), v.Path == xtablesLock, v.Type == "Socket", file != nil && file.Mode()&fs.ModeSocket != 0:
 		return "", ""
 	}

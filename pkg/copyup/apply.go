@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applier carries out steps. Bases are the persistent bases by their copied-up directory. It reaches every path from the descriptor of its copied-up directory, element by element
+// applier carries out steps. It reaches every path from the descriptor of its copied-up directory, element by element
 // and following no link, so that a step can never land in the host's tree.
 type applier struct {
 	sources []*os.File // one for each bind, opened before copy-up
-	bases   map[string]*os.File
+	bases   map[string]*os.File // persistent ones, by copied-up directory
 	roots   map[string]*tree
 }
 

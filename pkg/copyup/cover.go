@@ -16,8 +16,8 @@ import (
 // Cover hides a directory of the host inside by an empty tmpfs, or a file or socket by /dev/null, under each of its names. A
 // container that may unmount, that is, a privileged one, can take its own copy of the cover away.
 type Cover struct {
-	// Path is what is hidden. It may lie below another covered directory. One that the host does not have is skipped at the start, and covered by FollowHost when it
-	// appears at the top of a copied-up directory.
+	// Path is what is hidden. It may lie below another covered directory. One that the host does not have is skipped at the
+	// start, and covered by FollowHost when it appears at the top of a copied-up directory.
 	Path string
 	// Keep are the paths below it that stay reachable. Those outside of it, and missing ones, are skipped.
 	Keep []string
@@ -51,20 +51,20 @@ func (c covers) close() {
 func (d *Driver) openCovers() (covers, error) {
 	var all covers
 	for _, c := range d.spec.Covers {
-		real, err := filepath.EvalSymlinks(c.Path)
-		if errors.Is(err, fs.ErrNotExist) || slices.ContainsFunc(all, func(c cover) bool { return within(real, c.path) }) {
+		target, err := filepath.EvalSymlinks(c.Path)
+		if errors.Is(err, fs.ErrNotExist) || slices.ContainsFunc(all, func(c cover) bool { return within(target, c.path) }) {
 			continue
 		}
 		if err != nil {
 			return all, fmt.Errorf("cover %s: %w", c.Path, err)
 		}
-		info, err := os.Stat(real)
+		info, err := os.Stat(target)
 		if err != nil {
 			return all, fmt.Errorf("cover %s: %w", c.Path, err)
 		}
-		one := cover{path: real, mode: info.Mode()}
+		one := cover{path: target, mode: info.Mode()}
 		for _, name := range c.Keep {
-			k, err := openKept(real, name)
+			k, err := openKept(target, name)
 			if err != nil {
 				all = append(all, one)
 				return all, fmt.Errorf("keep %s below the covered %s: %w", name, c.Path, err)
@@ -80,21 +80,21 @@ func (d *Driver) openCovers() (covers, error) {
 }
 
 func openKept(top, name string) (kept, error) {
-	real, err := filepath.EvalSymlinks(name)
+	target, err := filepath.EvalSymlinks(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return kept{}, nil
 	}
-	if err != nil || !within(real, top) {
+	if err != nil || !within(target, top) {
 		return kept{}, err
 	}
-	if real == top {
+	if target == top {
 		return kept{}, errors.New("it is the covered directory itself")
 	}
-	fd, err := unix.Open(real, unix.O_PATH|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(target, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return kept{}, err
 	}
-	k := kept{rel: strings.TrimPrefix(real, top+"/"), file: os.NewFile(uintptr(fd), real)}
+	k := kept{rel: strings.TrimPrefix(target, top+"/"), file: os.NewFile(uintptr(fd), target)}
 	info, err := k.file.Stat()
 	k.dir = err == nil && info.IsDir()
 	return k, err
