@@ -111,7 +111,7 @@ func (n *Node) awaitLastExit(ctx context.Context) *errdefs.Report {
 	defer tick.Stop()
 	for {
 		h, err := parent.Holder(n.rt)
-		if r := n.lastExit(); r != nil || err != nil || h.ParentPID == 0 {
+		if r := n.lastExit(); r != nil || err != nil || !h.Locked {
 			return r
 		}
 		select {
