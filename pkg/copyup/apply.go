@@ -13,7 +13,7 @@ import (
 // applier carries out steps. It reaches every path from the descriptor of its copied-up directory, element by element
 // and following no link, so that a step can never land in the host's tree.
 type applier struct {
-	sources []*os.File // one for each bind, opened before copy-up
+	sources []*os.File          // one for each bind, opened before copy-up
 	bases   map[string]*os.File // persistent ones, by copied-up directory
 	roots   map[string]*tree
 }
