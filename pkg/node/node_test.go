@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
@@ -125,6 +127,29 @@ func TestLastRun(t *testing.T) {
 	err = n.WaitReady(t.Context(), nil)
 	assert.ErrorIs(t, err, errdefs.ErrComponent)
 	assert.ErrorContains(t, err, "disk full")
+}
+
+// TestAwaitLastExit: a node that ends closes its status socket before it writes down why, and holds its lock meanwhile.
+func TestAwaitLastExit(t *testing.T) {
+	home(t)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	assert.NilError(t, os.MkdirAll(n.Data().Dir, 0o700))
+	assert.NilError(t, os.MkdirAll(filepath.Dir(n.Runtime().Lock()), 0o700))
+	lock, err := os.Create(n.Runtime().Lock())
+	assert.NilError(t, err)
+	assert.NilError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	synctest.Test(t, func(t *testing.T) {
+		result := make(chan *errdefs.Report, 1)
+		go func() { result <- n.awaitLastExit(t.Context()) }()
+		synctest.Wait()
+		assert.Equal(t, len(result), 0)
+		assert.NilError(t, layout.WriteJSON(n.Data().LastExit(), errdefs.ReportOf(errors.New("join: denied"))))
+		assert.Equal(t, (<-result).Message, "join: denied")
+	})
+	assert.NilError(t, os.Remove(n.Data().LastExit()))
+	assert.NilError(t, lock.Close())
+	assert.Assert(t, n.awaitLastExit(t.Context()) == nil, "it ended and left no report")
 }
 
 // TestPreflightStopsStart: a host that cannot run a node gets every finding at once, and nothing is made.
