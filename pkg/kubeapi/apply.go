@@ -41,9 +41,9 @@ func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 	return errors.Join(errs...)
 }
 
-// Remove deletes every object of a YAML stream, in the order given, and reports whether there was any. The last object must be
-// the last one that a caller would keep: if it does not exist, the others are taken to be deleted already, and it costs one
-// request. Only the kind and the name of a document matter. All are tried, and the faults are joined.
+// Remove deletes every object of a YAML stream, in the order given, and reports whether there was anything to delete. The last
+// object stands for all: if it does not exist, the others are taken to be deleted already, at the cost of one request. It is kept
+// if another one could not be deleted. Only the kind and the name of a document matter. The faults are joined.
 func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err error) {
 	docs, err := parseManifest(manifest)
 	if err != nil || len(docs) == 0 {
