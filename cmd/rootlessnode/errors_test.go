@@ -11,6 +11,6 @@ import (
 func TestErrorsAreHarmless(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.app.printError(errors.New("get nodes: \x1b]0;title\x07\u009b31mred\ttab\r\nnext\x00"))
+	c.printError(errors.New("get nodes: \x1b]0;title\x07\u009b31mred\ttab\r\nnext\x00"))
 	assert.Equal(t, c.err.String(), "error: get nodes: ?]0;title??31mred\ttab?\nerror: next?\n")
 }

@@ -93,7 +93,7 @@ func TestEnterPassesTheToken(t *testing.T) {
 	c := newCLI(t)
 	c.env[layout.EnvJoinToken] = testToken
 	var got hostsetup.EnterOptions
-	c.app.enter = func(o hostsetup.EnterOptions) (int, error) { got = o; return 7, nil }
+	c.enter = func(o hostsetup.EnterOptions) (int, error) { got = o; return 7, nil }
 	assert.Equal(t, c.run("host", "enter", "--user", "alice", "--", "up", "--join", "x"), 7)
 	assert.DeepEqual(t, got.Args, []string{"up", "--join", "x"})
 	assert.Assert(t, slices.Contains(got.Env, layout.EnvJoinToken+"="+testToken))

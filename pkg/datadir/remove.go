@@ -424,7 +424,7 @@ func (res *Result) fixes() []string {
 		return 0
 	})
 	for _, l := range all {
-		command := ""
+		var command string
 		switch l.Cause {
 		case CauseMount:
 			command = "umount " + hostinfo.Quote(l.Path)

@@ -33,9 +33,9 @@ func (f *Forwarder) applyTrouble() {
 		was := e.trouble
 		e.trouble = now
 		f.changed = true
-		switch {
-		case now.Reason == was.Reason:
-		case now.Reason == "":
+		switch now.Reason {
+		case was.Reason:
+		case "":
 			f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s takes connections again", e.bind)})
 		default:
 			f.o.Log.WithField("owner", e.owner.String()).Warnf("forward %s: %s", e.bind, now.Message)
