@@ -16,7 +16,7 @@ import (
 
 // sweepEvery is how often the clients are checked that have ended their direction of the stream, or whose data the server
 // does not take.
-const sweepEvery = 2 * time.Second
+const sweepEvery = 1 * time.Second
 
 // lastWords is how long the server may take no data from a client that is gone, before the rest of it is dropped.
 const lastWords = 15 * time.Second
