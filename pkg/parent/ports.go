@@ -107,14 +107,16 @@ func essentialPort(c *config.NodeConfig) func(port.Spec) bool {
 }
 
 // writePortFaults writes down for the node role which ports take no connections at present.
-func (r *run) writePortFaults(faults []portdriver.Fault) {
+func (r *run) writePortFaults(faults []portdriver.Fault) error {
 	list := []layout.PortFault{}
 	for _, f := range faults {
 		list = append(list, layout.PortFault{
 			HostIP: f.Spec.ParentIP, HostPort: f.Spec.ParentPort, Proto: f.Spec.Proto, Reason: f.Reason, Message: f.Message,
 		})
 	}
-	if err := layout.WriteJSON(r.Runtime.PortFaults(), list); err != nil {
+	err := layout.WriteJSON(r.Runtime.PortFaults(), list)
+	if err != nil {
 		r.Log.WithError(err).Warn("ports that take no connections are not reported")
 	}
+	return err
 }

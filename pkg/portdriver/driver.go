@@ -57,8 +57,9 @@ type Options struct {
 	// Essential reports whether a port gets its descriptors from a part of its own, so that it has some left whatever
 	// happens to the others. Nil: no port does.
 	Essential func(port.Spec) bool
-	// OnFaults is called with all faults there are when they have changed, from one goroutine. Nil: nothing is reported.
-	OnFaults func([]Fault)
+	// OnFaults is called with all faults there are when they have changed, from one goroutine, and again after a while if it
+	// returns an error. Nil: nothing is reported.
+	OnFaults func([]Fault) error
 	// Descriptors is how many this process may open; 0 for what setrlimit(2) says.
 	Descriptors int
 }

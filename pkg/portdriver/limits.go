@@ -58,7 +58,7 @@ func newLimits(descriptors int) limits {
 
 // monitor knows which ports have a fault, and reports changes.
 type monitor struct {
-	report func([]Fault) // may be nil
+	report func([]Fault) error // may be nil
 	now    func() time.Time
 
 	mu      sync.Mutex
@@ -74,7 +74,7 @@ type shortage struct {
 	told        bool
 }
 
-func newMonitor(report func([]Fault)) *monitor {
+func newMonitor(report func([]Fault) error) *monitor {
 	return &monitor{report: report, now: time.Now, ports: map[*forward]*shortage{}, waker: make(chan struct{}, 1)}
 }
 
@@ -150,7 +150,11 @@ func (m *monitor) check() (idle bool) {
 	m.mu.Unlock()
 	if changed && m.report != nil {
 		slices.SortFunc(faults, func(a, b Fault) int { return strings.Compare(fmt.Sprint(a.Spec), fmt.Sprint(b.Spec)) })
-		m.report(faults)
+		if m.report(faults) != nil { // most likely for the same reason: again at the next check
+			m.mu.Lock()
+			m.changed, idle = true, false
+			m.mu.Unlock()
+		}
 	}
 	return idle
 }

@@ -105,7 +105,7 @@ func TestLimit(t *testing.T) {
 	reported := make(faults, 8)
 	essential := freePort(t)
 	d, _ := runWith(t, Options{
-		Log: io.Discard, StateDir: shortDir(t), OnFaults: func(f []Fault) { reported <- f },
+		Log: io.Discard, StateDir: shortDir(t), OnFaults: func(f []Fault) error { reported <- f; return nil },
 		Essential: func(s port.Spec) bool { return s.ParentPort == essential }, Descriptors: 160, // 100 for others, 40 for the essential one
 	})
 	target := serve(t, echo)
@@ -148,7 +148,15 @@ func TestNoDescriptorForAPort(t *testing.T) {
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan []Fault, 8)
-		m := newMonitor(func(f []Fault) { reports <- f })
+		refuse := true
+		m := newMonitor(func(f []Fault) error {
+			if refuse {
+				refuse = false
+				return errors.New("no descriptor to write it down")
+			}
+			reports <- f
+			return nil
+		})
 		quit := make(chan struct{})
 		ended := make(chan struct{})
 		go func() { defer close(ended); m.run(quit) }()
@@ -198,7 +206,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	}
 	const limit = 100
 	reported := make(faults, 8)
-	d, _ := runWith(t, Options{Log: io.Discard, StateDir: shortDir(t), OnFaults: func(f []Fault) { reported <- f }})
+	d, _ := runWith(t, Options{Log: io.Discard, StateDir: shortDir(t), OnFaults: func(f []Fault) error { reported <- f; return nil }})
 	s := spec(freePort(t), serve(t, echo))
 	add(t, d, s)
 	answers(t, dial(t, s.ParentPort))
