@@ -27,7 +27,7 @@ type Subtree struct {
 // when the delegation is one, removes what a crashed node of that name left, moves bystanders out of D and hands on
 // every controller that D has. The caller holds the node's lock, so no other node of that name lives.
 //
-// Afterwards start the child, whose cgroup namespace then has S as its root, and call Settle.
+// Afterwards start the child, whose cgroup namespace then has S as its root, and call Arrange.
 //
 // Runs in: parent. Moves the whole process, not only the calling thread.
 func Claim(ctx context.Context, d Delegation, name string, o Options) (*Subtree, error) {

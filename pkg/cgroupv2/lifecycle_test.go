@@ -46,7 +46,7 @@ func TestLifecycle(t *testing.T) {
 	child, helper := cat(t), cat(t)
 	// A shell gives /dev/null to what it starts in the background, unless told otherwise: cat, and so the shell, would end.
 	grandchild := start(t, "", "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
-	r, err := s.Settle(os.Getpid(), child.Process.Pid)
+	r, err := s.Arrange(os.Getpid(), child.Process.Pid)
 	assert.NilError(t, err)
 	assert.Equal(t, len(pidsIn(t, s.Path())), 0)
 	assert.Equal(t, cgroupOf(t, child.Process.Pid), filepath.Join(s.Path(), "system/child"))
@@ -84,7 +84,7 @@ func sorted(s []string) []string {
 }
 
 // Grandchildren of the child follow the child, not the parent.
-func TestSettleSortsDescendants(t *testing.T) {
+func TestArrangeSortsDescendants(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
 		return
@@ -92,7 +92,7 @@ func TestSettleSortsDescendants(t *testing.T) {
 	_, s := claimHere(t, sb, "a")
 	child := start(t, "", "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
 	line := child.line(t)
-	_, err := s.Settle(os.Getpid(), child.Process.Pid)
+	_, err := s.Arrange(os.Getpid(), child.Process.Pid)
 	assert.NilError(t, err)
 	b, err := os.ReadFile(filepath.Join(s.Path(), childLeaf, procsFile))
 	assert.NilError(t, err)
@@ -215,7 +215,7 @@ func TestRemoveEndsWithContext(t *testing.T) {
 	}
 	_, s := claimHere(t, sb, "a")
 	p := cat(t)
-	_, err := s.Settle(os.Getpid(), p.Process.Pid)
+	_, err := s.Arrange(os.Getpid(), p.Process.Pid)
 	assert.NilError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -233,7 +233,7 @@ func TestTreeInRealCgroups(t *testing.T) {
 	_, s := claimHere(t, sb, "a")
 	tree := Tree{Root: s.Path()}
 	p := cat(t)
-	_, err := s.Settle(os.Getpid(), p.Process.Pid)
+	_, err := s.Arrange(os.Getpid(), p.Process.Pid)
 	assert.NilError(t, err)
 	_, err = tree.EnsureLeaf("system/kubelet")
 	assert.NilError(t, err)

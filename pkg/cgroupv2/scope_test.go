@@ -208,7 +208,7 @@ func TestClaimScope(t *testing.T) {
 	assert.Equal(t, props["Delegate"].Value(), true)
 	assert.DeepEqual(t, props["PIDs"].Value(), []uint32{uint32(os.Getpid())})
 	assert.Equal(t, props["CollectMode"].Value(), "inactive-or-failed")
-	_, err := s.Settle(os.Getpid(), cat(t).Process.Pid)
+	_, err := s.Arrange(os.Getpid(), cat(t).Process.Pid)
 	assert.NilError(t, err)
 	assert.NilError(t, s.Remove(t.Context()))
 	scope := filepath.Join(d, "rootlessnode-a.scope")

@@ -70,7 +70,7 @@ func Run(log logrus.FieldLogger) error {
 		MountProcfs:               true,
 		Propagation:               cfg.Mounts.Propagation,
 		// RootlessKit's name for it; what it does in the child is to mount cgroup2 over /sys/fs/cgroup. The evacuation
-		// itself is the parent's, by cgroupv2.Subtree.Settle.
+		// itself is the parent's, by cgroupv2.Subtree.Arrange.
 		EvacuateCgroup2: true,
 	})
 }

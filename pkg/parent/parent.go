@@ -173,7 +173,7 @@ func (r *run) node(ctx context.Context) error {
 		Propagation:              r.Config.Mounts.Propagation,
 		SubidSource:              rkparent.SubidSource(r.Config.Subids.Source),
 		// EvacuateCgroup2 stays empty: RootlessKit would move every process of the current cgroup, and gives up at the
-		// first file it cannot read. cgroupv2.Subtree.Settle does it for our own two processes.
+		// first file it cannot read. cgroupv2.Subtree.Arrange does it for our own two processes.
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -231,7 +231,7 @@ func (r *run) claim(ctx context.Context) error {
 
 // settle runs when the child exists and its network is there: the last moment at which the child still waits.
 func (r *run) settle(childPID int, n layout.NetworkInfo) error {
-	report, err := r.subtree.Settle(os.Getpid(), childPID)
+	report, err := r.subtree.Arrange(os.Getpid(), childPID)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Report is what Settle reached.
+// Report is what Arrange reached.
 type Report struct {
 	// Enabled are the controllers that pods' cgroups have.
 	Enabled []string `json:"enabled"`
@@ -24,27 +24,27 @@ type Report struct {
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Settle empties S, so that controllers can be handed on: the parent and all others in S go to S/system/parent, the child
+// Arrange empties S, so that controllers can be handed on: the parent and all others in S go to S/system/parent, the child
 // and its descendants to S/system/child. It fails only when processes cannot be moved; a refused controller is in the
 // report.
 //
 // Call it once the child exists with a cgroup namespace rooted at S. Runs in: parent; from inside, processes outside the
 // pid namespace show as 0 and cannot be moved.
-func (s *Subtree) Settle(parentPID, childPID int) (Report, error) {
+func (s *Subtree) Arrange(parentPID, childPID int) (Report, error) {
 	for _, d := range []string{systemDir, parentLeaf, childLeaf} {
 		if err := ensureDir(filepath.Join(s.path, d)); err != nil {
-			return Report{}, fmt.Errorf("settle cgroup: %w", err)
+			return Report{}, fmt.Errorf("arrange cgroup: %w", err)
 		}
 	}
 	for pid, leaf := range map[int]string{parentPID: parentLeaf, childPID: childLeaf} {
 		if err := movePid(filepath.Join(s.path, leaf), pid); err != nil {
-			return Report{}, fmt.Errorf("settle cgroup: move process %d: %w", pid, err)
+			return Report{}, fmt.Errorf("arrange cgroup: move process %d: %w", pid, err)
 		}
 	}
 	r := Report{Refused: maps.Clone(s.refused)}
 	for range sweeps {
 		if err := s.sweep(childPID); err != nil {
-			return Report{}, fmt.Errorf("settle cgroup: %w", err)
+			return Report{}, fmt.Errorf("arrange cgroup: %w", err)
 		}
 		if pids, err := readPids(s.path); err == nil && len(pids) == 0 {
 			break
@@ -53,7 +53,7 @@ func (s *Subtree) Settle(parentPID, childPID int) (Report, error) {
 	for _, dir := range []string{s.path, filepath.Join(s.path, systemDir)} {
 		has, err := readList(dir, controllersFile)
 		if err != nil {
-			return Report{}, fmt.Errorf("settle cgroup: %w", err)
+			return Report{}, fmt.Errorf("arrange cgroup: %w", err)
 		}
 		for c, why := range enable(dir, intersect(s.usable(), has)) {
 			if r.Refused == nil {
@@ -64,7 +64,7 @@ func (s *Subtree) Settle(parentPID, childPID int) (Report, error) {
 	}
 	var err error
 	if r.Enabled, err = readList(s.path, subtreeFile); err != nil {
-		return Report{}, fmt.Errorf("settle cgroup: %w", err)
+		return Report{}, fmt.Errorf("arrange cgroup: %w", err)
 	}
 	r.Unenforced = without(Wanted(), r.Enabled)
 	return r, nil
