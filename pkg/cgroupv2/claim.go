@@ -105,7 +105,7 @@ func (s *Subtree) make(ctx context.Context) error {
 // usable are the controllers to hand on: what a node can use of what D has.
 func (s *Subtree) usable() []string {
 	var out []string
-	for _, c := range append(Wanted(), Wished()...) {
+	for _, c := range append(Wanted(), Optional()...) {
 		if slices.Contains(s.available, c) {
 			out = append(out, c)
 		}

@@ -36,8 +36,8 @@ import (
 // Wanted returns the controllers that a node needs to enforce pods' limits. One that is missing degrades the node.
 func Wanted() []string { return []string{"cpu", "cpuset", "memory", "pids"} }
 
-// Wished returns the controllers that are enabled when they are there and not missed when they are not.
-func Wished() []string { return []string{"io", "hugetlb", "rdma"} }
+// Optional returns the controllers that are enabled when they are there and not missed when they are not.
+func Optional() []string { return []string{"io", "hugetlb", "rdma"} }
 
 // Names of the cgroups we make.
 const (

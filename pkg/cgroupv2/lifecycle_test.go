@@ -125,7 +125,7 @@ func TestTwoNodesOfOneLogin(t *testing.T) {
 	assert.Assert(t, exists(filepath.Join(d.Root, "rootlessnode-b")))
 	on, err := readList(d.Root, subtreeFile)
 	assert.NilError(t, err)
-	assert.DeepEqual(t, sorted(on), sorted(intersect(append(Wanted(), Wished()...), d.Available)))
+	assert.DeepEqual(t, sorted(on), sorted(intersect(append(Wanted(), Optional()...), d.Available)))
 
 	for _, p := range nodes[1:] {
 		p.end()

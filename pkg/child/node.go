@@ -270,7 +270,7 @@ const shimProgram = "rootlessnode-runc"
 // ociShim puts our OCI runtime in front of runc where a controller is missing: runc refuses a container whose limits
 // it cannot set.
 func (n *nodeRole) ociShim() error {
-	drop := slices.DeleteFunc(append(cgroupv2.Wanted(), cgroupv2.Wished()...), func(c string) bool {
+	drop := slices.DeleteFunc(append(cgroupv2.Wanted(), cgroupv2.Optional()...), func(c string) bool {
 		return slices.Contains(n.handover.Cgroup.Enabled, c)
 	})
 	if len(drop) == 0 {
