@@ -37,7 +37,7 @@ func RunMounts() error {
 	if err := os.MkdirAll(layout.InsideRun, 0o755); err != nil {
 		return err
 	}
-	t.Guarantees, t.Reasons, err = mountns.TryHere(layout.InsideKubelet, layout.InsideRun)
+	t.Guarantees, t.Reasons, err = mountns.ProbeGuarantees(layout.InsideKubelet, layout.InsideRun)
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (a *agent) prepareNode(r *Result) error {
 	}
 	node := view{ns: ns, base: a.o.Dir, mounts: true}
 	a.views[Node] = node
-	err = node.do(func() (err error) { _, r.Propagation, err = mountns.Over(a.o.Dir); return err })
+	err = node.do(func() (err error) { _, r.Propagation, err = mountns.MountOf(a.o.Dir); return err })
 	if err != nil {
 		return fmt.Errorf("look from where the kubelet is: %w", err)
 	}

@@ -56,7 +56,7 @@ func judge(node, dir string, results map[string]Result) (*Verdict, error) {
 	var h hostMount
 	if results[Node].Local {
 		var err error
-		if h.point, h.propagation, err = mountns.Over(dir); err != nil {
+		if h.point, h.propagation, err = mountns.MountOf(dir); err != nil {
 			return nil, err
 		}
 	}
@@ -79,7 +79,7 @@ func verdict(node string, results map[string]Result, h hostMount) *Verdict {
 		return !slices.ContainsFunc(by, func(b string) bool { return cells[[2]string{mount, b}] != Seen })
 	}
 	n := results[Node]
-	g, hostPrivate := mountns.Relate(h.propagation, n.Propagation)
+	g, hostPrivate := mountns.DeriveGuarantees(h.propagation, n.Propagation)
 	v.Derived = results[Host].Fault != "" || results[Host].Sees == nil
 	v.Guarantees = mountns.Guarantees{
 		HostToInside: seen(Host, Node, HostToContainer, Bidirectional),

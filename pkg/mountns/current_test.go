@@ -37,7 +37,7 @@ func TestTryHere(t *testing.T) {
 							return err
 						}
 					}
-					got, reasons, err = TryHere(dir)
+					got, reasons, err = ProbeGuarantees(dir)
 					return err
 				}))
 				equal(t, got, tc.want, "guarantees")

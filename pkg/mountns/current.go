@@ -11,7 +11,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// TryHere finds out what the calling process's own mount namespace promises, as the node role of a rootless node wants it.
+// ProbeGuarantees finds out what the calling process's own mount namespace promises, as the node role of a rootless node wants it.
 // (2) is tried by doing, below each of dirs: a tmpfs is mounted in the namespace and looked for from where a
 // HostToContainer and a Bidirectional volume look, and one is mounted as a Bidirectional volume does. (1) is read from the
 // propagation of the root: only root of the host can mount there. (3) cannot be in a user namespace of its own
@@ -19,7 +19,7 @@ import (
 // it off. Nothing of a try is left.
 //
 // Call it from a process whose children have no parent death signal: its threads come and go. Runs in: child.
-func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
+func ProbeGuarantees(dirs ...string) (g Guarantees, reasons []string, err error) {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return g, nil, fmt.Errorf("read the mounts: %w", err)
@@ -38,7 +38,7 @@ func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
 	defer v.stop()
 	g.Inside = true
 	for _, dir := range dirs {
-		holds, err := tryBelow(dir, v)
+		holds, err := probeBelow(dir, v)
 		if err != nil {
 			return g, reasons, err
 		}
@@ -50,8 +50,8 @@ func TryHere(dirs ...string) (g Guarantees, reasons []string, err error) {
 	return g, reasons, nil
 }
 
-// tryBelow mounts in the caller's namespace and as a Bidirectional volume does.
-func tryBelow(parent string, v volumes) (holds bool, err error) {
+// probeBelow mounts in the caller's namespace and as a Bidirectional volume does.
+func probeBelow(parent string, v volumes) (holds bool, err error) {
 	dir, err := os.MkdirTemp(parent, "mountns-probe-")
 	if err != nil {
 		return false, err
@@ -69,7 +69,7 @@ func tryBelow(parent string, v volumes) (holds bool, err error) {
 	return ours[0] && ours[1] && theirs[0] && theirs[1], nil
 }
 
-// Within runs fn on a thread in the mount namespace that path (such as /proc/PID/ns/mnt) names. See TryHere for which
+// Within runs fn on a thread in the mount namespace that path (such as /proc/PID/ns/mnt) names. See ProbeGuarantees for which
 // processes may call it. Runs in: either, with CAP_SYS_ADMIN over the namespace and CAP_SYS_CHROOT.
 func Within(path string, fn func() error) error {
 	ns, err := os.Open(path)
@@ -80,9 +80,9 @@ func Within(path string, fn func() error) error {
 	return in(ns, fn)
 }
 
-// Over returns the mount that path, links followed, belongs to in the calling thread's namespace: its mount point and its
+// MountOf returns the mount that path, links followed, belongs to in the calling thread's namespace: its mount point and its
 // propagation, as the optional fields of proc_pid_mountinfo(5).
-func Over(path string) (point, propagation string, err error) {
+func MountOf(path string) (point, propagation string, err error) {
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return "", "", err
 	}
@@ -97,9 +97,9 @@ func Over(path string) (point, propagation string, err error) {
 	return m.Mountpoint, m.Optional, nil
 }
 
-// Relate tells what holds between two mounts of one place by their propagation, as Over gives it: the host's and that
+// DeriveGuarantees tells what holds between two mounts of one place by their propagation, as MountOf returns it: the host's and that
 // of the namespace inside. Private tells that the host's passes nothing on. It is pure.
-func Relate(host, inside string) (g Guarantees, private bool) {
+func DeriveGuarantees(host, inside string) (g Guarantees, private bool) {
 	r := relation{host: peersOf(host), inside: peersOf(inside)}
 	return r.guarantees(), r.host.shared == 0
 }
