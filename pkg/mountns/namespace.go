@@ -150,12 +150,12 @@ func (s *Store) checkPinned(c *Created, spec Spec, ns *os.File) error {
 		return errdefs.WithHintf(fmt.Errorf("it is there with propagation %s, %s is asked for", c.Propagation, spec.Propagation),
 			"rootlessnode mountns delete --name %s\nrootlessnode mountns create --name %s --propagation %s", spec.Name, spec.Name, spec.Propagation)
 	}
-	c.Guarantees, c.Reasons, err = s.judge(relations, ns)
+	c.Guarantees, c.Reasons, err = s.evaluate(relations, ns)
 	return err
 }
 
-// judge brings reading and doing together.
-func (s *Store) judge(relations []relation, ns *os.File) (Guarantees, []string, error) {
+// evaluate brings reading and doing together.
+func (s *Store) evaluate(relations []relation, ns *os.File) (Guarantees, []string, error) {
 	byReading, reasons := read(relations)
 	byDoing, err := s.try(ns)
 	if err != nil {

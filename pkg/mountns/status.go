@@ -65,7 +65,7 @@ func (s *Store) status(name string) (*Status, error) {
 		return nil, err
 	}
 	st := &Status{}
-	if st.Guarantees, st.Reasons, err = s.judge(relations, ns); err != nil {
+	if st.Guarantees, st.Reasons, err = s.evaluate(relations, ns); err != nil {
 		return nil, err
 	}
 	if st.Namespace, err = s.describe(name, ns, relations[0].propagation()); err != nil {

@@ -108,7 +108,7 @@ func Run(ctx context.Context, o Options) (_ *Verdict, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return judge(o.Node, dir, results)
+	return evaluate(o.Node, dir, results)
 }
 
 func onlyNode(ctx context.Context, api API) (string, error) {

@@ -49,10 +49,10 @@ func (v *Verdict) Text() string {
 	return (&status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside, NodeToHost: g.InsideToHost}).Text()
 }
 
-// hostMount is the host's mount of the trial's directory, as the judge needs it.
+// hostMount is the host's mount of the trial's directory, as evaluate needs it.
 type hostMount struct{ point, propagation string }
 
-func judge(node, dir string, results map[string]Result) (*Verdict, error) {
+func evaluate(node, dir string, results map[string]Result) (*Verdict, error) {
 	var h hostMount
 	if results[Node].Local {
 		var err error
