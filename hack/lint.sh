@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make lint`: format, golangci-lint (vet among it; built from its Go module, pinned in tools/go.mod), shell syntax, and known
-# vulnerabilities where their database can be reached.
+# `make lint`: format, shell syntax, the word list, golangci-lint (with vet; built from its Go module, pinned in tools/go.mod), and known
+# vulnerabilities if their database can be reached.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -21,6 +21,9 @@ done
 # As the programs are built, so that what is compiled here need not be again.
 GOFLAGS="$(go env GOFLAGS) -trimpath" CGO_ENABLED=0
 export GOFLAGS CGO_ENABLED
+
+say "word list"
+go run ./test/words || die 1 "words to avoid" "write what each finding says, or read the package comment of test/words"
 
 say "golangci-lint"
 go -C tools build -o "$out/tools/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
