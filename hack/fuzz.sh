@@ -23,7 +23,7 @@ targets() {
 		[ "$(module_of "$1/$file")" != "$1" ] || dirname "./$file"
 	done | sort -u) || true
 	[ -n "$packages" ] || return 0
-	# shellcheck disable=SC2086
+	# shellcheck disable=SC2086 # a list of packages
 	(cd "$1" && GOWORK=off go test -vet=off -list '^Fuzz' $packages) | awk '
 		/^Fuzz/ { names[n++] = $1 }
 		$1 == "ok" { for (i = 0; i < n; i++) print $2, names[i]; n = 0 }'

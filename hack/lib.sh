@@ -1,5 +1,5 @@
 # Shared by the scripts of this directory: messages, packages, the Go toolchain, the account.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # the variables are for the scripts that source this file
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 out=${OUT:-_out}
@@ -61,7 +61,7 @@ collect() {
 		die 1 "collect $from: $to is not a directory of $(id -un)" "rm -r $to"
 	fi
 	while IFS= read -r -d '' name; do
-		# shellcheck disable=SC2254
+		# shellcheck disable=SC2254 # $pattern is a pattern
 		case $name in
 		*[!A-Za-z0-9._+@%=:,-]* | [.-]*)
 			say "left out, for its name: $(printf %q "$from/$name" | printable)"
@@ -109,7 +109,7 @@ dump_image() {
 	chmod 0755 "$dir"
 	install -d -m 0700 -o "$who" "$dir/dump"
 	# ulimit counts blocks of 512 bytes.
-	# shellcheck disable=SC2016
+	# shellcheck disable=SC2016 # for the inner shell
 	unprivileged "$who" "$collect_seconds" sh -c 'ulimit -f "$2"; cd "$0" && exec debugfs -R "rdump / ." "$1"' \
 		"$dir/dump" "$image" $((collect_bytes / 512 + 1)) >/dev/null || true
 	collect "$who" "$dir/dump" "$to"
@@ -149,6 +149,7 @@ ensure_packages() {
 		"install what your distribution calls them"
 	say "installing $missing"
 	apt-get update -qq
+	# shellcheck disable=SC2086 # a list of packages
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 

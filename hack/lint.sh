@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make lint`: format, shell syntax, the word list, golangci-lint (with vet; built from its Go module, pinned in tools/go.mod), and known
+# `make lint`: format, shell scripts, the word list, golangci-lint (with vet; built from its Go module, pinned in tools/go.mod), and known
 # vulnerabilities if their database can be reached.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,10 +13,22 @@ unformatted=$(git ls-files --cached --others --exclude-standard '*.go' | sort -u
 done | xargs gofmt -l)
 [ -z "$unformatted" ] || die 1 "not formatted: $unformatted" "gofmt -w $unformatted"
 
-say "shell syntax"
-for f in hack/*.sh components/*.sh .ci/run test/bench/*.sh; do
-	[ ! -e "$f" ] || bash -n "$f"
-done
+say "shell scripts"
+# Committed or not, without scripts that tests compare with.
+scripts=()
+while read -r f; do
+	[ -e "$f" ] || continue
+	bash -n "$f"
+	scripts+=("$f")
+done < <(git ls-files --cached --others --exclude-standard .ci/run '*.sh' ':!*/testdata/*' | sort -u)
+if [ "$(id -u)" = 0 ]; then
+	ensure_packages shellcheck:shellcheck
+fi
+if command -v shellcheck >/dev/null 2>&1; then
+	shellcheck --severity=info "${scripts[@]}"
+else
+	say "shellcheck is not installed: not checked"
+fi
 
 # As the programs are built, so that what is compiled here need not be again.
 GOFLAGS="$(go env GOFLAGS) -trimpath" CGO_ENABLED=0

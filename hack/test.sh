@@ -71,7 +71,7 @@ unit_as_user() {
 	prepare_account
 	local pkg failed=0 packages='cgroupv2 copyup datadir supervisor nodeexec parent node child status preflight hostsetup mountns'
 	mkdir -p "$stage/unit"
-	# shellcheck disable=SC2086
+	# shellcheck disable=SC2046,SC2086 # a list of packages
 	CGO_ENABLED=1 go test -race -c -o "$stage/unit/" $(printf './pkg/%s ' $packages)
 	for pkg in $packages; do
 		cp -r "pkg/$pkg" "$stage/unit/"

@@ -24,6 +24,7 @@ packages+=,linux-image-cloud-amd64,initramfs-tools,busybox,zstd
 root_image() {
 	local codename mirror root
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	# shellcheck disable=SC2016 # for apt-get, not for the shell
 	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $codename" 'Label: Debian' | head -n 1)
 	[ -n "$mirror" ] || die $exit_preflight "apt has no list of Debian $codename" "apt-get update"
 	root=$1/root
@@ -114,8 +115,9 @@ share_image() {
 run_machine() {
 	local drive=if=virtio,format=raw,cache=unsafe,file=$machine namespace=() net=()
 	if [ -n "$joins" ]; then
+		# shellcheck disable=SC2016 # for the inner shell
 		namespace=(unshare --net sh -ec 'ip tuntap add dev tap0 mode tap user "$0" && exec "$@"' "$test_account")
-		net=(-netdev tap,id=net0,ifname=tap0,script=no,downscript=no -device virtio-net-pci,netdev=net0,romfile=)
+		net=(-netdev 'tap,id=net0,ifname=tap0,script=no,downscript=no' -device 'virtio-net-pci,netdev=net0,romfile=')
 	fi
 	exec setsid "${namespace[@]}" timeout --kill-after=10s "$limit" \
 		setpriv --reuid="$test_account" --regid="$(id -g "$test_account")" --init-groups env HOME="$machine" TMPDIR="$machine" \
@@ -238,7 +240,7 @@ case $code in
 	;;
 *) die 1 "the virtual machine ended with $code; its console and logs: $out/vm" ;;
 esac
-if grep -q '^not ok' "$out/vm/verdicts" || [ "$(grep -cx done "$out/vm/verdicts")" != "$machines" ]; then
+if grep -q '^not ok' "$out/vm/verdicts" || [ "$(grep -cx "done" "$out/vm/verdicts")" != "$machines" ]; then
 	[ -z "$joins" ] || tail -n 200 "$out/vm/joined-host.log"
 	tail -n 60 "$out/vm/guest.log" | printable
 	die 1 "not all was as it should be in the virtual machine; logs: $out/vm"

@@ -10,11 +10,12 @@
 # programs, their flags and their files are the same on both sides. What differs is this script: it starts one program after another, and goes on
 # when the last one's health endpoint answers. In everything that is a matter of taste it takes the quicker way: curl
 # instead of kubectl, one pause of 0.1 s, and nothing is verified that a fault would not show anyhow.
+# shellcheck disable=SC2154 # settings sets the variables
 set -euo pipefail
 
 what=$1 setup=$2 data=$3
 shift 3
-# shellcheck source=/dev/null
+# shellcheck source=/dev/null # written by capture.go
 . "$setup/settings"
 pause=0.1 limit=90
 export PATH=$components:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

@@ -135,6 +135,7 @@ bounded() {
 	for leaf in containerd etcd kube-apiserver kubelet; do
 		grep -q . "$own/system/$leaf/cgroup.procs" || return 1
 	done
+	# shellcheck disable=SC2038 # the kubelet's names have no spaces
 	cgroup=$(find "$own" -name memory.max -path '*kubepods*' -exec grep -lx 67108864 {} + | xargs -rn1 dirname)
 	echo "limits:" && for leaf in $cgroup; do grep . "$leaf"/{cpu,memory}.max; done
 	for leaf in $cgroup; do cat "$leaf/cpu.max"; done | grep -qx '20000 100000' || return 1
@@ -506,6 +507,6 @@ else
 		exit
 	fi
 fi
-echo done >>"$share/verdicts"
+echo "done" >>"$share/verdicts"
 sync
 poweroff --force --force
