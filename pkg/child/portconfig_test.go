@@ -160,7 +160,7 @@ func TestForwardsByHand(t *testing.T) {
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	assert.ErrorContains(t, err, `node port "x": want a number`)
 	_, err = n.ports.add(n, "6443:1")
-	assert.Error(t, err, "127.0.0.1:6443/tcp4 is forwarded for static/api already")
+	assert.Error(t, err, "127.0.0.1:6443/tcp4 is already forwarded for static/api")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	_, err = n.ports.remove(n, "6443")
 	assert.Error(t, err, "no forward 6443 was made by hand")

@@ -10,34 +10,34 @@ import (
 	"strings"
 )
 
-// AnnotationPrefix begins the names of all annotations that are looked at.
+// AnnotationPrefix is the prefix of all annotations that this package reads.
 const AnnotationPrefix = "rootlessnode.dev/"
 
-// Annotations of Services; pods take the first two.
+// Annotations of Services; the first two also apply to pods.
 const (
-	// AnnotationForward "false" leaves the object out altogether; "true" is the default.
+	// AnnotationForward "false" excludes the object; "true" is the default.
 	AnnotationForward = AnnotationPrefix + "forward"
-	// AnnotationBind replaces Config.BindAddresses: addresses and names of interfaces of the host, with commas between.
+	// AnnotationBind replaces Config.BindAddresses: a comma-separated list of host addresses and interface names.
 	AnnotationBind = AnnotationPrefix + "bind"
-	// AnnotationHostPort chooses host ports: a number for a Service whose ports all have one number, else a list such as
-	// "web=8080,53=5353" of port names or numbers. It takes the place of the node port (type NodePort) or the port (type
+	// AnnotationHostPort chooses host ports: a number for a Service whose ports all have the same number, otherwise a list
+	// of port names or numbers such as "web=8080,53=5353". It replaces the node port (type NodePort) or the port (type
 	// LoadBalancer, external addresses).
 	AnnotationHostPort = AnnotationPrefix + "host-port"
 )
 
-// choices are what annotations choose. With Config.AnnotationNamespaces, AnnotationBind and AnnotationHostPort are for some
-// namespaces only; AnnotationForward is for all, because it opens nothing.
+// choices are the parsed annotations. Config.AnnotationNamespaces limits AnnotationBind and AnnotationHostPort to some
+// namespaces; AnnotationForward is allowed everywhere, because it opens nothing.
 type choices struct {
 	off  bool
-	bind []netip.Addr // nil: the config's
+	bind []netip.Addr // nil: use the config
 	// ports maps a port's name or number to the host port.
 	ports map[string]int
-	// all is the host port of all ports; 0 for none.
+	// all is the host port of all ports; 0 if not set.
 	all int
 }
 
-// parseChoices reads the annotations of a Service or pod. Anything malformed or not allowed is an error: what was meant is
-// not guessed, and nothing is opened that nobody asked for.
+// parseChoices parses the annotations of a Service or pod. Anything malformed or not allowed is an error, so that no port is
+// opened by a guess.
 func parseChoices(namespace string, annotations map[string]string, cfg Config) (choices, error) {
 	var c choices
 	if v, ok := annotations[AnnotationForward]; ok {
@@ -46,7 +46,7 @@ func parseChoices(namespace string, annotations map[string]string, cfg Config) (
 		case "false":
 			c.off = true
 		default:
-			return c, fmt.Errorf("annotation %s: %s: want true or false", AnnotationForward, quote(v))
+			return c, fmt.Errorf("annotation %s: invalid value %s: must be true or false", AnnotationForward, quote(v))
 		}
 	}
 	for _, name := range []string{AnnotationBind, AnnotationHostPort} {
@@ -62,7 +62,7 @@ func parseChoices(namespace string, annotations map[string]string, cfg Config) (
 		c.bind = distinct(addrs)
 		for _, a := range c.bind {
 			if !c.off && !cfg.mayBind(namespace, a) {
-				return c, &notAllowed{fmt.Sprintf("annotation %s: %s is not among the addresses that ports may be bound to", AnnotationBind, a)}
+				return c, &notAllowed{fmt.Sprintf("annotation %s: %s is not an allowed bind address", AnnotationBind, a)}
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func parseChoices(namespace string, annotations map[string]string, cfg Config) (
 	return c, nil
 }
 
-// notAllowed is what the configuration forbids a Service or a pod to choose.
+// notAllowed is an annotation that the configuration does not allow for a Service or a pod.
 type notAllowed struct{ what string }
 
 func (e *notAllowed) Error() string { return e.what }
@@ -109,10 +109,10 @@ func (c *choices) parsePorts(v string) error {
 	for entry := range strings.SplitSeq(v, ",") {
 		name, number, ok := strings.Cut(strings.TrimSpace(entry), "=")
 		if !ok || name == "" {
-			return fmt.Errorf("%s: want PORT=HOSTPORT", quote(entry))
+			return fmt.Errorf("invalid entry %s: must be PORT=HOSTPORT", quote(entry))
 		}
 		if _, twice := c.ports[name]; twice {
-			return fmt.Errorf("%s is there twice", quote(name))
+			return fmt.Errorf("duplicate port %s", quote(name))
 		}
 		n, err := parsePort(number)
 		if err != nil {
@@ -126,13 +126,13 @@ func (c *choices) parsePorts(v string) error {
 func parsePort(s string) (int, error) {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%s: want a port from 1 to 65535", quote(s))
+		return 0, fmt.Errorf("invalid port %s: must be between 1 and 65535", quote(s))
 	}
 	return int(n), nil
 }
 
-// fits tells whether the chosen host ports name ports that the Service has.
-func (c *choices) fits(s Service) error {
+// validate returns an error if the chosen host ports name ports that the Service does not have.
+func (c *choices) validate(s Service) error {
 	numbers := map[int]bool{}
 	known := map[string]bool{}
 	for _, p := range s.Ports {
@@ -140,7 +140,7 @@ func (c *choices) fits(s Service) error {
 		known[strconv.Itoa(p.Port)], known[cmp.Or(p.Name, "-")] = true, true
 	}
 	if c.all != 0 && len(numbers) > 1 {
-		return fmt.Errorf("annotation %s: %d: the Service has %d ports; say which with NAME=%d", AnnotationHostPort, c.all, len(numbers), c.all)
+		return fmt.Errorf("annotation %s: %d is ambiguous because the Service has %d ports; use NAME=%d", AnnotationHostPort, c.all, len(numbers), c.all)
 	}
 	for _, name := range sortedKeys(c.ports) {
 		if !known[name] {
@@ -159,13 +159,13 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// hostPort is the chosen host port of p; 0 if none was chosen.
+// hostPort returns the chosen host port of p, or 0.
 func (c *choices) hostPort(p ServicePort) int {
 	return cmp.Or(c.ports[p.Name], c.ports[strconv.Itoa(p.Port)], c.all)
 }
 
-// ResolveBind turns a list of addresses and interface names into addresses. An interface stands for all addresses that
-// it has in host, apart from link-local ones of IPv6, which cannot be bound without it. It is pure.
+// ResolveBind resolves a list of addresses and interface names into addresses. An interface stands for all its addresses in
+// host, except IPv6 link-local ones, which cannot be bound without the interface. It is pure.
 func ResolveBind(list []string, host []HostAddress) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for _, entry := range list {
@@ -184,13 +184,13 @@ func ResolveBind(list []string, host []HostAddress) ([]netip.Addr, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("%s: neither an address nor an interface of the host that has one", quote(entry))
+			return nil, fmt.Errorf("%s is neither an IP address nor a host interface with an address", quote(entry))
 		}
 	}
 	return addrs, nil
 }
 
-// distinct drops what is there twice or covered by an unspecified address of its family.
+// distinct drops duplicates and addresses that an unspecified address of their family covers.
 func distinct(addrs []netip.Addr) []netip.Addr {
 	var all4, all6 bool
 	for _, a := range addrs {

@@ -26,8 +26,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
-// These tests run RootlessKit's own API server and the builtin driver as a node has it, parent and child side, in this
-// process and in one network namespace: 127.0.0.2 plays the host and 127.0.0.1 the node.
+// These tests run RootlessKit's API server and the builtin driver, parent and child side, in this process and in one network
+// namespace. 127.0.0.2 is the host and 127.0.0.1 is the node.
 
 const hostSide, nodeSide = "127.0.0.2", "127.0.0.1"
 
@@ -44,7 +44,7 @@ func rootlesskit(t *testing.T) Manager {
 	return m
 }
 
-// driverFilter is the SourceFilter of the driver, as a node has it.
+// driverFilter is the SourceFilter of the driver, as in a node.
 type driverFilter struct{ socket string }
 
 func (f driverFilter) SetSources(ctx context.Context, allowed map[Bind][]netip.Prefix) error {
@@ -91,7 +91,7 @@ func filteringKit(t *testing.T) (Manager, SourceFilter) {
 	return m, driverFilter{portdriver.SourcesSocket(dir)}
 }
 
-// echo answers lines with "echo LINE" on TCP and UDP at one port of the node side, which it returns.
+// echo answers each line with "echo LINE", on TCP and UDP, at one port of the node side. It returns the port.
 func echo(t *testing.T) int {
 	t.Helper()
 	ln, err := net.Listen("tcp4", nodeSide+":0")
@@ -110,7 +110,7 @@ func echo(t *testing.T) int {
 			go func() {
 				defer c.Close()
 				for sc := bufio.NewScanner(c); sc.Scan(); {
-					_, _ = fmt.Fprintln(c, "echo "+sc.Text()) // the asker sees what is missing
+					_, _ = fmt.Fprintln(c, "echo "+sc.Text()) // the client detects a missing answer
 				}
 			}()
 		}
@@ -183,11 +183,11 @@ func TestBuiltinBothProtocolsOfOneNumber(t *testing.T) {
 	assert.NilError(t, f.stop())
 }
 
-// A forward on all addresses of IPv4 leaves IPv6 alone, and one of each can be had at the same time.
+// A forward on all IPv4 addresses does not affect IPv6, and both families can be forwarded at the same time.
 func TestBuiltinWildcardKeepsToItsFamily(t *testing.T) {
 	testutil.Require(t, testutil.IPv6)
 	m, p := rootlesskit(t), echo(t)
-	l, err := net.Listen("tcp4", "0.0.0.0:0") // a number that is free on all addresses
+	l, err := net.Listen("tcp4", "0.0.0.0:0") // a port that is free on all addresses
 	assert.NilError(t, err)
 	host := l.Addr().(*net.TCPAddr).Port
 	assert.NilError(t, l.Close())
@@ -204,7 +204,7 @@ func TestBuiltinWildcardKeepsToItsFamily(t *testing.T) {
 	assert.NilError(t, f.stop())
 }
 
-func TestBuiltinPortTakenAndLetGo(t *testing.T) {
+func TestBuiltinPortInUseAndFreed(t *testing.T) {
 	m, p, other := rootlesskit(t), echo(t), echo(t)
 	blocker, err := net.Listen("tcp4", net.JoinHostPort(hostSide, itoa(p)))
 	assert.NilError(t, err)
@@ -265,7 +265,7 @@ func TestBuiltinRestartAndForeign(t *testing.T) {
 	after, err := m.ListPorts(t.Context())
 	assert.NilError(t, err)
 	assert.Equal(t, len(before), 2)
-	assert.Equal(t, ids(before), ids(after), "adopted, not made again")
+	assert.Equal(t, ids(before), ids(after), "kept, not created again")
 	src.remove("a")
 	poll.WaitOn(t, func(poll.LogT) poll.Result {
 		all, err := m.ListPorts(t.Context())
@@ -275,7 +275,7 @@ func TestBuiltinRestartAndForeign(t *testing.T) {
 		return poll.Continue("%v %v", all, err)
 	}, poll.WithDelay(5*time.Millisecond))
 	assert.NilError(t, f.stop())
-	assert.Equal(t, ask(t, "tcp", other), "echo tcp", "somebody else's is untouched")
+	assert.Equal(t, ask(t, "tcp", other), "echo tcp", "the foreign forward is unchanged")
 }
 
 func ids(all []port.Status) (sum int) {
@@ -317,7 +317,7 @@ func TestBuiltinRefusals(t *testing.T) {
 
 func TestBuiltinPrivilegedPort(t *testing.T) {
 	if os.Geteuid() == 0 {
-		t.Skip("requirement: an ordinary user, whom the kernel refuses ports below 1024")
+		t.Skip("requirement: an unprivileged user, who cannot bind ports below 1024")
 	}
 	m := rootlesskit(t)
 	f := start(t, Options{Manager: m, Config: Config{Static: []Static{{
@@ -334,12 +334,12 @@ func TestBuiltinPrivilegedPort(t *testing.T) {
 	assert.NilError(t, f.stop())
 }
 
-// Hundreds of NodePorts open; test/bench/ports takes the time of thousands.
+// Opens hundreds of NodePorts; test/bench/ports measures thousands.
 func TestBuiltinManyPorts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
-	const n = 500 // what a busy node has, many times over
+	const n = 500 // many times more than a busy node has
 	m := rootlesskit(t)
 	var services []Service
 	for i := range n {

@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// oneService stands for a distribution's own watch of Services: it tells all there are, then waits for changes.
+// oneService replaces the watch of Services that a distribution has: it sends the complete list and then waits for changes.
 type oneService struct{}
 
 func (oneService) Run(ctx context.Context, sink portfwd.Sink) error {
@@ -24,7 +24,7 @@ func (oneService) Run(ctx context.Context, sink portfwd.Sink) error {
 	return ctx.Err()
 }
 
-// kit stands for RootlessKit in this example; a program takes portfwd.Dial("$ROOTLESSKIT_STATE_DIR/api.sock") instead.
+// kit replaces RootlessKit in this example; a program uses portfwd.Dial("$ROOTLESSKIT_STATE_DIR/api.sock") instead.
 type kit struct {
 	mu    sync.Mutex
 	ports []port.Status

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// healthCheckPort is the port's name in the owner of a health check node port.
+// healthCheckPort is the port name in the owner of a health check node port.
 const healthCheckPort = "health-check"
 
-// expandService gives the forwards of one Service. ready is nil where nobody knows of endpoints.
+// expandService returns the forwards of one Service. ready is nil if there is no source of endpoints.
 func expandService(s Service, ready *Endpoints, cfg Config) expansion {
 	var e expansion
 	x := serviceExpander{s: s, cfg: cfg, ready: ready, e: &e}
-	if !x.promises() {
+	if !x.requestsPorts() {
 		return e
 	}
 	whole := x.owner("")
 	c, err := parseChoices(s.Namespace, s.Annotations, cfg)
 	if err == nil {
-		err = c.fits(s)
+		err = c.validate(s)
 	}
 	switch {
 	case err != nil:
@@ -37,9 +37,9 @@ func expandService(s Service, ready *Endpoints, cfg Config) expansion {
 		x.closed = &Warning{Owner: whole, Reason: ReasonSourcesInvalid, Message: fmt.Sprintf("not forwarded to the host: %v", err)}
 	} else if x.sources != "" && cfg.unfiltered {
 		x.closed = &Warning{Owner: whole, Reason: ReasonSources, Message: "not forwarded to the host: the Service has " +
-			"loadBalancerSourceRanges, and the port driver does not know the addresses of its clients"}
+			"loadBalancerSourceRanges, which the port driver cannot enforce because it does not see the addresses of clients"}
 	}
-	x.addrs = served(s.IPFamilies, c.bind, cfg)
+	x.addrs = addressesFor(s.IPFamilies, c.bind, cfg)
 	var skipped []string
 	for _, p := range s.Ports {
 		proto := strings.ToLower(cmp.Or(p.Protocol, "TCP"))
@@ -48,22 +48,22 @@ func expandService(s Service, ready *Endpoints, cfg Config) expansion {
 			continue
 		}
 		if len(e.forwards) > cfg.MaxForwards {
-			break // the limit refuses what is beyond it, and one is enough for that
+			break // one forward beyond the limit is enough to trigger it
 		}
 		x.port(p, proto)
 	}
 	if cfg.NodePorts && s.HealthCheckNodePort != 0 {
 		x.health()
 	}
-	// One warning a Service, however many of its ports it concerns.
+	// One warning for a Service, for all its affected ports.
 	if len(skipped) > 0 {
-		e.warn(whole, ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", some(skipped))
+		e.warn(whole, ReasonProtocol, "not forwarded to the host: %s: only TCP and UDP are supported", joinFirst(skipped))
 	}
 	if x.closed != nil && len(e.refused) > 0 {
 		e.warnings = append(e.warnings, *x.closed)
 	}
 	if len(x.addrs) == 0 && len(e.forwards)+len(e.refused) == 0 && len(skipped) < len(s.Ports) {
-		e.warn(whole, ReasonFamily, "not forwarded to the host: the Service is %s only and no bind address is", strings.Join(s.IPFamilies, ", "))
+		e.warn(whole, ReasonFamily, "not forwarded to the host: no bind address matches the IP families of the Service (%s)", strings.Join(s.IPFamilies, ", "))
 	}
 	return e
 }
@@ -75,7 +75,7 @@ type serviceExpander struct {
 	choices choices
 	addrs   []netip.Addr // to bind, of the Service's families
 	sources SourceRanges
-	closed  *Warning // why the source ranges cannot be enforced; nil if they can
+	closed  *Warning // reason why the source ranges cannot be enforced, or nil
 	e       *expansion
 }
 
@@ -83,22 +83,22 @@ func (x *serviceExpander) owner(port string) Owner {
 	return Owner{Kind: KindService, Namespace: x.s.Namespace, Name: x.s.Name, UID: x.s.UID, Port: port}
 }
 
-// promises reports whether the Service asks for ports outside the cluster: by its type, or by external addresses, which
-// are worth a warning where the config does not forward them.
-func (x *serviceExpander) promises() bool {
+// requestsPorts reports whether the Service requests ports outside the cluster, by its type or by external addresses.
+// External addresses that the config does not allow count too, because they result in a warning.
+func (x *serviceExpander) requestsPorts() bool {
 	if x.s.Type == "ExternalName" {
 		return false
 	}
 	return x.nodePorts() || x.balanced() || len(x.external()) > 0 || x.ignoresExternalIPs()
 }
 
-// ignoresExternalIPs reports whether the config does not let the Service have its external addresses.
+// ignoresExternalIPs reports whether the Service has external addresses that the config does not allow.
 func (x *serviceExpander) ignoresExternalIPs() bool {
 	switch {
 	case len(x.s.ExternalIPs) == 0, x.cfg.ExternalIPs && x.cfg.ExternalIPRanges == nil:
 		return false
 	case !x.cfg.ExternalIPs && !x.cfg.NodePorts && !x.cfg.LoadBalancers:
-		return false // it forwards nothing of Services
+		return false // no ports of Services are forwarded at all
 	}
 	return !x.cfg.ExternalIPs || slices.ContainsFunc(x.s.ExternalIPs, func(text string) bool {
 		ip, err := netip.ParseAddr(text)
@@ -108,11 +108,11 @@ func (x *serviceExpander) ignoresExternalIPs() bool {
 
 func (x *serviceExpander) warnOfExternalIPs(owner Owner) {
 	if x.ignoresExternalIPs() {
-		x.e.warn(owner, ReasonExternalIPs, "externalIPs are not forwarded to the host: ports.externalIPs does not allow them")
+		x.e.warn(owner, ReasonExternalIPs, "externalIPs are not forwarded to the host: not allowed by ports.externalIPs in the node's configuration")
 	}
 }
 
-// forwardsExternal reports whether a Service may have this external address.
+// forwardsExternal reports whether the config allows a Service to have this external address.
 func (c Config) forwardsExternal(ip netip.Addr) bool {
 	return c.ExternalIPs && (c.ExternalIPRanges == nil ||
 		slices.ContainsFunc(c.ExternalIPRanges, func(p netip.Prefix) bool { return p.Contains(ip) }))
@@ -123,14 +123,14 @@ func (x *serviceExpander) nodePorts() bool {
 		slices.ContainsFunc(x.s.Ports, func(p ServicePort) bool { return p.NodePort != 0 })
 }
 
-func (x *serviceExpander) balanced() bool { return balances(x.s, x.cfg) }
+func (x *serviceExpander) balanced() bool { return isBalanced(x.s, x.cfg) }
 
-// balances tells whether we are the Service's load balancer.
-func balances(s Service, cfg Config) bool {
+// isBalanced reports whether the node acts as the load balancer of the Service.
+func isBalanced(s Service, cfg Config) bool {
 	return cfg.LoadBalancers && s.Type == "LoadBalancer" && (s.LoadBalancerClass == "" || s.LoadBalancerClass == LoadBalancerClass)
 }
 
-// external are those of the Service's external addresses that are the host's own and that the config allows.
+// external returns the external addresses of the Service that belong to the host and that the config allows.
 func (x *serviceExpander) external() []netip.Addr {
 	var own []netip.Addr
 	for _, text := range x.s.ExternalIPs {
@@ -163,7 +163,7 @@ func (x *serviceExpander) port(p ServicePort, proto string) {
 		if p.NodePort != 0 {
 			x.forward(owner, proto, a, host, netip.Addr{}, p.NodePort, false)
 		} else if ip := x.clusterIP(a); ip.IsValid() {
-			// kube-proxy serves a cluster address for connections from the node itself too.
+			// kube-proxy also serves a cluster address for connections from the node itself.
 			x.forward(owner, proto, a, host, ip, p.Port, false)
 		}
 	}
@@ -171,11 +171,11 @@ func (x *serviceExpander) port(p ServicePort, proto string) {
 
 func (x *serviceExpander) forward(o Owner, proto string, a netip.Addr, host int, childIP netip.Addr, child int, assigned bool) {
 	if !validPort(host) {
-		x.e.warn(o, ReasonInvalid, "port %d: ports are 1 to 65535", host)
+		x.e.warn(o, ReasonInvalid, "invalid host port %d: must be between 1 and 65535", host)
 		return
 	}
 	f := Forward{
-		Bind: Bind{Proto: family(proto, a), IP: a, Port: host}, ChildIP: childIP, ChildPort: child, Owner: o, Waiting: !x.answers(a),
+		Bind: Bind{Proto: family(proto, a), IP: a, Port: host}, ChildIP: childIP, ChildPort: child, Owner: o, Waiting: !x.hasEndpoint(a),
 		Assigned: assigned, Created: x.created(), Sources: x.sources,
 	}
 	if x.closed != nil {
@@ -187,7 +187,7 @@ func (x *serviceExpander) forward(o Owner, proto string, a netip.Addr, host int,
 
 func (x *serviceExpander) created() time.Time { return seconds(x.s.Created) }
 
-// seconds is t in the precision of the API, so that equal times are equal values.
+// seconds rounds t to the precision of the API, so that equal times compare equal.
 func seconds(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}
@@ -195,8 +195,8 @@ func seconds(t time.Time) time.Time {
 	return time.Unix(t.Unix(), 0).UTC()
 }
 
-// answers tells whether an endpoint would take a connection that comes in on a.
-func (x *serviceExpander) answers(a netip.Addr) bool {
+// hasEndpoint reports whether a ready endpoint accepts connections that arrive at a.
+func (x *serviceExpander) hasEndpoint(a netip.Addr) bool {
 	if x.ready == nil {
 		return true
 	}
@@ -207,8 +207,8 @@ func (x *serviceExpander) answers(a netip.Addr) bool {
 	return x.ready.Local6 || x.ready.Ready6 && !local
 }
 
-// health forwards the port on which kube-proxy tells outer load balancers whether this node has an endpoint. It answers
-// when there is none, and says so. Source ranges do not apply: kube-proxy lets all clients use it too.
+// health forwards the port on which kube-proxy reports to external load balancers whether this node has an endpoint. The
+// port is open even if there is no endpoint. Source ranges do not apply: kube-proxy allows all clients too.
 func (x *serviceExpander) health() {
 	for _, a := range x.addrs {
 		x.e.add(Forward{
@@ -219,7 +219,7 @@ func (x *serviceExpander) health() {
 	}
 }
 
-// clusterIP is the Service's cluster address of the family of a, or none.
+// clusterIP returns the Service's cluster address of a's family, or the zero Addr.
 func (x *serviceExpander) clusterIP(a netip.Addr) netip.Addr {
 	for _, text := range x.s.ClusterIPs {
 		if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() == a.Is4() {
@@ -229,8 +229,8 @@ func (x *serviceExpander) clusterIP(a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// served gives those of addrs, or else of the config's bind addresses, whose family a Service has.
-func served(families []string, addrs []netip.Addr, cfg Config) []netip.Addr {
+// addressesFor returns those of addrs, or of the config's bind addresses if addrs is nil, that match the families.
+func addressesFor(families []string, addrs []netip.Addr, cfg Config) []netip.Addr {
 	if addrs == nil {
 		addrs = cfg.BindAddresses
 	}

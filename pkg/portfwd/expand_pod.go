@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// expandPod gives the forwards of one pod of this node.
+// expandPod returns the forwards of one pod of this node.
 func expandPod(p Pod, cfg Config) expansion {
 	var e expansion
 	if p.HostNetwork && !cfg.HostNetworkPods || !p.HostNetwork && !cfg.PodHostPorts {
@@ -22,7 +22,7 @@ func expandPod(p Pod, cfg Config) expansion {
 	}
 	c, err := parseChoices(p.Namespace, p.Annotations, cfg)
 	if err == nil && (c.all != 0 || c.ports != nil) {
-		err = fmt.Errorf("annotation %s: it is for Services; a pod's port says hostPort itself", AnnotationHostPort)
+		err = fmt.Errorf("annotation %s: only valid for Services; set hostPort in the ports of the pod instead", AnnotationHostPort)
 	}
 	switch {
 	case err != nil:
@@ -45,7 +45,7 @@ func expandPod(p Pod, cfg Config) expansion {
 			skipped = append(skipped, fmt.Sprintf("%s (%s %d)", portName(q.Name, q.ContainerPort), q.Protocol, host))
 			continue
 		case len(e.forwards) > cfg.MaxForwards:
-			continue // the limit refuses what is beyond it, and one is enough for that
+			continue // one forward beyond the limit is enough to trigger it
 		}
 		o := owner(portName(q.Name, q.ContainerPort))
 		addrs, reason, err := podAddresses(p.Namespace, q, c, cfg)
@@ -56,19 +56,19 @@ func expandPod(p Pod, cfg Config) expansion {
 		e.pod(p, q, o, proto, cfg.shifted(host), addrs)
 	}
 	if len(skipped) > 0 {
-		e.warn(owner(""), ReasonProtocol, "not forwarded to the host: %s; only TCP and UDP can be, SCTP cannot", some(skipped))
+		e.warn(owner(""), ReasonProtocol, "not forwarded to the host: %s: only TCP and UDP are supported", joinFirst(skipped))
 	}
 	return e
 }
 
-// podAddresses returns where a port of a pod listens. An address in the pod's own spec takes precedence; it must be allowed
-// as one of AnnotationBind must.
+// podAddresses returns the addresses on which a port of a pod listens. hostIP in the pod's spec takes precedence; it must be
+// allowed like an address of AnnotationBind.
 func podAddresses(namespace string, q PodPort, c choices, cfg Config) (addrs []netip.Addr, reason string, err error) {
 	if ip, err := netip.ParseAddr(q.HostIP); err == nil && !ip.Unmap().IsUnspecified() {
 		ip = ip.Unmap()
 		switch {
 		case !cfg.mayBind(namespace, ip):
-			return nil, ReasonNotAllowed, fmt.Errorf("hostIP %s is not among the addresses that ports may be bound to", ip)
+			return nil, ReasonNotAllowed, fmt.Errorf("hostIP %s is not an allowed bind address", ip)
 		case !ip.IsLoopback() && !cfg.owns(ip):
 			return nil, ReasonAddress, fmt.Errorf("hostIP %s is not an address of the host", ip)
 		}
@@ -80,12 +80,12 @@ func podAddresses(namespace string, q PodPort, c choices, cfg Config) (addrs []n
 	return cfg.BindAddresses, "", nil
 }
 
-// pod adds one port of a pod on those addresses whose family the pod has. The pod is reached at its own address, which
-// asks nothing of the CNI's port mapping; one in the node's network at the node's. One that has no address yet, as after a
-// restart of the node, waits.
+// pod adds one port of a pod on the addresses that match the pod's families. The forward connects to the pod's own address,
+// which does not depend on the CNI's port mapping, or to the node's address for a pod in the node's network. A pod that has
+// no address yet, for example after a restart of the node, waits.
 func (e *expansion) pod(p Pod, q PodPort, o Owner, proto string, host int, addrs []netip.Addr) {
 	for _, a := range addrs {
-		if len(p.IPs) == 0 { // it keeps its place
+		if len(p.IPs) == 0 { // the port stays reserved
 			e.add(Forward{
 				Bind: Bind{Proto: family(proto, a), IP: a, Port: host}, ChildPort: q.ContainerPort, Owner: o, Waiting: true,
 				Created: seconds(p.Created),

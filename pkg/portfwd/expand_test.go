@@ -33,7 +33,7 @@ func external(s Service, ips ...string) Service {
 	return s
 }
 
-// everything is a config that forwards all there is.
+// everything is a config that forwards everything.
 func everything() Config {
 	return Config{
 		NodePorts: true, LoadBalancers: true, ExternalIPs: true, PodHostPorts: true, HostNetworkPods: true, BindAnywhere: true,
@@ -70,7 +70,7 @@ func TestWantedOfServices(t *testing.T) {
 	}{
 		"load balancer": {s: balanced("lb", web), want: []string{
 			"127.0.0.1:80/tcp4>:30080 ns/lb/web", "127.0.0.1:30080/tcp4>:30080 ns/lb/web"}},
-		"our class":     {s: ours, want: []string{"127.0.0.1:80/tcp4>:30080 ns/lb/web", "127.0.0.1:30080/tcp4>:30080 ns/lb/web"}},
+		"own class":     {s: ours, want: []string{"127.0.0.1:80/tcp4>:30080 ns/lb/web", "127.0.0.1:30080/tcp4>:30080 ns/lb/web"}},
 		"another class": {s: foreign, want: []string{"127.0.0.1:30080/tcp4>:30080 ns/lb/web"}},
 		"switched off":  {s: external(balanced("lb", web), "192.0.2.7"), cfg: off},
 		"without node ports it goes to the cluster address": {s: balanced("lb", ServicePort{Port: 80}), want: []string{
@@ -105,16 +105,16 @@ func TestWantedOfServices(t *testing.T) {
 			cfg: Config{LoadBalancers: true}, want: []string{
 				"127.0.0.1:8080/tcp4>:30080 ns/lb/web", "127.0.0.1:8443/tcp4>:30443 ns/lb/443"}},
 		"malformed forward": {s: annotated(nodePort("a", 30001), "forward", "no"), warnings: []string{
-			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/forward: "no": want true or false`}},
+			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/forward: invalid value "no": must be true or false`}},
 		"malformed bind": {s: annotated(nodePort("a", 30001), "bind", "eth9"), warnings: []string{
-			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/bind: "eth9": neither an address nor an interface of the host that has one`}},
+			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/bind: "eth9" is neither an IP address nor a host interface with an address`}},
 		"malformed host port": {s: annotated(nodePort("a", 30001), "host-port", "80a"), warnings: []string{
-			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/host-port: "80a": want a port from 1 to 65535`}},
+			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/host-port: invalid port "80a": must be between 1 and 65535`}},
 		"ambiguous host port": {s: annotated(balanced("lb", web, ServicePort{Port: 443}), "host-port", "8080"), warnings: []string{
-			`AnnotationInvalid ns/lb/: not forwarded to the host: annotation rootlessnode.dev/host-port: 8080: the Service has 2 ports; say which with NAME=8080`}},
-		"host port of a port that is not there": {s: annotated(nodePort("a", 30001), "host-port", "wbe=8080"), warnings: []string{
+			`AnnotationInvalid ns/lb/: not forwarded to the host: annotation rootlessnode.dev/host-port: 8080 is ambiguous because the Service has 2 ports; use NAME=8080`}},
+		"host port of an unknown port": {s: annotated(nodePort("a", 30001), "host-port", "wbe=8080"), warnings: []string{
 			`AnnotationInvalid ns/a/: not forwarded to the host: annotation rootlessnode.dev/host-port: the Service has no port "wbe"`}},
-		"a Service that promises nothing may have what it likes": {s: annotated(clusterIP, "forward", "no")},
+		"annotations of a Service without forwarded ports are ignored": {s: annotated(clusterIP, "forward", "no")},
 		"dual stack": {
 			s:   Service{Namespace: "ns", Name: "d", Type: "NodePort", IPFamilies: []string{"IPv6", "IPv4"}, Ports: []ServicePort{web}},
 			cfg: both, want: []string{"127.0.0.1:30080/tcp4>:30080 ns/d/web", "[::1]:30080/tcp6>:30080 ns/d/web"}},
@@ -167,9 +167,9 @@ func TestWantedOfPods(t *testing.T) {
 		"bind": {pod: bound, cfg: everything(),
 			want: []string{"192.0.2.7:80/tcp4>10.42.0.5:8080 pod:ns/p/8080", "[2001:db8::7]:80/tcp6>[fd00:42::5]:8080 pod:ns/p/8080"}},
 		"a Service's annotation": {pod: silly, cfg: everything(), warnings: []string{
-			"AnnotationInvalid pod:ns/p/: not forwarded to the host: annotation rootlessnode.dev/host-port: it is for Services; a pod's port says hostPort itself"}},
+			"AnnotationInvalid pod:ns/p/: not forwarded to the host: annotation rootlessnode.dev/host-port: only valid for Services; set hostPort in the ports of the pod instead"}},
 		"host network": {pod: hostNet, cfg: everything(), want: []string{"127.0.0.1:8080/tcp4>:8080 pod:ns/p/web"}, warnings: []string{
-			"ProtocolNotForwarded pod:ns/p/: not forwarded to the host: 9 (SCTP 9); only TCP and UDP can be, SCTP cannot"}},
+			"ProtocolNotForwarded pod:ns/p/: not forwarded to the host: 9 (SCTP 9): only TCP and UDP are supported"}},
 		"host network, switched off": {pod: hostNet, cfg: off},
 		"switched off":               {pod: pod(PodPort{HostPort: 80, ContainerPort: 80}), cfg: off},
 	} {
@@ -210,7 +210,7 @@ func TestWantedWaitsForEndpoints(t *testing.T) {
 		{dual, map[Key]Endpoints{}, "[true true]"},
 		{dual, map[Key]Endpoints{{"ns", "d"}: {Ready4: true}}, "[false true]"},
 		{dual, map[Key]Endpoints{{"ns", "d"}: {Ready6: true}}, "[true false]"},
-		// The health check port answers in any case, and says that there is none.
+		// The health check port is open in any case and reports that there is no endpoint.
 		{local, map[Key]Endpoints{{"ns", "d"}: {Ready4: true}}, "[true false]"},
 		{local, map[Key]Endpoints{{"ns", "d"}: {Ready4: true, Local4: true}}, "[false false]"},
 	} {
@@ -223,7 +223,7 @@ func TestWantedWaitsForEndpoints(t *testing.T) {
 	}
 }
 
-// One listener on all addresses and one on a single address cannot both be had.
+// A listener on all addresses and a listener on one address exclude each other.
 func TestWantedCovers(t *testing.T) {
 	t.Parallel()
 	all := func(name string) Service { return annotated(nodePort(name, 30001), "bind", "0.0.0.0") }
@@ -237,10 +237,10 @@ func TestWantedCovers(t *testing.T) {
 	}{
 		{[]Service{all("a"), one("b", "127.0.0.1"), six},
 			[]string{"0.0.0.0:30001/tcp4>:30001 ns/a/web", "[::1]:30001/tcp6>:30001 ns/six/web"},
-			[]string{"PortClash ns/b/web: 127.0.0.1:30001/tcp4 is forwarded for ns/a/web already"}},
+			[]string{"PortClash ns/b/web: 127.0.0.1:30001/tcp4 is already forwarded for ns/a/web"}},
 		{[]Service{all("b"), one("c", "127.0.0.2"), one("a", "127.0.0.1")},
 			[]string{"127.0.0.1:30001/tcp4>:30001 ns/a/web", "127.0.0.2:30001/tcp4>:30001 ns/c/web"},
-			[]string{"PortClash ns/b/web: 0.0.0.0:30001/tcp4 is forwarded for ns/a/web already"}},
+			[]string{"PortClash ns/b/web: 0.0.0.0:30001/tcp4 is already forwarded for ns/a/web"}},
 	} {
 		got, warnings := Wanted(Input{Services: tc.services}, cfg)
 		assert.DeepEqual(t, lines(got), tc.want)

@@ -26,23 +26,23 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 var errLost = errors.New("connection reset")
 
-// refuse is an answer as RootlessKit's router gives it.
+// refuse returns an error as RootlessKit's router sends it.
 func refuse(text string) error {
 	body, _ := json.Marshal(httputil.ErrorJSON{Message: text})
 	return &httputil.HTTPStatusError{StatusCode: 400, Body: string(body)}
 }
 
-// fakeManager is a port manager with RootlessKit's rules and a host whose ports other programs may hold.
+// fakeManager is a port manager with RootlessKit's rules. Other programs may use ports of its host.
 type fakeManager struct {
 	mu     sync.Mutex
 	ports  map[int]port.Status
 	nextID int
-	taken  map[int]bool // host ports held by other programs
+	taken  map[int]bool // host ports in use by other programs
 	info   api.Info
 	down   bool
-	// lose, if set, decides for each change whether the answer is lost, and if so whether it took effect before.
+	// lose, if set, decides for each change whether the answer is lost, and whether a lost change took effect.
 	lose func() (lost, effect bool)
-	// script, if set, may refuse.
+	// script, if set, may return an error.
 	script        func(op string, s port.Spec) error
 	adds, removes []string
 	lists         int
@@ -143,7 +143,7 @@ func (m *fakeManager) with(fn func()) {
 	fn()
 }
 
-// has lists what is forwarded, sorted.
+// has lists the forwards, sorted.
 func (m *fakeManager) has() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,12 +155,12 @@ func (m *fakeManager) has() []string {
 	return list
 }
 
-// fakeSource is a set of Services; every run begins by telling all.
+// fakeSource is a set of Services. Every run begins with the complete list.
 type fakeSource struct {
 	mu   sync.Mutex
 	all  map[string]Service
 	sink Sink
-	mute bool // do not tell all yet
+	mute bool // do not send the list yet
 }
 
 func newFakeSource(services ...Service) *fakeSource {
@@ -208,7 +208,7 @@ func (s *fakeSource) remove(name string) {
 	}
 }
 
-// running is a Forwarder at work.
+// running is a Forwarder whose Run is active.
 type running struct {
 	*Forwarder
 	stop func() error
@@ -226,7 +226,7 @@ func start(t *testing.T, o Options) *running {
 	return &running{f, stop}
 }
 
-// states shows the status as "BIND OWNER STATE REASON".
+// states formats the status as "BIND OWNER STATE REASON".
 func (f *Forwarder) states() []string {
 	out := []string{}
 	for _, s := range f.Status() {

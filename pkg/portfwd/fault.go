@@ -30,18 +30,19 @@ const (
 	ReasonNoDriver    = "NoPortDriver"
 	ReasonAnnotation  = "AnnotationInvalid"
 	ReasonNoEndpoint  = "NoReadyEndpoint"
-	// ReasonNotAllowed: an annotation or a pod's hostIP that the config does not allow.
+	// ReasonNotAllowed means that the config does not allow an annotation or the hostIP of a pod.
 	ReasonNotAllowed = "NotAllowed"
-	// ReasonExternalIPs: the external addresses of a Service are not forwarded.
+	// ReasonExternalIPs means that the external addresses of a Service are not forwarded.
 	ReasonExternalIPs = "ExternalIPsIgnored"
-	// ReasonSourcesInvalid: the source ranges of a Service are malformed. ReasonSources: they cannot be enforced.
+	// ReasonSourcesInvalid means that the source ranges of a Service are malformed, ReasonSources that they cannot be
+	// enforced.
 	ReasonSourcesInvalid = "SourceRangesInvalid"
 	ReasonSources        = "SourceRangesNotEnforced"
-	// ReasonTooMany: Config.MaxForwards is reached.
+	// ReasonTooMany means that Config.MaxForwards is reached.
 	ReasonTooMany = "TooManyPorts"
 )
 
-// fault is a refusal with its kind.
+// fault is an error with one of the Reason constants.
 type fault struct {
 	reason string
 	err    error
@@ -50,9 +51,9 @@ type fault struct {
 func (f *fault) Error() string { return f.err.Error() }
 func (f *fault) Unwrap() error { return f.err }
 
-// reasonOf tells refusals apart. RootlessKit answers all of them with status 400 and a text, and the host on which it
-// binds cannot be probed from inside the node, so the text has to do. Anything that is not an answer of RootlessKit is
-// ReasonUnreachable: what became of the request is then unknown.
+// reasonOf returns the Reason constant of an error of the port manager. RootlessKit answers all refusals with status 400 and
+// a text, and the host cannot be probed from inside the node, so the text is matched. Any other error is ReasonUnreachable:
+// the outcome of the request is then unknown.
 func reasonOf(err error) string {
 	var f *fault
 	if errors.As(err, &f) {
@@ -84,58 +85,58 @@ func reasonOf(err error) string {
 	return ReasonFailed
 }
 
-// isUnknownID: the forward to be removed is not there. RootlessKit's drivers say so in words of their own: builtin and
-// slirp4netns, gvisor-tap-vsock, pesto.
+// isUnknownID reports whether err means that the forward to remove does not exist. The drivers of RootlessKit use different
+// texts: builtin and slirp4netns, gvisor-tap-vsock, pesto.
 func isUnknownID(err error) bool {
 	var answered *httputil.HTTPStatusError
 	return errors.As(err, &answered) && slices.ContainsFunc([]string{"unknown id", "unknown port id", "invalid ID"},
 		func(text string) bool { return strings.Contains(answered.Error(), text) })
 }
 
-// pace bounds the back-off of one port.
-type pace struct{ first, limit time.Duration }
+// backoff bounds the delay between two attempts for one port.
+type backoff struct{ first, limit time.Duration }
 
-// paceOf: what another program, a person or the host can put right at any moment is asked for at least every two
-// seconds, since asking is the probe and costs a fraction of a millisecond. What only another RootlessKit could do is
-// asked for seldom.
-func paceOf(reason string) pace {
+// backoffFor returns the back-off of a reason. Causes that another program, the user or the host can remove at any moment
+// are retried at least every two seconds, because a retry takes a fraction of a millisecond. Causes that need another
+// RootlessKit are retried rarely.
+func backoffFor(reason string) backoff {
 	switch reason {
 	case ReasonInUse, ReasonClash, ReasonUnreachable:
-		return pace{100 * time.Millisecond, time.Second}
+		return backoff{100 * time.Millisecond, time.Second}
 	case ReasonFiles, ReasonAddress, ReasonDenied:
-		return pace{250 * time.Millisecond, 1500 * time.Millisecond}
+		return backoff{250 * time.Millisecond, 1500 * time.Millisecond}
 	case ReasonFailed:
-		return pace{250 * time.Millisecond, 5 * time.Second}
+		return backoff{250 * time.Millisecond, 5 * time.Second}
 	}
-	return pace{time.Second, 30 * time.Second}
+	return backoff{time.Second, 30 * time.Second}
 }
 
-// hintOf is the way out of a refusal, or empty.
+// hintOf returns the fix for a refusal, or an empty string.
 func hintOf(reason string, b Bind, cfg Config, text string) string {
 	switch reason {
 	case ReasonInUse:
-		return fmt.Sprintf("another program on the host listens on port %d; see who with: ss -%snlp 'sport = :%d'",
+		return fmt.Sprintf("another program on the host listens on port %d; find it with: ss -%snlp 'sport = :%d'",
 			b.Port, b.Proto[:1], b.Port)
 	case ReasonDenied:
 		return deniedHint(b, cfg, text)
 	case ReasonFiles, ReasonConnections:
 		return "raise the limit of open files (ulimit -n, LimitNOFILE=) of the node's parent process"
 	case ReasonAddress:
-		return fmt.Sprintf("%s is no address of this host; see: ip address", b.IP)
+		return fmt.Sprintf("%s is not an address of this host; list the addresses with: ip address", b.IP)
 	case ReasonFamily:
 		return "the node has no IPv6; set network.ipv6: true, or bind IPv4 addresses only"
 	case ReasonProtocol:
 		return "the port driver cannot forward this protocol; choose another port.driver"
 	case ReasonClash:
-		return "somebody else added a forward through RootlessKit's API: remove it there, or leave it"
+		return "this forward was added through RootlessKit's API; remove it there if rootlessnode should manage the port"
 	case ReasonNoDriver:
-		return "the node runs without a port driver; set port.driver"
+		return "the node has no port driver; set port.driver"
 	}
 	return ""
 }
 
-// deniedHint names the three ways to a privileged port. The limit is the host's; inside it cannot be read, but
-// RootlessKit's refusal quotes it.
+// deniedHint names the three ways to bind a privileged port. The limit is a sysctl of the host that cannot be read inside,
+// but RootlessKit's refusal quotes it.
 func deniedHint(b Bind, cfg Config, text string) string {
 	start := cfg.UnprivilegedPortStart
 	if _, rest, ok := strings.Cut(text, "(currently "); ok {
@@ -145,12 +146,12 @@ func deniedHint(b Bind, cfg Config, text string) string {
 		}
 	}
 	if start == 0 || b.Port >= start {
-		return fmt.Sprintf("the host forbids binding port %d; see: sysctl net.ipv4.ip_unprivileged_port_start", b.Port)
+		return fmt.Sprintf("the host does not permit binding port %d; check: sysctl net.ipv4.ip_unprivileged_port_start", b.Port)
 	}
 	return fmt.Sprintf("ports below %d are privileged on the host (net.ipv4.ip_unprivileged_port_start=%d); as root, either\n"+
-		"  sysctl -w net.ipv4.ip_unprivileged_port_start=%d    # until the next boot; for longer: in %s\n"+
-		"or, effective from the next start,\n"+
+		"  sysctl -w net.ipv4.ip_unprivileged_port_start=%d    # until the next boot; to make it persistent, set it in %s\n"+
+		"or, effective at the next start of the node,\n"+
 		"  setcap cap_net_bind_service=+ep /path/to/rootlessnode\n"+
-		"or choose a port from %d on (for Services and pods, ports.privilegedPortOffset: 10000 makes this one %d)",
+		"or use a port of %d or above (for Services and pods, ports.privilegedPortOffset: 10000 maps this port to %d)",
 		start, start, b.Port, hostinfo.SysctlFile, start, b.Port+10000)
 }

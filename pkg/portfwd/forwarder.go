@@ -15,54 +15,55 @@ import (
 const (
 	// DefaultConcurrency is how many requests to the port manager are under way at once.
 	DefaultConcurrency = 8
-	// DefaultResyncEvery is how often the port manager's list is compared with ours although nothing has changed.
+	// DefaultResyncEvery is the interval of comparisons with the port manager's list while nothing changes.
 	DefaultResyncEvery = 30 * time.Second
 	// DefaultCallTimeout bounds one request to the port manager. RootlessKit itself gives up a removal after 5 s.
 	DefaultCallTimeout = 10 * time.Second
-	// changeEvery bounds how often OnChange is called; changeEach is added for every forward, since its work grows with them.
+	// changeEvery is the least interval between calls of OnChange; changeEach is added for every forward, because the work
+	// of the callback grows with their number.
 	changeEvery = 20 * time.Millisecond
 	changeEach  = 50 * time.Microsecond
 )
 
-// Options for New. Manager is required; the rest has useful zero values.
+// Options are the arguments of New. Manager is required; the others have useful zero values.
 type Options struct {
 	Manager Manager
-	// Source tells of Services; without one there are static forwards only.
+	// Source watches Services. Without it, only static forwards are made.
 	Source Source
-	// Pods tells of this node's pods; without one there are no host ports of pods.
+	// Pods watches the pods of this node. Without it, host ports of pods are not forwarded.
 	Pods PodSource
-	// Endpoints tells which Services are ready. With one, the ports of a Service that nobody would answer for are closed
-	// and refuse connections; without one they accept and then hang up.
+	// Endpoints watches the readiness of Services. With it, the ports of a Service without a ready endpoint are closed and
+	// refuse connections. Without it, such ports accept a connection and then close it.
 	Endpoints EndpointSource
-	// Publisher writes the addresses of Services of type LoadBalancer; without one they get none.
+	// Publisher writes the addresses of Services of type LoadBalancer. Without it, they get no address.
 	Publisher Publisher
-	// SourceFilter enforces loadBalancerSourceRanges. Without one, Services that have some are refused with a Warning, because
-	// RootlessKit's own port drivers cannot enforce them.
+	// SourceFilter enforces loadBalancerSourceRanges. Without it, Services with source ranges are refused with a Warning,
+	// because RootlessKit's own port drivers cannot enforce them.
 	SourceFilter SourceFilter
 	Config       Config
-	// Ledger is the file that remembers which forwards are ours, mode 0600, in a directory that lives at least as long
-	// as RootlessKit does. If it is empty, forwards made before a restart are taken for somebody else's.
+	// Ledger is the path of the file that records the forwards of this Forwarder. Its mode is 0600, and its directory must
+	// live at least as long as RootlessKit. If Ledger is empty, forwards of an earlier run are treated as foreign.
 	Ledger string
-	// KeepOnStop leaves the forwards open when Run ends; they are adopted by the next Run with the same Ledger.
+	// KeepOnStop leaves the forwards open when Run ends. The next Run with the same Ledger takes them over.
 	KeepOnStop bool
-	// RestoreForeign makes forwards of others, by hand through RootlessKit's API, again when they are found to be gone at
-	// the beginning of Run: for callers whose RootlessKit ends when they are killed. After a Run that ended by itself there
-	// are none to restore. One that was made within ResyncEvery of the kill may be lost.
+	// RestoreForeign recreates foreign forwards, which were added through RootlessKit's API, if they are gone when Run
+	// starts. It is for callers whose RootlessKit ends when they are killed. After a regular end of Run there is nothing to
+	// restore. A forward that was added less than ResyncEvery before the kill may be lost.
 	RestoreForeign bool
-	// OnEvent and OnChange are called from Run's goroutine with no lock held and must return quickly; both may be nil.
-	// OnChange says that Status may give another answer than before; it comes first before anything is forwarded, then
-	// at most 50 times a second, less often with many forwards, and once more when Run is about to return.
+	// OnEvent and OnChange are called from Run's goroutine without locks and must return quickly; both may be nil. OnChange
+	// reports that the result of Status may have changed. It is called once before anything is forwarded, then at most 50
+	// times a second (less often with many forwards), and once before Run returns.
 	OnEvent  func(Event)
 	OnChange func()
 	// Log may be nil.
 	Log logrus.FieldLogger
-	// Concurrency, ResyncEvery and CallTimeout: the Default constants if 0.
+	// Concurrency, ResyncEvery and CallTimeout are set to the Default constants if they are 0.
 	Concurrency int
 	ResyncEvery time.Duration
 	CallTimeout time.Duration
 }
 
-// Forwarder makes the host's forwarded ports agree with what is wanted. Use New, then Run once.
+// Forwarder keeps the forwarded ports of the host in line with the wanted ones. Create it with New, then call Run once.
 type Forwarder struct {
 	o      Options
 	ledger *ledger
@@ -73,28 +74,28 @@ type Forwarder struct {
 
 	publishKick chan struct{}
 
-	asking question
+	query endpointQuery
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	services    map[Key]*serviceState
 	pods        map[Key]*podState
 	endpoints   map[Key]Endpoints
 	synced      synced
-	unpublished map[Key]struct{} // Services whose addresses are to be looked at
-	stale       bool             // what is promised changed since wanted was computed
-	remerge     bool             // and more than deltas tell
+	unpublished map[Key]struct{} // Services whose published addresses must be compared
+	stale       bool             // inputs changed since wanted was computed
+	remerge     bool             // deltas do not cover all changes: merge everything
 	deltas      []delta
 	running     bool
 	entries     map[Bind]*entry
 	trouble     map[Bind]Trouble
 	troubleNew  bool
 
-	// Used by Run's goroutine alone.
-	dirty    map[*entry]struct{} // to be looked at
-	later    map[*entry]struct{} // to be looked at when their nextTry comes
+	// Only used by Run's goroutine.
+	dirty    map[*entry]struct{} // entries to process
+	later    map[*entry]struct{} // entries to process at their nextTry
 	wanted   map[Bind]Forward
 	places   map[place]tally
-	clean    bool // nobody competes for a place in wanted
+	clean    bool // no two owners compete for a place in wanted
 	inFlight int
 	listNow  bool
 	listed   bool
@@ -106,50 +107,50 @@ type Forwarder struct {
 	restriction restriction
 	outbox      []Event
 
-	changed    bool // since OnChange was called
-	changeTold time.Time
+	changed      bool // since the last call of OnChange
+	lastOnChange time.Time
 }
 
-// synced says which sources have told all there is once. A source that does not exist has.
+// synced records which sources have delivered their first complete list. A source that is not configured counts as synced.
 type synced struct{ services, pods, endpoints bool }
 
 func (s synced) all() bool { return s.services && s.pods && s.endpoints }
 
-// entry is one Bind: what is wanted there, what is there, and what stands between the two. Guarded by Forwarder.mu;
-// written by Run's goroutine alone.
+// entry is the state of one Bind: the wanted forward, the existing one and the progress between the two. It is guarded by
+// Forwarder.mu and written only by Run's goroutine.
 type entry struct {
-	bind  Bind
-	want  *Forward
-	owner Owner     // of want, or of the last one
-	spec  port.Spec // what want comes to; ParentPort 0 while the node's address is not known
-	have  *held
-	busy  bool
-	asked port.Spec // while busy: of the request
+	bind      Bind
+	want      *Forward
+	owner     Owner     // of want, or of the last wanted forward
+	spec      port.Spec // of want; ParentPort is 0 while the node's address is unknown
+	have      *existing
+	busy      bool
+	requested port.Spec // the request's spec while busy
 
-	state  State
-	since  time.Time
-	reason string
-	err    error
-	hint   string
-	told   string // reason of the last Event
+	state    State
+	since    time.Time
+	reason   string
+	err      error
+	hint     string
+	reported string // reason of the last Event, to report each reason once
 
-	trouble Trouble // while it is open
+	trouble Trouble // only while open
 
 	delay   time.Duration
 	nextTry time.Time
 }
 
-// held is a forward that the port manager has.
-type held struct {
-	id   int
-	spec port.Spec
-	ours bool
+// existing is a forward that the port manager has.
+type existing struct {
+	id    int
+	spec  port.Spec
+	owned bool
 }
 
-// New checks the options and opens the ledger. It calls nobody.
+// New checks the options and opens the ledger. It does not connect to the port manager.
 func New(o Options) (*Forwarder, error) {
 	if o.Manager == nil {
-		return nil, errors.New("forward ports: no port manager given")
+		return nil, errors.New("forward ports: Options.Manager is required")
 	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = DefaultConcurrency
@@ -191,21 +192,21 @@ func New(o Options) (*Forwarder, error) {
 		warned:      map[Warning]struct{}{},
 		restriction: restriction{watched: map[Bind]struct{}{}, inForce: map[Bind]SourceRanges{}},
 	}
-	f.asking.known = make(chan struct{})
+	f.query.known = make(chan struct{})
 	if f.synced.services {
-		close(f.asking.known)
+		close(f.query.known)
 	}
 	f.expandStatic()
 	return f, nil
 }
 
-// Run forwards until ctx ends, then removes what is ours unless KeepOnStop. A port that is refused is no error of Run:
-// see Status. It returns nil, or what could not be removed at the end. Call it once.
+// Run forwards ports until ctx ends. Then it removes the forwards of this Forwarder unless KeepOnStop is set. A refused port
+// is not an error of Run: see Status. Run returns an error only if forwards could not be removed at the end. Call it once.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.mu.Lock()
 	if f.running {
 		f.mu.Unlock()
-		return errors.New("forward ports: running already")
+		return errors.New("forward ports: already running")
 	}
 	f.running = true
 	f.mu.Unlock()
@@ -215,32 +216,32 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.loop(ctx)
 	wg.Wait()
 	for f.inFlight > 0 {
-		f.take(<-f.results)
+		f.handleResult(<-f.results)
 	}
 	var err error
 	if !f.o.KeepOnStop {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
-		err = errors.Join(f.removeOurs(stop), f.ledger.setOthers(map[string]struct{}{}))
+		err = errors.Join(f.removeOwned(stop), f.ledger.setOthers(map[string]struct{}{}))
 		cancel()
 		f.mu.Lock()
 		clear(f.entries)
 		f.mu.Unlock()
 	}
 	f.ledger.close()
-	f.changed, f.changeTold = true, time.Time{}
+	f.changed, f.lastOnChange = true, time.Time{}
 	f.deliver()
 	return err
 }
 
 func (f *Forwarder) runSources(ctx context.Context, wg *sync.WaitGroup) {
 	if s := f.o.Source; s != nil {
-		wg.Go(func() { f.keep(ctx, "Services", func(ctx context.Context) error { return s.Run(ctx, sink{f}) }) })
+		wg.Go(func() { f.runSource(ctx, "Services", func(ctx context.Context) error { return s.Run(ctx, sink{f}) }) })
 	}
 	if s := f.o.Pods; s != nil {
-		wg.Go(func() { f.keep(ctx, "pods", func(ctx context.Context) error { return s.Run(ctx, podSink{f}) }) })
+		wg.Go(func() { f.runSource(ctx, "pods", func(ctx context.Context) error { return s.Run(ctx, podSink{f}) }) })
 	}
 	if f.o.Endpoints != nil {
-		wg.Go(func() { f.keep(ctx, "endpoints", f.runEndpoints) })
+		wg.Go(func() { f.runSource(ctx, "endpoints", f.runEndpoints) })
 	}
 	if f.o.Publisher != nil {
 		wg.Go(func() { f.runPublisher(ctx) })
@@ -263,7 +264,7 @@ func (f *Forwarder) loop(ctx context.Context) {
 				listDelay = 0
 				resync.Reset(f.o.ResyncEvery)
 			} else if ctx.Err() == nil {
-				p := paceOf(ReasonUnreachable)
+				p := backoffFor(ReasonUnreachable)
 				listDelay = min(max(2*listDelay, p.first), p.limit)
 				listDue = time.Now().Add(listDelay)
 				f.unreachable(err)
@@ -285,7 +286,7 @@ func (f *Forwarder) loop(ctx context.Context) {
 			wake = again
 		}
 		if listable() && ctx.Err() == nil {
-			continue // dispatch found that the list is out of date
+			continue // dispatch found that the list is outdated
 		}
 		var due <-chan time.Time
 		if !wake.IsZero() {
@@ -301,11 +302,11 @@ func (f *Forwarder) loop(ctx context.Context) {
 			f.listNow = true
 			resync.Reset(f.o.ResyncEvery)
 		case r := <-f.results:
-			f.take(r)
+			f.handleResult(r)
 			for more := true; more; {
 				select {
 				case r := <-f.results:
-					f.take(r)
+					f.handleResult(r)
 				default:
 					more = false
 				}

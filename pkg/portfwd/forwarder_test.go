@@ -22,7 +22,7 @@ const (
 
 var nodePorts = Config{NodePorts: true}
 
-// The tests below run on synctest's clock: a sleep of theirs takes no time.
+// The tests below use synctest's clock: sleeping takes no time.
 
 func TestForwardsFollowServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestForwardsFollowServices(t *testing.T) {
 	})
 }
 
-func TestOnePortInUseLeavesTheOthersAlone(t *testing.T) {
+func TestPortInUseDoesNotAffectOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src := newFakeManager(), newFakeSource(nodePort("a", 30001), nodePort("b", 30002))
 		m.taken[30001] = true
@@ -68,11 +68,11 @@ func TestOnePortInUseLeavesTheOthersAlone(t *testing.T) {
 		assert.Equal(t, st.Since, began)
 		assert.Check(t, is.Contains(st.Error, "address already in use"))
 		assert.Check(t, is.Contains(st.Hint, "30001"))
-		assert.Equal(t, len(events), 1, "told once")
+		assert.Equal(t, len(events), 1, "reported once")
 		assert.Equal(t, events[0].Owner.String(), "ns/a/web")
 		assert.Equal(t, events[0].Reason, ReasonInUse)
 
-		// 0.1 0.3 0.7 1.5 2.5 … 9.5 s, and at the beginning.
+		// 0.1 0.3 0.7 1.5 2.5 … 9.5 s, and at the start.
 		assert.Equal(t, len(m.adds), 1+13)
 		m.with(func() { m.taken[30001] = false })
 		time.Sleep(time.Second)
@@ -84,8 +84,8 @@ func TestOnePortInUseLeavesTheOthersAlone(t *testing.T) {
 	})
 }
 
-// Whatever a person or another program can put right is found out within two seconds; nobody is told twice.
-func TestWhateverBlocksIsAskedAgainWithinTwoSeconds(t *testing.T) {
+// Causes that a person or another program can remove are retried within two seconds, and each is reported once.
+func TestTransientFailuresAreRetriedWithinTwoSeconds(t *testing.T) {
 	for text, reason := range map[string]string{
 		"cannot expose privileged port 80 (currently 1024): listen: bind: permission denied": ReasonDenied,
 		"listen tcp4 127.0.0.1:80: bind: address already in use":                             ReasonInUse,
@@ -111,13 +111,13 @@ func TestWhateverBlocksIsAskedAgainWithinTwoSeconds(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			assert.DeepEqual(t, m.has(), []string{"tcp4 127.0.0.1 80 10.0.2.100 30080"})
-			assert.Equal(t, events, 2, "and told that it is well")
+			assert.Equal(t, events, 2, "the recovery is reported")
 		})
 	}
 }
 
-// What no waiting can change is asked for seldom: another protocol needs another port driver.
-func TestWhatCannotChangeIsAskedForSeldom(t *testing.T) {
+// Causes that do not change by themselves are retried rarely: another protocol needs another port driver.
+func TestPermanentFailuresAreRetriedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
 		m.script = func(op string, s port.Spec) error { return refuse("unsupported port protocol tcp4") }
@@ -129,7 +129,7 @@ func TestWhatCannotChangeIsAskedForSeldom(t *testing.T) {
 	})
 }
 
-func TestAFreedPortIsTakenAtOnce(t *testing.T) {
+func TestFreedPortIsUsedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src := newFakeManager(), newFakeSource(nodePort("a", 30001), nodePort("b", 30002))
 		full := true
@@ -140,7 +140,7 @@ func TestAFreedPortIsTakenAtOnce(t *testing.T) {
 			return nil
 		}
 		f := start(t, Options{Manager: m, Source: src, Config: nodePorts})
-		time.Sleep(time.Minute + time.Millisecond) // the back-off is 5 s by now
+		time.Sleep(time.Minute + time.Millisecond) // the back-off has reached 5 s
 		synctest.Wait()
 		open := "a"
 		if strings.Contains(f.states()[0], "failed") {
@@ -153,13 +153,13 @@ func TestAFreedPortIsTakenAtOnce(t *testing.T) {
 	})
 }
 
-func TestRestartAdoptsAndTidiesUp(t *testing.T) {
+func TestRestartTakesOverAndCleansUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src := newFakeManager(), newFakeSource(nodePort("a", 30001), nodePort("b", 30002))
 		foreign := port.Spec{Proto: "tcp", ParentPort: 8080, ChildPort: 80}
 		_, err := m.AddPort(t.Context(), foreign)
 		assert.NilError(t, err)
-		twin := specOf(30007) // made by hand, and wanted by a Service as well
+		twin := specOf(30007) // foreign, and also wanted by a Service
 		_, err = m.AddPort(t.Context(), twin)
 		assert.NilError(t, err)
 		o := Options{Manager: m, Source: src, Config: nodePorts, Ledger: filepath.Join(t.TempDir(), "ports"), KeepOnStop: true}
@@ -179,7 +179,7 @@ func TestRestartAdoptsAndTidiesUp(t *testing.T) {
 		f = start(t, o)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		assert.DeepEqual(t, m.has(), before) // nothing is removed before the Services are known
+		assert.DeepEqual(t, m.has(), before) // no forward is removed before the Services are known
 		src.sink.Replace(src.list())
 		synctest.Wait()
 		assert.DeepEqual(t, m.has(), []string{specKey(foreign), spec1, specKey(twin)})
@@ -195,9 +195,9 @@ func TestRestartAdoptsAndTidiesUp(t *testing.T) {
 	})
 }
 
-// RootlessKit forgets all when the node is killed. What others made is back, what they took away is not, and after an
-// orderly end there is nothing to bring back.
-func TestRestoresForwardsOfOthersAfterAKill(t *testing.T) {
+// RootlessKit loses all forwards when the node is killed. Foreign forwards are restored, except those that were removed, and
+// after a regular end there is nothing to restore.
+func TestRestoreForeignAfterKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
 		kept := port.Spec{Proto: "tcp", ParentPort: 8080, ChildPort: 80}
@@ -212,7 +212,7 @@ func TestRestoresForwardsOfOthersAfterAKill(t *testing.T) {
 		m.with(func() { maps.DeleteFunc(m.ports, func(_ int, st port.Status) bool { return st.Spec.Proto == "udp4" }) })
 		time.Sleep(DefaultResyncEvery + time.Second)
 		synctest.Wait()
-		assert.NilError(t, f.stop()) // KeepOnStop leaves the ledger as a kill does
+		assert.NilError(t, f.stop()) // KeepOnStop keeps the ledger like a kill
 		m.with(func() { clear(m.ports) })
 
 		o.KeepOnStop = false
@@ -220,7 +220,7 @@ func TestRestoresForwardsOfOthersAfterAKill(t *testing.T) {
 		synctest.Wait()
 		assert.DeepEqual(t, m.has(), []string{specKey(kept)})
 		assert.NilError(t, f.stop())
-		assert.DeepEqual(t, m.has(), []string{specKey(kept)}) // it is still not ours
+		assert.DeepEqual(t, m.has(), []string{specKey(kept)}) // it is still foreign
 		m.with(func() { clear(m.ports) })
 		f = start(t, o)
 		synctest.Wait()
@@ -241,7 +241,7 @@ func TestForeignForwardInTheWay(t *testing.T) {
 		synctest.Wait()
 		assert.DeepEqual(t, m.has(), []string{specKey(s)})
 		assert.DeepEqual(t, f.states(), []string{"127.0.0.1:30001/tcp4 ns/a/web failed PortClash"})
-		assert.Check(t, is.Contains(f.Status()[0].Error, "held by RootlessKit's forward 1"))
+		assert.Check(t, is.Contains(f.Status()[0].Error, "in use by RootlessKit forward 1"))
 		assert.NilError(t, m.RemovePort(t.Context(), st.ID))
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
@@ -249,7 +249,7 @@ func TestForeignForwardInTheWay(t *testing.T) {
 	})
 }
 
-func TestLostForwardsComeBack(t *testing.T) {
+func TestLostForwardsAreRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src := newFakeManager(), newFakeSource(nodePort("a", 30001), nodePort("b", 30002))
 		f := start(t, Options{Manager: m, Source: src, Config: nodePorts})
@@ -332,7 +332,7 @@ func TestChildAddress(t *testing.T) {
 	})
 }
 
-func TestWarningsAreToldOnce(t *testing.T) {
+func TestWarningsAreReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sctp := nodePort("a", 30001)
 		sctp.Ports = append(sctp.Ports, ServicePort{Name: "s", Protocol: "SCTP", Port: 1, NodePort: 30009})
@@ -382,7 +382,7 @@ func TestOnChangeSeesEveryEndState(t *testing.T) {
 		quiet := calls
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		assert.Equal(t, calls, quiet, "nothing is told when nothing changes")
+		assert.Equal(t, calls, quiet, "no call without a change")
 		cancel()
 		assert.NilError(t, <-done)
 		assert.Equal(t, last, 0)

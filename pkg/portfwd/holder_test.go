@@ -20,7 +20,7 @@ func in(namespace string, seconds int, s Service) Service {
 	return s
 }
 
-// An annotated Service in a namespace that sorts first does not get a port that another Service has.
+// A Service with an annotation does not get the port of another Service, even if its namespace sorts first.
 func TestPlacesGoTo(t *testing.T) {
 	t.Parallel()
 	lb := balanced("lb", ServicePort{Port: 8080, NodePort: 30080})
@@ -92,13 +92,13 @@ func TestPlacesGoTo(t *testing.T) {
 			}
 			assert.Equal(t, owner, tc.want)
 			assert.Equal(t, len(warnings), 1)
-			assert.Check(t, is.Contains(warnings[0].Message, "is forwarded for "+tc.want+" already"))
+			assert.Check(t, is.Contains(warnings[0].Message, "is already forwarded for "+tc.want))
 		})
 	}
 }
 
-// The holder keeps its port while others come, over a restart of the forwarder and over one of RootlessKit; when it goes,
-// the next one gets the port. The loser is told once.
+// The holder keeps its port while others request it, and over restarts of the forwarder and of RootlessKit. When it is
+// deleted, the next one gets the port. The loser gets one Event.
 func TestHolderKeepsItsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src := newFakeManager(), newFakeSource()
@@ -127,7 +127,7 @@ func TestHolderKeepsItsPort(t *testing.T) {
 			assert.Equal(t, clashes, 1, when)
 		}
 		holds("after another one came")
-		src.set(nodePort("b", 30002)) // what others do repeats no Event
+		src.set(nodePort("b", 30002)) // changes of others do not repeat an Event
 		src.remove("b")
 		holds("after others came and went")
 
@@ -151,7 +151,7 @@ func TestHolderKeepsItsPort(t *testing.T) {
 	})
 }
 
-// After a restart a place is kept for its holder until it is known whether the holder still wants it.
+// After a restart, a place is reserved for its holder until it is known whether the holder still wants it.
 func TestPlacesAreReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src, pods := newFakeManager(), newFakeSource(annotated(nodePort("thief", 30001), "host-port", "8080")), hand[PodSink]()
@@ -192,10 +192,10 @@ func TestLimitOfForwards(t *testing.T) {
 		"127.0.0.1:1/tcp4>:1 static/x", "127.0.0.1:30002/tcp4>:30002 ns/s2/web", "127.0.0.1:30003/tcp4>:30003 ns/s3/web",
 		"127.0.0.1:30004/tcp4>:30004 ns/s4/web"})
 	assert.DeepEqual(t, warningLines(warnings), []string{
-		"TooManyPorts ns/s0/web: the limit of 3 forwarded ports is reached", "TooManyPorts ns/s1/web: the limit of 3 forwarded ports is reached"})
+		"TooManyPorts ns/s0/web: limit of 3 forwarded ports reached", "TooManyPorts ns/s1/web: limit of 3 forwarded ports reached"})
 }
 
-// What a user of the cluster may choose by default, and what not.
+// The choices that users of the cluster have by default.
 func TestChoicesOfUsers(t *testing.T) {
 	t.Parallel()
 	pod := func(hostIP string) Pod {
@@ -274,7 +274,7 @@ func TestExternalIPs(t *testing.T) {
 			assert.Equal(t, w.Reason, ReasonExternalIPs)
 		}
 	}
-	// What a user writes into the status, or as loadBalancerIP, which is not read, binds nothing.
+	// Addresses that a user writes into the status or as loadBalancerIP are ignored.
 	s.ExternalIPs, s.Ingress = nil, []string{"192.0.2.7"}
 	got, _ := Wanted(Input{Services: []Service{s}}, on)
 	assert.Equal(t, len(got), 0)
@@ -288,7 +288,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return out
 }
 
-// A holder keeps its port number on another address too, when the addresses that ports are bound to change.
+// A holder also keeps its port number on another address, when the bind addresses change.
 func TestHolderKeepsItsPortOnOtherAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lb := in("ns", 9, balanced("lb", ServicePort{Name: "web", Port: 8080, NodePort: 30080}))
@@ -308,7 +308,7 @@ func TestHolderKeepsItsPortOnOtherAddresses(t *testing.T) {
 	})
 }
 
-// A load balancer all of whose ports are another's has no address.
+// A load balancer whose ports all belong to others has no address.
 func TestRefusedLoadBalancerHasNoAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(balanced("first", ServicePort{Port: 81, NodePort: 30081}))
@@ -330,7 +330,7 @@ func TestRefusedLoadBalancerHasNoAddress(t *testing.T) {
 	})
 }
 
-// However many ports one Service has, its expansion is bounded, and so are the messages.
+// The expansion of a Service and its messages are bounded for any number of ports.
 func TestManyPortsOfOneService(t *testing.T) {
 	t.Parallel()
 	s := balanced("lb")
@@ -346,7 +346,7 @@ func TestManyPortsOfOneService(t *testing.T) {
 	cfg.MaxForwards = 100
 	got, warnings := Wanted(Input{Services: []Service{s, again}}, cfg)
 	assert.Equal(t, len(got), 100)
-	assert.Assert(t, len(warnings) < 2*(few+4), "%d warnings", len(warnings))
+	assert.Assert(t, len(warnings) < 2*(maxWarnings+4), "%d warnings", len(warnings))
 	for _, w := range warnings {
 		assert.Assert(t, len(w.Message) < 512, w.Message)
 	}

@@ -9,12 +9,12 @@ import (
 
 // Publisher writes the addresses of Services of type LoadBalancer.
 type Publisher interface {
-	// PublishIngress makes addrs the addresses in the load balancer status of s. With none it takes out those that it
-	// wrote before, and leaves another's.
+	// PublishIngress sets the load balancer status of s to addrs. If addrs is empty, it removes the addresses that it wrote
+	// earlier and keeps those of another load balancer.
 	PublishIngress(ctx context.Context, s Service, addrs []netip.Addr) error
 }
 
-// publish notes that the addresses of a Service are to be looked at.
+// publish schedules a comparison of the addresses of a Service.
 func (f *Forwarder) publish(key Key) {
 	if f.o.Publisher == nil {
 		return
@@ -31,9 +31,9 @@ func (f *Forwarder) publish(key Key) {
 	}
 }
 
-// runPublisher writes addresses, one Service after the other: they are few, and nothing waits for them but a person.
+// runPublisher writes the addresses, one Service at a time: they are few and not urgent.
 func (f *Forwarder) runPublisher(ctx context.Context) {
-	p := paceOf(ReasonFailed)
+	p := backoffFor(ReasonFailed)
 	delay := time.Duration(0)
 	for {
 		var due <-chan time.Time
@@ -54,7 +54,7 @@ func (f *Forwarder) runPublisher(ctx context.Context) {
 	}
 }
 
-// publishAll writes what differs and tells whether nothing is left to do.
+// publishAll writes the differences and reports whether nothing is left to do.
 func (f *Forwarder) publishAll(ctx context.Context) bool {
 	f.mu.Lock()
 	type job struct {
@@ -69,7 +69,7 @@ func (f *Forwarder) publishAll(ctx context.Context) bool {
 			continue
 		}
 		addrs := f.served(svc.Service, Ingress(svc.Service, f.o.Config))
-		if !sameAddresses(addrs, svc.Ingress) && (len(addrs) > 0 || f.mayBeOurs(svc.Ingress)) {
+		if !sameAddresses(addrs, svc.Ingress) && (len(addrs) > 0 || f.mayBePublished(svc.Ingress)) {
 			jobs = append(jobs, job{svc.Service, addrs})
 		}
 	}
@@ -89,7 +89,7 @@ func (f *Forwarder) publishAll(ctx context.Context) bool {
 	return done
 }
 
-// served leaves out addresses on which all ports of the Service are refused. Forwarder.mu is held.
+// served drops addresses on which all ports of the Service are refused. Forwarder.mu is held.
 func (f *Forwarder) served(s Service, addrs []netip.Addr) []netip.Addr {
 	owner := Owner{Kind: KindService, Namespace: s.Namespace, Name: s.Name, UID: s.UID}
 	refused := map[netip.Addr]bool{}
@@ -119,29 +119,30 @@ func sameAddresses(addrs []netip.Addr, have []string) bool {
 	return slices.Equal(texts, have)
 }
 
-// mayBeOurs tells addresses that we could have written from those of another load balancer.
-func (f *Forwarder) mayBeOurs(ingress []string) bool {
+// mayBePublished reports whether this node could have written these addresses, as opposed to another load balancer.
+func (f *Forwarder) mayBePublished(ingress []string) bool {
 	return slices.ContainsFunc(ingress, func(text string) bool {
 		ip, err := netip.ParseAddr(text)
 		return err == nil && (ip.IsLoopback() || f.o.Config.owns(ip.Unmap()) || slices.Contains(f.o.Config.BindAddresses, ip.Unmap()))
 	})
 }
 
-// Ingress are the addresses that a Service of type LoadBalancer gets from us; none if it is not ours. It is pure.
+// Ingress returns the load balancer addresses of a Service of type LoadBalancer; none if the node is not its load balancer.
+// It is pure.
 func Ingress(s Service, cfg Config) []netip.Addr {
-	if !balances(s, cfg) {
+	if !isBalanced(s, cfg) {
 		return nil
 	}
 	cfg = cfg.normal()
 	c, err := parseChoices(s.Namespace, s.Annotations, cfg)
-	if err != nil || c.off || c.fits(s) != nil {
+	if err != nil || c.off || c.validate(s) != nil {
 		return nil
 	}
 	if ranges, err := s.sourceRanges(); err != nil || ranges != "" && cfg.unfiltered {
 		return nil
 	}
 	var out []netip.Addr
-	for _, a := range served(s.IPFamilies, c.bind, cfg) {
+	for _, a := range addressesFor(s.IPFamilies, c.bind, cfg) {
 		if a.IsUnspecified() {
 			a = cfg.preferred(a.Is4())
 		}
@@ -152,7 +153,7 @@ func Ingress(s Service, cfg Config) []netip.Addr {
 	return out
 }
 
-// preferred is the first address of the host of a family by which others reach it, or else loopback.
+// preferred returns the first address of the host of a family that is reachable from other hosts, otherwise loopback.
 func (c Config) preferred(v4 bool) netip.Addr {
 	for _, h := range c.HostAddresses {
 		if a := h.IP.Unmap(); a.Is4() == v4 && !a.IsLoopback() && !a.IsLinkLocalUnicast() {

@@ -17,17 +17,23 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
-// ledgerSlack is how many lines beyond twice the entries the file may have before it is written anew.
+// ledgerSlack is the number of lines beyond twice the number of entries after which the file is rewritten.
 const ledgerSlack = 1024
 
-// ledger remembers which forwards are ours: RootlessKit itself keeps no owner. It is a file of lines, "+SPEC" for one
-// that is about to be asked for, "-SPEC" for one that is no longer there, "=PORT OWNER" for a port that was picked, and
-// "*SPEC" for one of somebody else's. "@PLACE OWNER" says which Service or pod holds a place on the host, and "!PLACE" that
-// none does; they outlive the forwards, so that after a restart each gets its ports back. A line of a forward of ours is written before the request it stands for, so that it
-// is in the file at every moment at which we can be killed. It needs no fsync: a crash of the host takes the forwards with
-// it.
+// ledger records which forwards belong to this Forwarder, because RootlessKit does not record owners. It is a file of lines:
+//
+//	+SPEC         a forward that is about to be requested
+//	-SPEC         a forward that does not exist any more
+//	=PORT OWNER   a picked port
+//	*SPEC         a foreign forward
+//	@PLACE OWNER  the Service or pod that holds a place on the host
+//	!PLACE        the place has no holder
+//
+// Holders outlive the forwards, so that each owner gets its ports again after a restart. A "+" line is written before the
+// request, so that the record is complete whenever the process is killed. The file needs no fsync, because a crash of the
+// host ends the forwards too.
 type ledger struct {
-	path string // empty: in memory only
+	path string // if empty, the ledger is in memory only
 
 	mu sync.Mutex
 	ledgerEntries
@@ -46,12 +52,12 @@ func newLedgerEntries() ledgerEntries {
 	return ledgerEntries{specs: map[string]struct{}{}, picks: map[string]int{}, foreign: map[string]struct{}{}, holders: map[Bind]Owner{}}
 }
 
-// specKey is how a spec is written in the ledger. Specs that RootlessKit treats alike are equal.
+// specKey returns the ledger's notation of a spec. Specs that RootlessKit treats as equal have equal keys.
 func specKey(s port.Spec) string {
 	return fmt.Sprintf("%s %s %d %s %d", s.Proto, s.ParentIP, s.ParentPort, s.ChildIP, s.ChildPort)
 }
 
-// openLedger reads the file, if there is one, and makes it fit for appending.
+// openLedger reads the file, if it exists, and prepares it for appending.
 func openLedger(path string) (*ledger, error) {
 	l := &ledger{path: path, ledgerEntries: newLedgerEntries()}
 	if path == "" {
@@ -68,7 +74,7 @@ func openLedger(path string) (*ledger, error) {
 	return l, nil
 }
 
-// parseLedger never fails: a last line cut short by a kill was never followed by its request.
+// parseLedger never fails. An incomplete last line can be ignored: the process was killed before the request.
 func parseLedger(raw []byte) ledgerEntries {
 	e := newLedgerEntries()
 	for line := range strings.Lines(string(raw)) {
@@ -101,7 +107,7 @@ func parseLedger(raw []byte) ledgerEntries {
 	return e
 }
 
-// parseSpecKey is the other way of specKey.
+// parseSpecKey is the inverse of specKey.
 func parseSpecKey(key string) (port.Spec, bool) {
 	const fields = 5
 	f := strings.Split(key, " ")
@@ -114,7 +120,8 @@ func parseSpecKey(key string) (port.Spec, bool) {
 	return s, errParent == nil && errChild == nil && validPort(parent) && validPort(child)
 }
 
-// bindKey and holderLine are how a place and its holder are written. Names are escaped, although Kubernetes' need not be.
+// bindKey and holderLine return the ledger's notation of a place and its holder. Names are escaped, although names in
+// Kubernetes do not need it.
 func bindKey(b Bind) string { return fmt.Sprintf("%s %s %d", b.Proto, b.IP, b.Port) }
 
 func holderLine(b Bind, o Owner) string {
@@ -149,10 +156,10 @@ func parseHolder(line string) (b Bind, o Owner, ok bool) {
 	return b, o, ok
 }
 
-// holding are the holders of places. The caller, which is the only one that changes them, must not keep the map.
+// holding returns the holders of places. Only the caller changes them; it must not keep the map.
 func (l *ledger) holding() map[Bind]Owner { return l.holders }
 
-// hold notes who holds a place; the zero Owner for no Service or pod.
+// hold records the holder of a place. The zero Owner means no Service or pod.
 func (l *ledger) hold(b Bind, o Owner) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,14 +174,14 @@ func (l *ledger) hold(b Bind, o Owner) error {
 	return l.append(holderLine(b, o))
 }
 
-// others are the forwards of others as the ledger has them.
+// others returns the keys of foreign forwards.
 func (l *ledger) others() map[string]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.foreign)
 }
 
-// setOthers replaces them.
+// setOthers replaces the keys of foreign forwards.
 func (l *ledger) setOthers(keys map[string]struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +201,7 @@ func (l *ledger) picked(owner string) int {
 	return l.picks[owner]
 }
 
-// pick remembers the port that was picked for an owner, whose name holds no line break.
+// pick records the port that was picked for an owner. The owner's name must not contain a line break.
 func (l *ledger) pick(owner string, p int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +256,7 @@ func (l *ledger) note(sign byte, s port.Spec) error {
 	return l.compact()
 }
 
-// append writes a line of what has been changed already.
+// append writes a line for a change that was already made in memory.
 func (l *ledger) append(line string) error {
 	if err := l.write(line); err != nil {
 		return err
@@ -257,7 +264,7 @@ func (l *ledger) append(line string) error {
 	return l.compact()
 }
 
-// compact rewrites the file when most of its lines are out of date.
+// compact rewrites the file when most of its lines are outdated.
 func (l *ledger) compact() error {
 	if l.path != "" && l.lines > 2*l.size()+ledgerSlack {
 		return l.rewrite()
@@ -285,7 +292,7 @@ func (l *ledger) keep(live map[string]struct{}) error {
 	return l.rewrite()
 }
 
-// rewrite replaces the file by one with the present entries only.
+// rewrite replaces the file with one that has only the current entries.
 func (l *ledger) rewrite() error {
 	keys := sortedKeys(l.specs)
 	var buf bytes.Buffer

@@ -73,7 +73,7 @@ func TestLedgerFaults(t *testing.T) {
 	_, err = New(Options{Manager: newFakeManager(), Ledger: dir})
 	assert.ErrorContains(t, err, "read port ledger")
 	_, err = New(Options{})
-	assert.ErrorContains(t, err, "no port manager")
+	assert.ErrorContains(t, err, "Options.Manager is required")
 }
 
 func FuzzParseLedger(f *testing.F) {
@@ -101,7 +101,7 @@ func FuzzParseLedger(f *testing.F) {
 	})
 }
 
-// Holders survive a restart, whatever their names, and a forward that is gone.
+// Holders survive a restart, with any name, and also without a forward.
 func TestLedgerKeepsHolders(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ports")
@@ -113,7 +113,7 @@ func TestLedgerKeepsHolders(t *testing.T) {
 	owner := Owner{Kind: KindService, Namespace: "ns", Name: "odd\n@ name", UID: "u"}
 	assert.NilError(t, l.add(specOf(1)))
 	assert.NilError(t, l.hold(b, owner))
-	for range 3 * ledgerSlack { // the file is rewritten meanwhile
+	for range 3 * ledgerSlack { // the file is rewritten in between
 		assert.NilError(t, l.hold(Bind{TCP4, b.IP, 2}, owner))
 		assert.NilError(t, l.hold(Bind{TCP4, b.IP, 2}, Owner{}))
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
-// Manager is what is needed of RootlessKit's port manager. It is called from several goroutines at once.
+// Manager is the part of RootlessKit's port manager that the Forwarder uses. It must be safe for concurrent use.
 type Manager interface {
 	AddPort(ctx context.Context, spec port.Spec) (*port.Status, error)
 	ListPorts(ctx context.Context) ([]port.Status, error)
@@ -21,8 +21,8 @@ type Manager interface {
 
 const (
 	dialTimeout = 5 * time.Second
-	// idleTimeout is short because each idle connection costs RootlessKit's parent a descriptor, and dialing a socket
-	// costs next to nothing.
+	// idleTimeout is short because each idle connection uses a file descriptor in RootlessKit's parent, and dialing a socket
+	// is cheap.
 	idleTimeout = 5 * time.Second
 )
 
@@ -33,11 +33,11 @@ type remote struct {
 
 func (r remote) Info(ctx context.Context) (*api.Info, error) { return r.c.Info(ctx) }
 
-// Dial gives the Manager behind RootlessKit's API socket and a function that drops its idle connections. Nothing is
-// connected yet, and the socket need not exist: each call then fails until it does.
+// Dial returns the Manager behind RootlessKit's API socket, and a function that closes its idle connections. It does not
+// connect yet, and the socket need not exist; calls fail until it does.
 func Dial(apiSock string) (m Manager, closeIdle func()) {
 	d := net.Dialer{Timeout: dialTimeout}
-	// RootlessKit's own constructor keeps two connections and wants the socket to exist.
+	// RootlessKit's own constructor keeps two connections and requires that the socket exists.
 	c := client.NewWithHTTPClient(&http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return d.DialContext(ctx, "unix", apiSock)

@@ -1,12 +1,12 @@
 package portfwd
 
-// delta is what one Service or pod asked for before and asks for now.
+// delta is the change of one Service or pod: its expansion before and now.
 type delta struct{ before, now expansion }
 
-// tally counts the forwards of one place that listen on all addresses, and those that listen on one.
+// tally counts the forwards of one place: those that listen on all addresses, and those that listen on one.
 type tally struct{ wild, specific int }
 
-// plan brings the entries up to date with what is wanted.
+// plan updates the entries with the wanted forwards.
 func (f *Forwarder) plan() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -20,7 +20,7 @@ func (f *Forwarder) plan() {
 	}
 }
 
-// mergeAll computes what is wanted from the beginning.
+// mergeAll computes the wanted forwards from scratch.
 func (f *Forwarder) mergeAll() {
 	all := make([]expansion, 0, len(f.services)+len(f.pods)+1)
 	all = append(all, f.static)
@@ -30,10 +30,10 @@ func (f *Forwarder) mergeAll() {
 	for _, p := range f.pods {
 		all = append(all, p.expansion)
 	}
-	wanted, refused, warnings := (&contest{
-		holders: f.ledger.holding(), reserve: !f.promisesKnown(), most: f.o.Config.MaxForwards,
+	wanted, refused, warnings := (&allocator{
+		holders: f.ledger.holding(), reserve: !f.inputsKnown(), most: f.o.Config.MaxForwards,
 	}).merge(all)
-	warnings = append(warnings, lost(refused)...)
+	warnings = append(warnings, rejectionWarnings(refused)...)
 	f.wanted, f.places, f.clean = wanted, make(map[place]tally, len(wanted)), len(warnings) == 0
 	for b, w := range wanted {
 		f.count(b, 1)
@@ -41,40 +41,40 @@ func (f *Forwarder) mergeAll() {
 	}
 	for b, e := range f.entries {
 		if _, ok := wanted[b]; !ok {
-			f.unwant(e) // also what an earlier run left, once all promises are known
+			f.unwant(e) // also forwards of an earlier run, once all Services and pods are known
 		}
 	}
 	f.refuse(refused)
 	f.warn(warnings)
-	if f.promisesKnown() {
+	if f.inputsKnown() {
 		for b := range f.ledger.holding() {
-			f.hold(b)
+			f.recordHolder(b)
 		}
 		for b := range wanted {
-			f.hold(b)
+			f.recordHolder(b)
 		}
 	}
 }
 
-// promisesKnown reports whether all Services and pods are known. Before that, a place is not given to one that came first
-// by chance.
-func (f *Forwarder) promisesKnown() bool { return f.synced.services && f.synced.pods }
+// inputsKnown reports whether all Services and pods are known. Until then, a place is not given to an owner only because it
+// was reported first.
+func (f *Forwarder) inputsKnown() bool { return f.synced.services && f.synced.pods }
 
-// hold remembers the Service or pod that has b now.
-func (f *Forwarder) hold(b Bind) {
+// recordHolder records the Service or pod that has b now.
+func (f *Forwarder) recordHolder(b Bind) {
 	var owner Owner
 	if w, ok := f.wanted[b]; ok && w.rank() > rankManual {
 		owner = w.Owner.object()
 	}
 	if err := f.ledger.hold(b, owner); err != nil {
-		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
+		f.o.Log.WithError(err).Warn("update the port ledger")
 	}
 }
 
-// patch applies what has changed and tells whether that was possible: where owners compete for a place, only a look at
-// all of them can tell who has it. With thousands of Services it makes a change as cheap as with one.
+// patch applies the deltas and reports whether that was possible. If owners compete for a place, mergeAll is needed to
+// compare all of them. With thousands of Services, patch makes a change as cheap as with one.
 func (f *Forwarder) patch() bool {
-	if !f.clean || !f.promisesKnown() {
+	if !f.clean || !f.inputsKnown() {
 		return false
 	}
 	touched := map[Bind]struct{}{}
@@ -102,7 +102,7 @@ func (f *Forwarder) patch() bool {
 		return false
 	}
 	for b := range touched {
-		f.hold(b)
+		f.recordHolder(b)
 		if w, ok := f.wanted[b]; ok {
 			f.want(b, w)
 		} else if e := f.entries[b]; e != nil {
@@ -112,7 +112,7 @@ func (f *Forwarder) patch() bool {
 	return true
 }
 
-// count notes one forward more or less in b's place.
+// count adds by to the number of forwards in b's place.
 func (f *Forwarder) count(b Bind, by int) tally {
 	p := place{b.Proto, b.Port}
 	n := f.places[p]
@@ -129,13 +129,13 @@ func (f *Forwarder) count(b Bind, by int) tally {
 	return n
 }
 
-// want makes w what is wanted at b.
+// want sets w as the wanted forward at b.
 func (f *Forwarder) want(b Bind, w Forward) {
 	e := f.entry(b)
 	spec, err := f.resolve(w)
 	if e.want != nil && *e.want == w && e.spec == spec && err == nil {
 		if w.Waiting {
-			f.dirty[e] = struct{}{} // it is closed once all endpoints are known
+			f.dirty[e] = struct{}{} // closed once all endpoints are known
 		}
 		return
 	}
@@ -148,17 +148,17 @@ func (f *Forwarder) want(b Bind, w Forward) {
 		f.fail(e, err)
 		return
 	}
-	f.fresh(e)
+	f.refresh(e)
 	if renamed {
-		e.told = ""
+		e.reported = ""
 	}
 }
 
-// unwant: nothing is wanted there.
+// unwant records that no forward is wanted for e.
 func (f *Forwarder) unwant(e *entry) {
 	if e.want != nil {
 		e.want = nil
-		f.fresh(e)
+		f.refresh(e)
 	}
 	f.dirty[e] = struct{}{}
 }

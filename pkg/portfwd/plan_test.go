@@ -8,7 +8,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// Applying changes one by one comes to the same as looking at all: clashes, wildcards and all.
+// Applying changes one at a time has the same result as computing everything, including clashes and wildcards.
 func TestPatchAgreesWithWanted(t *testing.T) {
 	t.Parallel()
 	for range 40 {
@@ -47,7 +47,7 @@ func TestPatchAgreesWithWanted(t *testing.T) {
 				sink{f}.Set(s)
 			}
 			if rnd.IntN(3) == 0 {
-				continue // several changes at once
+				continue // several changes together
 			}
 			in.Holders = maps.Clone(f.ledger.holding())
 			f.mu.Lock()

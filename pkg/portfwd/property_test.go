@@ -14,8 +14,8 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// world is a random history of a node: Services come and go, other programs and other people take ports, answers are
-// lost, RootlessKit is away or starts anew, and so do we.
+// world is a random history of a node: Services come and go, other programs and users take ports, answers are lost,
+// RootlessKit and the forwarder restart.
 type world struct {
 	t       *testing.T
 	rnd     *rand.Rand
@@ -51,17 +51,17 @@ func (w *world) step() {
 		w.m.with(func() { w.m.down = true })
 	case 3:
 		w.m.with(func() { w.m.down = false })
-	case 4: // somebody else's forward, which never looks like one of ours
+	case 4: // a foreign forward, which never looks like one of the Forwarder
 		s := specOf(30000 + w.rnd.IntN(worldPorts))
 		s.ChildPort = 80
 		w.addForeign(s)
 	case 5:
 		w.removeForeign()
-	case 6: // RootlessKit starts anew
+	case 6: // RootlessKit restarts
 		w.m.with(func() { clear(w.m.ports); w.m.nextID = 1 + w.rnd.IntN(3) })
 		w.filter.with(func() { w.filter.allowed = nil })
 		clear(w.foreign)
-		time.Sleep(DefaultResyncEvery) // its clients die with it, so nobody acts on old ids
+		time.Sleep(DefaultResyncEvery) // its clients end with it, so no client uses old ids
 	case 7:
 		w.restart()
 		w.filter.with(func() { w.filter.fault = []error{nil, errLost}[w.rnd.IntN(2)] })
@@ -78,7 +78,7 @@ func (w *world) step() {
 	}
 }
 
-// addForeign and removeForeign reach the manager on a way of their own, on which nothing is lost.
+// addForeign and removeForeign change the manager directly, without lost answers.
 func (w *world) addForeign(s port.Spec) {
 	w.m.with(func() {
 		for _, st := range w.m.ports {
@@ -104,7 +104,7 @@ func (w *world) removeForeign() {
 	})
 }
 
-// restart is a kill as far as the ledger can tell: the last line may be cut short, answers may have been lost.
+// restart simulates a kill: the last line of the ledger may be incomplete, and answers may have been lost.
 func (w *world) restart() {
 	assert.NilError(w.t, w.f.stop())
 	if w.rnd.IntN(2) == 0 {
@@ -117,7 +117,7 @@ func (w *world) restart() {
 	w.f = start(w.t, w.o)
 }
 
-// foreignSurvive: nothing that is not ours has been touched.
+// foreignSurvive checks that no foreign forward was changed.
 func (w *world) foreignSurvive() {
 	has := w.m.has()
 	for key := range w.foreign {
@@ -125,7 +125,7 @@ func (w *world) foreignSurvive() {
 	}
 }
 
-// expected is what must be there when all is well: what is wanted, but where somebody else was first.
+// expected returns the forwards of the final state: the wanted ones, except where a foreign one was first.
 func (w *world) expected() []string {
 	held, list := map[string]bool{}, []string{}
 	for key, s := range w.foreign {
@@ -144,7 +144,7 @@ func (w *world) expected() []string {
 	return list
 }
 
-// rangesHold: open ports accept the clients that their Services allow, and no others.
+// rangesHold checks that open ports accept only the clients that their Services allow.
 func (w *world) rangesHold() {
 	wanted, _ := Wanted(Input{Services: w.src.list(), Holders: w.f.ledger.holding()}, w.o.Config)
 	for _, f := range wanted {
@@ -162,7 +162,7 @@ func (w *world) rangesHold() {
 	}
 }
 
-func TestAnyHistoryEndsWithWhatIsWanted(t *testing.T) {
+func TestEveryHistoryConverges(t *testing.T) {
 	for range 15 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {

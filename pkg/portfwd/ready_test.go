@@ -16,7 +16,7 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 )
 
-// handed is a source that gives its sink away, for the test to use.
+// handed is a source that passes its sink to the test.
 type handed[T any] struct{ sink chan T }
 
 func hand[T any]() handed[T] { return handed[T]{make(chan T, 1)} }
@@ -27,8 +27,8 @@ func (h handed[T]) Run(ctx context.Context, sink T) error {
 	return ctx.Err()
 }
 
-// handedEndpoints is the same for endpoints. It notes for whom it is run; when it is run anew it gives its sink away only if
-// somebody took the last.
+// handedEndpoints is the same for endpoints. It records the Services of each run. A later run passes its sink only if the
+// test took the previous one.
 type handedEndpoints struct {
 	handed[EndpointSink]
 	asked chan []Key
@@ -48,7 +48,7 @@ func (h handedEndpoints) Run(ctx context.Context, services []Key, sink EndpointS
 	return ctx.Err()
 }
 
-func TestEndpointsAreAskedForWhereTheyMatter(t *testing.T) {
+func TestOnlyRelevantEndpointsAreWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src, ends := newFakeManager(), newFakeSource(), handEndpoints()
 		f := start(t, Options{Manager: m, Source: src, Endpoints: ends, Config: nodePorts})
@@ -57,7 +57,7 @@ func TestEndpointsAreAskedForWhereTheyMatter(t *testing.T) {
 		inner.Type = "ClusterIP"
 		src.set(inner)
 		rest()
-		assert.Equal(t, len(ends.asked), 0, "nobody listens on the host")
+		assert.Equal(t, len(ends.asked), 0, "no port of the host is open")
 		src.set(nodePort("a", 30001))
 		rest()
 		first := <-ends.sink
@@ -65,23 +65,23 @@ func TestEndpointsAreAskedForWhereTheyMatter(t *testing.T) {
 		src.set(inner)
 		src.set(nodePort("b", 30002))
 		rest()
-		assert.Equal(t, len(ends.asked), 0, "the first list is to come before the next is asked for")
+		assert.Equal(t, len(ends.asked), 0, "the first list must arrive before the next query")
 		first.Replace(map[Key]Endpoints{{"ns", "a"}: {Ready4: true}})
 		rest()
 		assert.DeepEqual(t, <-ends.asked, []Key{{"ns", "a"}, {"ns", "b"}})
-		assert.DeepEqual(t, m.has(), []string{spec1}) // what was open stays so
+		assert.DeepEqual(t, m.has(), []string{spec1}) // the open port stays open
 		(<-ends.sink).Replace(map[Key]Endpoints{{"ns", "a"}: {Ready4: true}, {"ns", "b"}: {Ready4: true}})
 		rest()
 		assert.DeepEqual(t, m.has(), []string{spec1, spec2})
 		src.remove("a")
 		rest()
-		assert.Equal(t, len(ends.asked), 0, "with one less there is nothing to ask")
-		for i := range maxAsked {
+		assert.Equal(t, len(ends.asked), 0, "no query after a deletion")
+		for i := range maxQueried {
 			src.set(nodePort(fmt.Sprintf("s%03d", i), 31000+i))
 		}
 		rest()
-		for some := <-ends.asked; some != nil; some = <-ends.asked { // until they are too many to name
-			assert.Assert(t, len(some) <= maxAsked)
+		for some := <-ends.asked; some != nil; some = <-ends.asked { // until there are too many for a query by name
+			assert.Assert(t, len(some) <= maxQueried)
 			(<-ends.sink).Replace(nil)
 			rest()
 		}
@@ -106,7 +106,7 @@ func TestAServiceWithoutEndpointsIsClosed(t *testing.T) {
 		assert.DeepEqual(t, f.states(), []string{"127.0.0.1:30001/tcp4 ns/a/web waiting NoReadyEndpoint"})
 
 		sink.Set(Key{"ns", "a"}, Endpoints{Ready4: true})
-		sink.Set(Key{"ns", "b"}, Endpoints{Ready4: true}) // told before the Service is
+		sink.Set(Key{"ns", "b"}, Endpoints{Ready4: true}) // before the Service is known
 		synctest.Wait()
 		assert.DeepEqual(t, m.has(), []string{spec1})
 		src.set(nodePort("b", 30002))
@@ -124,11 +124,11 @@ func TestAServiceWithoutEndpointsIsClosed(t *testing.T) {
 		src.remove("b")
 		synctest.Wait()
 		assert.DeepEqual(t, f.states(), []string{"127.0.0.1:30001/tcp4 ns/a/web open"})
-		assert.Equal(t, len(events), 0, "to have no endpoint is no fault")
+		assert.Equal(t, len(events), 0, "a Service without endpoint is not a fault")
 	})
 }
 
-// A restart closes nothing before it knows that nobody would answer, whichever source is the slowest.
+// After a restart, no port is closed before all sources are known, in any order of the sources.
 func TestRestartWaitsForAllSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
@@ -173,12 +173,12 @@ func TestSetConfig(t *testing.T) {
 		m.adds = nil
 		cfg := nodePorts
 		cfg.Static = []Static{{Name: "8080:80", Protocol: "tcp", HostPort: 8080, ChildPort: 80, Manual: true}}
-		cfg.HostAddresses, cfg.BindAnywhere = hosts("wlan0", "192.0.2.8"), true // the radio is on
+		cfg.HostAddresses, cfg.BindAnywhere = hosts("wlan0", "192.0.2.8"), true // the interface is up now
 		f.SetConfig(cfg)
 		synctest.Wait()
 		assert.DeepEqual(t, f.states(), []string{
 			"127.0.0.1:8080/tcp4 manual/8080:80 open", "127.0.0.1:30001/tcp4 ns/a/web open", "192.0.2.8:30002/tcp4 ns/b/web open"})
-		assert.Equal(t, len(m.adds), 2, "what is unchanged stays")
+		assert.Equal(t, len(m.adds), 2, "unchanged forwards stay open")
 		f.SetConfig(nodePorts)
 		synctest.Wait()
 		assert.DeepEqual(t, m.has(), []string{spec1})
@@ -218,7 +218,7 @@ func TestAPortIsPicked(t *testing.T) {
 	})
 }
 
-// publisher notes what it is asked to write, as the API server would show it.
+// publisher records the requested writes and shows them as the API server would.
 type publisher struct {
 	src *fakeSource
 
@@ -227,7 +227,7 @@ type publisher struct {
 	log  []string
 }
 
-// now sets whether it fails, and returns what it was asked for since the last call.
+// now sets whether it fails, and returns the requests since the last call.
 func (p *publisher) now(fail bool) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -287,7 +287,7 @@ func TestAWildcardNeverListensOnTheOtherFamily(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
 		m.script = func(_ string, s port.Spec) error {
-			assert.Check(t, len(s.Proto) == 4, "%s lets RootlessKit choose the family", s.Proto)
+			assert.Check(t, len(s.Proto) == 4, "%s does not name the family", s.Proto)
 			return nil
 		}
 		cfg := everything()

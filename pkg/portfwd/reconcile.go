@@ -17,13 +17,13 @@ type result struct {
 	err  error
 }
 
-// list asks the port manager what there is and takes it as the truth. It runs with no request under way.
+// list reads the forwards of the port manager and updates the entries with them. No request may be in flight.
 func (f *Forwarder) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.o.CallTimeout)
 	defer cancel()
 	info, err := f.o.Manager.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("ask the port manager: %w", err)
+		return fmt.Errorf("query the port manager: %w", err)
 	}
 	all, err := f.o.Manager.ListPorts(ctx)
 	if err != nil {
@@ -40,11 +40,11 @@ func (f *Forwarder) list(ctx context.Context) error {
 		e.have = nil
 		f.dirty[e] = struct{}{}
 	}
-	ours, others := map[string]struct{}{}, map[string]struct{}{}
+	owned, others := map[string]struct{}{}, map[string]struct{}{}
 	for _, st := range all {
-		h := &held{id: st.ID, spec: st.Spec, ours: f.ledger.has(st.Spec)}
-		if h.ours {
-			ours[specKey(st.Spec)] = struct{}{}
+		h := &existing{id: st.ID, spec: st.Spec, owned: f.ledger.has(st.Spec)}
+		if h.owned {
+			owned[specKey(st.Spec)] = struct{}{}
 		} else {
 			f.foreign = append(f.foreign, st)
 			others[specKey(st.Spec)] = struct{}{}
@@ -55,25 +55,25 @@ func (f *Forwarder) list(ctx context.Context) error {
 		}
 		e := f.entry(b)
 		e.have = h
-		if e.want == nil && h.ours {
+		if e.want == nil && h.owned {
 			e.spec = h.spec
 		}
 		if e.want == nil || e.spec != h.spec {
-			f.restriction.watched[b] = struct{}{} // until it is closed, it stays as restricted as it is
+			f.restriction.watched[b] = struct{}{} // its restriction stays until it is closed
 		}
 		if e.want != nil && e.spec == h.spec || e.reason == ReasonClash && e.state != StateFailed {
-			e.nextTry = time.Time{} // it serves, or it is known now who is in the way
+			e.nextTry = time.Time{} // it is open, or the conflicting forward is known now
 		}
 	}
-	// What is in the ledger and not there was lost with an earlier RootlessKit, or never came to be.
-	if err := errors.Join(f.ledger.keep(ours), f.ledger.setOthers(others)); err != nil {
-		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
+	// Entries of the ledger that are not in the list were lost with an earlier RootlessKit, or were never created.
+	if err := errors.Join(f.ledger.keep(owned), f.ledger.setOthers(others)); err != nil {
+		f.o.Log.WithError(err).Warn("update the port ledger")
 	}
 	f.stale, f.remerge = true, true // the node's address may have changed
 	return nil
 }
 
-// restore makes the forwards of others that the ledger knows and all lacks, and returns all with them.
+// restore recreates the foreign forwards that are in the ledger and not in all. It returns all with those added.
 func (f *Forwarder) restore(ctx context.Context, all []port.Status) []port.Status {
 	lost := f.ledger.others()
 	for _, st := range all {
@@ -86,10 +86,10 @@ func (f *Forwarder) restore(ctx context.Context, all []port.Status) []port.Statu
 		}
 		st, err := f.o.Manager.AddPort(ctx, spec)
 		if err != nil {
-			f.o.Log.WithError(err).Warnf("the forward %s, made by hand through RootlessKit's API before, is not back", key)
+			f.o.Log.WithError(err).Warnf("cannot restore the forward %s, which was added through RootlessKit's API", key)
 			continue
 		}
-		f.o.Log.Infof("the forward %s, made by hand through RootlessKit's API before, is back", key)
+		f.o.Log.Infof("restored the forward %s, which was added through RootlessKit's API", key)
 		all = append(all, *st)
 	}
 	return all
@@ -105,8 +105,8 @@ func (f *Forwarder) entry(b Bind) *entry {
 	return e
 }
 
-// fresh makes e be looked at now, with its back-off forgotten.
-func (f *Forwarder) fresh(e *entry) {
+// refresh schedules e for immediate processing and resets its back-off.
+func (f *Forwarder) refresh(e *entry) {
 	e.delay, e.nextTry = 0, time.Time{}
 	delete(f.later, e)
 	f.dirty[e] = struct{}{}
@@ -117,7 +117,7 @@ func (f *Forwarder) fresh(e *entry) {
 	f.changed = true
 }
 
-// dispatch starts what can be started and says when to look again at the latest.
+// dispatch starts all possible requests and returns the time of its next due call.
 func (f *Forwarder) dispatch(ctx context.Context) (wake time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +134,7 @@ func (f *Forwarder) dispatch(ctx context.Context) (wake time.Time) {
 		}
 		delete(f.dirty, e)
 		if e.busy {
-			continue // looked at again when its result comes
+			continue // processed again with its result
 		}
 		if e.nextTry.After(now) {
 			f.later[e] = struct{}{}
@@ -150,19 +150,19 @@ func (f *Forwarder) dispatch(ctx context.Context) (wake time.Time) {
 	return wake
 }
 
-// step does the next thing for e.
+// step starts the next action for e.
 func (f *Forwarder) step(ctx context.Context, e *entry) {
 	known := e.spec.ParentPort != 0
 	closed := e.want == nil || e.want.Waiting
 	switch {
-	case e.want != nil && e.want.Waiting && (e.have == nil || !e.have.ours):
+	case e.want != nil && e.want.Waiting && (e.have == nil || !e.have.owned):
 		f.wait(e)
-	case e.have == nil && e.want == nil, e.have != nil && !e.have.ours && e.want == nil:
+	case e.have == nil && e.want == nil, e.have != nil && !e.have.owned && e.want == nil:
 		delete(f.entries, e.bind)
 		delete(f.later, e)
 		f.changed = true
 	case e.want != nil && !known:
-		// refused before it was asked for; plan looks again after each list
+		// Already refused; plan checks again after each list.
 	case e.have == nil && f.unrestricted(e):
 		f.fail(e, f.sourcesFault())
 	case e.have == nil:
@@ -170,26 +170,26 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 			f.fail(e, &fault{ReasonFailed, err})
 			return
 		}
-		if e.state == StateOpen { // it was, and has gone without our doing
+		if e.state == StateOpen { // it was open and was removed by another program
 			e.state, e.since = StatePending, time.Now()
 			f.changed = true
 		}
 		f.start(ctx, e, true)
 	case !closed && e.have.spec == e.spec && !f.unrestricted(e):
 		f.open(e)
-	case !e.have.ours:
-		f.fail(e, &fault{ReasonClash, fmt.Errorf("held by %s, which is not ours", describe(e.have.id, e.have.spec))})
+	case !e.have.owned:
+		f.fail(e, &fault{ReasonClash, fmt.Errorf("already in use by %s, which rootlessnode did not create", describe(e.have.id, e.have.spec))})
 		e.recheck(f)
 	case closed && !f.mayClose(e):
-		// not known yet whether it is still wanted
+		// It is not known yet whether the forward is still wanted.
 		delete(f.later, e)
 	default:
 		f.start(ctx, e, false)
 	}
 }
 
-// mayClose tells whether enough is known to close e, which nothing asks to be open. What an earlier run left may be
-// wanted by a promise that was not told yet.
+// mayClose reports whether the forward of e, which is not wanted, can be closed already. A forward of an earlier run may be
+// wanted by a Service or pod that is not known yet.
 func (f *Forwarder) mayClose(e *entry) bool {
 	switch {
 	case e.want != nil:
@@ -200,9 +200,10 @@ func (f *Forwarder) mayClose(e *entry) bool {
 	return f.synced.all()
 }
 
-// recheck: only a new list can tell whether somebody else's forward is gone. The first refusal comes from a list.
+// recheck requests a new list if needed, because only a list shows whether a foreign forward is gone. The first refusal
+// comes from a list.
 func (e *entry) recheck(f *Forwarder) {
-	if e.delay > paceOf(ReasonClash).first {
+	if e.delay > backoffFor(ReasonClash).first {
 		f.listNow = true
 	}
 }
@@ -214,8 +215,8 @@ func (f *Forwarder) start(ctx context.Context, e *entry, add bool) {
 	if !add {
 		r.id, r.spec = e.have.id, e.have.spec
 	}
-	e.asked = r.spec
-	// A request that was begun is seen through, so that its outcome is known.
+	e.requested = r.spec
+	// A request is completed even if ctx ends, so that its outcome is known.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
 	go func() {
 		defer cancel()
@@ -231,8 +232,8 @@ func (f *Forwarder) start(ctx context.Context, e *entry, add bool) {
 	}()
 }
 
-// take records the outcome of a request.
-func (f *Forwarder) take(r result) {
+// handleResult records the outcome of a request.
+func (f *Forwarder) handleResult(r result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := r.e
@@ -241,53 +242,53 @@ func (f *Forwarder) take(r result) {
 	f.dirty[e] = struct{}{}
 	switch {
 	case r.err == nil && r.add:
-		e.have = &held{id: r.id, spec: r.spec, ours: true}
+		e.have = &existing{id: r.id, spec: r.spec, owned: true}
 	case r.err == nil:
 		e.have = nil
 		f.forget(r.spec)
-		f.freed(e.bind)
+		f.retryAfterClose(e.bind)
 	default:
-		f.refused(e, r)
+		f.handleFailure(e, r)
 	}
 }
 
-func (f *Forwarder) refused(e *entry, r result) {
+func (f *Forwarder) handleFailure(e *entry, r result) {
 	reason := reasonOf(r.err)
 	if reason == ReasonUnreachable || reason == ReasonClash {
-		f.listNow = true // what there is now, only a list can tell
+		f.listNow = true // only a list shows the current state
 	}
 	if r.add && reason != ReasonUnreachable {
 		f.forget(r.spec)
 	}
 	if r.add && (e.want == nil || e.spec != r.spec) {
-		return // not wanted any more: no reason to complain
+		return // not wanted any more: nothing to report
 	}
 	if r.add && f.repick(e, reason) {
 		return
 	}
 	if r.add && reason == ReasonClash {
-		// The list tells whose it is; until then there is nothing to complain of.
+		// The list shows the owner of the conflicting forward; until then there is nothing to report.
 		e.reason, e.err = reason, r.err
-		e.nextTry = time.Now().Add(paceOf(reason).first)
+		e.nextTry = time.Now().Add(backoffFor(reason).first)
 		return
 	}
 	err := r.err
 	if !r.add {
 		err = fmt.Errorf("remove: %w", err)
 	} else if by := f.holder(e.bind); reason == ReasonInUse && by != "" {
-		err = fmt.Errorf("%w (held by %s)", err, by)
+		err = fmt.Errorf("%w (in use by %s)", err, by)
 	}
 	f.fail(e, &fault{reason, err})
 }
 
 func (f *Forwarder) forget(s port.Spec) {
 	if err := f.ledger.remove(s); err != nil {
-		f.o.Log.WithError(err).Warn("ledger of forwarded ports")
+		f.o.Log.WithError(err).Warn("update the port ledger")
 	}
 }
 
-// freed lets those try again at once that e's port, or its descriptor, may have been in the way of.
-func (f *Forwarder) freed(b Bind) {
+// retryAfterClose retries entries that the forward at b, or its file descriptor, may have blocked.
+func (f *Forwarder) retryAfterClose(b Bind) {
 	for e := range f.later {
 		if e.bind.Port == b.Port || e.reason == ReasonFiles {
 			e.nextTry = time.Time{}

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// RemoveAll removes every forward that the ledger calls ours, without a Run: for tidying up after one that was killed.
+// RemoveAll removes all forwards in the ledger, to clean up after a Run that was killed. It fails while Run is active.
 func (f *Forwarder) RemoveAll(ctx context.Context) error {
 	f.mu.Lock()
 	running := f.running
@@ -15,10 +15,10 @@ func (f *Forwarder) RemoveAll(ctx context.Context) error {
 	if running {
 		return errors.New("remove forwarded ports: still running")
 	}
-	return f.removeOurs(ctx)
+	return f.removeOwned(ctx)
 }
 
-func (f *Forwarder) removeOurs(ctx context.Context) error {
+func (f *Forwarder) removeOwned(ctx context.Context) error {
 	all, err := f.o.Manager.ListPorts(ctx)
 	if err != nil {
 		return fmt.Errorf("list forwarded ports: %w", err)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// open marks e as serving.
+// open marks e as open.
 func (f *Forwarder) open(e *entry) {
 	if e.state == StateOpen {
 		return
@@ -17,13 +17,13 @@ func (f *Forwarder) open(e *entry) {
 	f.changed = true
 	delete(f.later, e)
 	f.o.Log.WithField("owner", e.owner.String()).Debugf("forwarding %s", e.bind)
-	if e.told != "" {
-		e.told = ""
-		f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s is forwarded now", e.bind)})
+	if e.reported != "" {
+		e.reported = ""
+		f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s is now forwarded", e.bind)})
 	}
 }
 
-// wait marks e as closed for want of anybody who would answer.
+// wait marks e as closed because the Service has no ready endpoint.
 func (f *Forwarder) wait(e *entry) {
 	delete(f.later, e)
 	if e.state == StateWaiting {
@@ -35,10 +35,10 @@ func (f *Forwarder) wait(e *entry) {
 	f.o.Log.WithField("owner", e.owner.String()).Debugf("not forwarding %s: no ready endpoint", e.bind)
 }
 
-// fail marks e as refused and sets its next try. The owner hears of it once a reason.
+// fail marks e as failed and schedules the next attempt. The owner gets one Event for each reason.
 func (f *Forwarder) fail(e *entry, err error) {
 	reason := reasonOf(err)
-	p := paceOf(reason)
+	p := backoffFor(reason)
 	if e.reason != reason {
 		e.delay = 0
 	}
@@ -48,7 +48,7 @@ func (f *Forwarder) fail(e *entry, err error) {
 	delete(f.dirty, e)
 	state := StateFailed
 	if reason == ReasonUnreachable {
-		state = StatePending // nobody has refused anything
+		state = StatePending // nothing was refused yet
 	}
 	if e.state != state {
 		e.state, e.since = state, time.Now()
@@ -57,18 +57,18 @@ func (f *Forwarder) fail(e *entry, err error) {
 	f.changed = true
 	e.hint = hintOf(reason, e.bind, f.o.Config, err.Error())
 	log := f.o.Log.WithField("owner", e.owner.String())
-	if reason == ReasonUnreachable || e.told == reason {
+	if reason == ReasonUnreachable || e.reported == reason {
 		log.Debugf("forward %s: %v", e.bind, err)
 		return
 	}
-	e.told = reason
+	e.reported = reason
 	log.Warnf("forward %s: %v", e.bind, err)
 	f.outbox = append(f.outbox, Event{
 		Warning: true, Owner: e.owner, Reason: reason, Message: fmt.Sprintf("forward %s: %v", e.bind, err), Hint: e.hint,
 	})
 }
 
-// unreachable marks all that is wanted and not known to be open as waiting for the port manager.
+// unreachable marks all wanted forwards that are not known to be open as waiting for the port manager.
 func (f *Forwarder) unreachable(err error) {
 	f.o.Log.WithError(err).Debug("port manager")
 	f.mu.Lock()
@@ -81,7 +81,7 @@ func (f *Forwarder) unreachable(err error) {
 	}
 }
 
-// warn tells of what cannot be forwarded at all, each once for as long as it lasts.
+// warn reports forwards that are not possible at all. Each Warning is reported once for as long as it lasts.
 func (f *Forwarder) warn(warnings []Warning) {
 	now := make(map[Warning]struct{}, len(warnings))
 	for _, w := range warnings {
@@ -95,13 +95,13 @@ func (f *Forwarder) warn(warnings []Warning) {
 	f.warned = now
 }
 
-// refusal is a Refusal as Status shows it.
+// refusal is a Refusal with the time since when Status reports it.
 type refusal struct {
 	Refusal
 	since time.Time
 }
 
-// refuse replaces what is refused. Forwarder.mu is held.
+// refuse replaces the list of refusals. Forwarder.mu is held.
 func (f *Forwarder) refuse(all []Refusal) {
 	if len(all)+len(f.refusals) == 0 {
 		return
@@ -113,7 +113,7 @@ func (f *Forwarder) refuse(all []Refusal) {
 	now := time.Now()
 	list := make([]refusal, 0, len(all))
 	for _, r := range all {
-		r.Waiting = false // it makes no difference
+		r.Waiting = false // does not matter for a refusal
 		t, old := since[r]
 		if !old {
 			t = now
@@ -135,7 +135,7 @@ func (f *Forwarder) refuse(all []Refusal) {
 	f.refusals = list
 }
 
-// deliver calls OnEvent and OnChange with no lock held, and says when it has to be called again; zero for not at all.
+// deliver calls OnEvent and OnChange without locks. It returns the time of its next due call, or the zero time.
 func (f *Forwarder) deliver() (again time.Time) {
 	for _, ev := range f.outbox {
 		if f.o.OnEvent != nil {
@@ -149,10 +149,10 @@ func (f *Forwarder) deliver() (again time.Time) {
 	f.mu.Lock()
 	pause := changeEvery + time.Duration(len(f.entries))*changeEach
 	f.mu.Unlock()
-	if due := f.changeTold.Add(pause); time.Now().Before(due) {
+	if due := f.lastOnChange.Add(pause); time.Now().Before(due) {
 		return due
 	}
-	f.changed, f.changeTold = false, time.Now()
+	f.changed, f.lastOnChange = false, time.Now()
 	f.o.OnChange()
 	return time.Time{}
 }

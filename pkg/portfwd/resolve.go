@@ -9,7 +9,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
-// resolve gives the spec of w, with the node's address where w names none.
+// resolve returns the spec of w, with the node's address if w has none.
 func (f *Forwarder) resolve(w Forward) (port.Spec, error) {
 	if !f.listed {
 		return port.Spec{}, nil
@@ -37,7 +37,7 @@ func (f *Forwarder) resolve(w Forward) (port.Spec, error) {
 	return s, nil
 }
 
-// nodeAddress is the node's address of the family of host, or none. Without one, RootlessKit's driver chooses.
+// nodeAddress returns the node's address of the family of host, or the zero Addr. Without it, RootlessKit's driver chooses.
 func (f *Forwarder) nodeAddress(host netip.Addr) netip.Addr {
 	if !host.Is4() {
 		return f.o.Config.ChildIPv6
@@ -49,7 +49,7 @@ func (f *Forwarder) nodeAddress(host netip.Addr) netip.Addr {
 	return a.Unmap()
 }
 
-// bindOf reads a spec as one of ours could be; ok is false for any other.
+// bindOf returns the Bind of a spec; ok is false if a Forwarder could not have made it.
 func bindOf(s port.Spec) (Bind, bool) {
 	ip, err := netip.ParseAddr(s.ParentIP)
 	b := Bind{Proto: s.Proto, IP: ip, Port: s.ParentPort}
@@ -57,15 +57,15 @@ func bindOf(s port.Spec) (Bind, bool) {
 	return b, ours
 }
 
-// holder names a forward of RootlessKit that covers b, if one does.
+// holder describes a forward of RootlessKit that covers b, or returns an empty string.
 func (f *Forwarder) holder(b Bind) string {
 	covers := func(proto, ip string, p int) bool {
 		a, _ := netip.ParseAddr(ip)
 		return p == b.Port && strings.HasPrefix(proto, b.Proto[:3]) && (!a.IsValid() || a.IsUnspecified() || b.IP.IsUnspecified() || a == b.IP)
 	}
 	for _, e := range f.entries {
-		if e.bind != b && e.have != nil && e.have.ours && covers(e.bind.Proto, e.have.spec.ParentIP, e.bind.Port) {
-			return fmt.Sprintf("our own forward %s for %s", e.bind, e.owner)
+		if e.bind != b && e.have != nil && e.have.owned && covers(e.bind.Proto, e.have.spec.ParentIP, e.bind.Port) {
+			return fmt.Sprintf("the forward %s for %s", e.bind, e.owner)
 		}
 	}
 	for _, st := range f.foreign {
@@ -77,5 +77,5 @@ func (f *Forwarder) holder(b Bind) string {
 }
 
 func describe(id int, s port.Spec) string {
-	return fmt.Sprintf("RootlessKit's forward %d (%s %s:%d to %s:%d)", id, s.Proto, s.ParentIP, s.ParentPort, s.ChildIP, s.ChildPort)
+	return fmt.Sprintf("RootlessKit forward %d (%s %s:%d to %s:%d)", id, s.Proto, s.ParentIP, s.ParentPort, s.ChildIP, s.ChildPort)
 }

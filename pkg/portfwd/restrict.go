@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// restriction is what the Forwarder knows about its SourceFilter. Only Run's goroutine uses it.
+// restriction is the state of the SourceFilter. Only Run's goroutine uses it.
 type restriction struct {
 	// watched are the places whose ranges may have to change.
 	watched map[Bind]struct{}
-	// inForce are the ranges that the filter has acknowledged, of places that are restricted.
+	// inForce are the ranges of restricted places that the filter has acknowledged.
 	inForce map[Bind]SourceRanges
-	// known reports that the filter has acknowledged ranges in this run; before, it may have those of an earlier one. It gets
-	// them again after each list of the port manager, because it may have started again: sent is false then.
+	// known reports whether the filter has acknowledged ranges in this run; before that, it may still have those of an
+	// earlier run. sent is reset after each list of the port manager, because the filter may have been restarted and must
+	// get the ranges again.
 	known, sent bool
 	err         error
 	delay       time.Duration
 	nextTry     time.Time
 }
 
-// restrict makes the filter's ranges agree with what is wanted, before ports are opened by dispatch. It returns when to try
-// again if it failed, else the zero time.
+// restrict sends the wanted ranges to the filter before dispatch opens ports. It returns the time of the next attempt if it
+// failed, otherwise the zero time.
 func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
 	r := &f.restriction
 	f.mu.Lock()
@@ -52,8 +53,8 @@ func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.err != nil {
-		p := paceOf(ReasonUnreachable)
-		r.sent = false // it may have come to be all the same
+		p := backoffFor(ReasonUnreachable)
+		r.sent = false // the filter may have applied it in spite of the error
 		r.delay = min(max(2*r.delay, p.first), p.limit)
 		r.nextTry = time.Now().Add(r.delay)
 		f.o.Log.WithError(r.err).Debug("source ranges of forwarded ports")
@@ -85,18 +86,18 @@ func prefixesOf(ranges map[Bind]SourceRanges) map[Bind][]netip.Prefix {
 	return out
 }
 
-// rangesFor returns the ranges that b needs now. While another forward than the wanted one is open there, or about to be,
-// it is that one's. Forwarder.mu is held.
+// rangesFor returns the ranges that b needs now. While a forward other than the wanted one is open there or about to be, its
+// ranges are returned. Forwarder.mu is held.
 func (f *Forwarder) rangesFor(b Bind) SourceRanges {
 	e := f.entries[b]
 	switch {
 	case e == nil:
 		return ""
-	case e.have != nil && !e.have.ours && (e.want == nil || e.have.spec != e.spec):
-		return "" // another program's
-	case e.busy && (e.want == nil || e.asked != e.spec), e.have != nil && (e.want == nil || e.have.spec != e.spec):
+	case e.have != nil && !e.have.owned && (e.want == nil || e.have.spec != e.spec):
+		return "" // foreign
+	case e.busy && (e.want == nil || e.requested != e.spec), e.have != nil && (e.want == nil || e.have.spec != e.spec):
 		if !f.restriction.known {
-			return SourcesNone // what it was before a restart is not known
+			return SourcesNone // its ranges before a restart are unknown
 		}
 		return f.restriction.inForce[b]
 	case e.want == nil:
@@ -105,16 +106,16 @@ func (f *Forwarder) rangesFor(b Bind) SourceRanges {
 	return e.want.Sources
 }
 
-// unrestricted reports whether e's ranges are not in force.
+// unrestricted reports whether the wanted ranges of e are not in force yet.
 func (f *Forwarder) unrestricted(e *entry) bool {
 	return e.want != nil && e.want.Sources != "" && f.restriction.inForce[e.bind] != e.want.Sources
 }
 
-// sourcesFault is why.
+// sourcesFault returns the reason why ranges are not in force.
 func (f *Forwarder) sourcesFault() *fault {
 	err := f.restriction.err
 	if err == nil {
-		err = fmt.Errorf("loadBalancerSourceRanges are not in force yet")
+		err = fmt.Errorf("loadBalancerSourceRanges are not enforced yet")
 	}
 	return &fault{ReasonSources, err}
 }

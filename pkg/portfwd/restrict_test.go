@@ -74,7 +74,7 @@ func restricted(ranges ...string) Service {
 	return s
 }
 
-// ranged has a Service with ranges at work.
+// ranged returns the options of a Forwarder for a Service with source ranges.
 func ranged(t *testing.T) (m *fakeManager, filter *fakeFilter, src *fakeSource, o Options, events *[]string) {
 	m, src = newFakeManager(), newFakeSource()
 	filter, events = &fakeFilter{m: m}, &[]string{}
@@ -91,7 +91,7 @@ func TestSourceRangesAreInForceFirst(t *testing.T) {
 		m, filter, src, o, events := ranged(t)
 		m.script = func(op string, s port.Spec) error {
 			if op == "add" && filter.clients(s) == "all" {
-				t.Errorf("%v opens without its ranges", s)
+				t.Errorf("%v is opened before its ranges are in force", s)
 			}
 			return nil
 		}
@@ -112,12 +112,12 @@ func TestSourceRangesAreInForceFirst(t *testing.T) {
 		assert.DeepEqual(t, filter.has(), []string{"30080" + all, "80" + all})
 		assert.Check(t, is.Contains(strings.Join(*events, " "), ReasonOpen))
 
-		// New ranges need no new port.
+		// New ranges do not reopen the port.
 		m.with(func() { m.adds, m.removes = nil, nil })
 		src.set(restricted("203.0.113.0/24"))
 		synctest.Wait()
 		assert.DeepEqual(t, filter.has(), []string{"30080 [203.0.113.0/24]", "80 [203.0.113.0/24]"})
-		filter.with(func() { filter.fault = errLost }) // ranges that cannot be lifted at first are lifted later
+		filter.with(func() { filter.fault = errLost }) // removing the ranges is retried
 		src.set(restricted())
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
@@ -128,7 +128,7 @@ func TestSourceRangesAreInForceFirst(t *testing.T) {
 		assert.DeepEqual(t, filter.has(), []string{"30080 all", "80 all"})
 		assert.Equal(t, len(m.adds)+len(m.removes), 0)
 
-		// Ranges that cannot be put in force close an open port.
+		// If ranges cannot be enforced, an open port is closed.
 		filter.with(func() { filter.fault = errLost })
 		m.script = nil
 		src.set(restricted("192.0.2.0/24"))
@@ -154,14 +154,14 @@ func TestSourceRangesStayUntilThePortIsClosed(t *testing.T) {
 		assert.DeepEqual(t, m.has(), []string{})
 		assert.Equal(t, len(filter.allowed), 0)
 		m.script = nil
-		open := nodePort("other", 30080) // the place is free for another, for all clients
+		open := nodePort("other", 30080) // another Service gets the place, for all clients
 		src.set(open)
 		synctest.Wait()
 		assert.DeepEqual(t, filter.has(), []string{"30080 all"})
 	})
 }
 
-// After a restart nothing is opened wider than it was before all Services are known.
+// After a restart, no port accepts more clients than before until all Services are known.
 func TestSourceRangesOverARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, filter, src, o, _ := ranged(t)
@@ -176,7 +176,7 @@ func TestSourceRangesOverARestart(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		assert.DeepEqual(t, filter.has(), before)
-		// It is gone meanwhile: no client is accepted while it is being closed.
+		// The Service was deleted in between: no client is accepted while the port is being closed.
 		m.script = func(op string, s port.Spec) error {
 			assert.Check(t, op == "remove" && filter.clients(s) == "[]", "%s %v %s", op, s, filter.clients(s))
 			return nil
@@ -190,10 +190,10 @@ func TestSourceRangesOverARestart(t *testing.T) {
 }
 
 // Forwards that other programs made through RootlessKit are not restricted.
-func TestSourceRangesLeaveOthersAlone(t *testing.T) {
+func TestSourceRangesIgnoreForeignForwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, filter, src, o, _ := ranged(t)
-		same := specOf(80) // the Service wants it too
+		same := specOf(80) // also wanted by the Service
 		same.ChildPort = 7001
 		for _, s := range []port.Spec{specOf(7000), same} {
 			_, err := m.AddPort(t.Context(), s)
@@ -207,7 +207,7 @@ func TestSourceRangesLeaveOthersAlone(t *testing.T) {
 	})
 }
 
-// Without a filter, and with ranges that cannot be read, the ports stay closed, and an open one is closed.
+// Without a filter, and with malformed ranges, the ports stay closed, and an open port is closed.
 func TestSourceRangesFailClosed(t *testing.T) {
 	for reason, bad := range map[string]Service{
 		ReasonSources:        restricted("192.0.2.0/24"),
@@ -264,14 +264,14 @@ func TestSourceRangesOfServices(t *testing.T) {
 		{legacy("  "), "", ""},
 		{both, "198.51.100.0/24", ""},
 		{other, "", ""},
-		{restricted("192.0.2.7"), "", `spec.loadBalancerSourceRanges: "192.0.2.7": want a CIDR`},
-		{restricted("010.0.0.0/8"), "", "want a CIDR"},
-		{restricted("fe80::%eth0/64"), "", "want a CIDR"},
-		{restricted(""), "", "want a CIDR"},
-		{restricted("::ffff:0.0.0.0/80"), "", "at least 96 bits"},
-		{legacy("192.0.2.0/24,"), "", "annotation " + AnnotationSourceRanges + `: "": want a CIDR`},
+		{restricted("192.0.2.7"), "", `spec.loadBalancerSourceRanges: invalid CIDR "192.0.2.7"`},
+		{restricted("010.0.0.0/8"), "", "invalid CIDR"},
+		{restricted("fe80::%eth0/64"), "", "invalid CIDR"},
+		{restricted(""), "", "invalid CIDR"},
+		{restricted("::ffff:0.0.0.0/80"), "", "at least 96"},
+		{legacy("192.0.2.0/24,"), "", "annotation " + AnnotationSourceRanges + `: invalid CIDR ""`},
 		{legacy(strings.Repeat("x", 5000)), "", "…"},
-		{restricted(many...), "", "257 ranges, more than 256"},
+		{restricted(many...), "", "too many ranges: 257, the limit is 256"},
 	} {
 		got, err := tc.s.sourceRanges()
 		if tc.fault != "" {
@@ -285,14 +285,14 @@ func TestSourceRangesOfServices(t *testing.T) {
 	assert.Assert(t, SourceRanges("").Prefixes() == nil)
 	assert.Assert(t, SourcesNone.Prefixes() != nil && len(SourcesNone.Prefixes()) == 0)
 
-	// All ports of the Service but the health check's are restricted, also with another load balancer class.
+	// All ports of the Service except the health check's are restricted, also with another load balancer class.
 	foreign := restricted("192.0.2.0/24")
 	foreign.LoadBalancerClass, foreign.ExternalTrafficPolicy, foreign.HealthCheckNodePort = "example.com/other", "Local", 31000
 	forwards, _ := Wanted(Input{Services: []Service{foreign}}, everything())
 	assert.Assert(t, slices.EqualFunc(forwards, []string{"192.0.2.0/24", ""}, func(f Forward, s string) bool { return string(f.Sources) == s }), "%v", forwards)
 }
 
-// A restricted load balancer answers the clients in its ranges and no others, by TCP and UDP, from Service to socket.
+// A restricted load balancer accepts only clients in its ranges, with TCP and UDP, from the Service to the socket.
 func TestSourceRangesEndToEnd(t *testing.T) {
 	m, filter := filteringKit(t)
 	p := echo(t)
@@ -311,7 +311,7 @@ func TestSourceRangesEndToEnd(t *testing.T) {
 		}
 		return poll.Compare(is.Len(f.Status(), 2))
 	}, poll.WithTimeout(time.Minute))
-	// tell sends a line from an address and returns the answer, empty if there is none.
+	// tell sends a line from an address and returns the answer, or an empty string.
 	tell := func(proto, from string, patience time.Duration) string {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		if proto == "udp4" {
@@ -323,7 +323,7 @@ func TestSourceRangesEndToEnd(t *testing.T) {
 		}
 		defer c.Close()
 		assert.NilError(t, c.SetDeadline(time.Now().Add(patience)))
-		_, _ = io.WriteString(c, "x\n") // the answer is missing then
+		_, _ = io.WriteString(c, "x\n") // the answer is then missing
 		buf := make([]byte, 16)
 		n, _ := c.Read(buf)
 		return string(buf[:n])

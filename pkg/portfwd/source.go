@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// keep runs one source until ctx ends. While it is away everything stays as it is.
-func (f *Forwarder) keep(ctx context.Context, what string, run func(context.Context) error) {
-	p := paceOf(ReasonFailed)
+// runSource runs one source until ctx ends and restarts it when it fails. While it is not running, everything stays as it
+// is.
+func (f *Forwarder) runSource(ctx context.Context, what string, run func(context.Context) error) {
+	p := backoffFor(ReasonFailed)
 	for delay := p.first; ; delay = min(2*delay, p.limit) {
 		err := run(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		f.o.Log.WithError(err).Warnf("the source of %s ended and is started again", what)
+		f.o.Log.WithError(err).Warnf("the source of %s ended; restarting it", what)
 		t := time.NewTimer(delay)
 		select {
 		case <-ctx.Done():
@@ -24,25 +25,25 @@ func (f *Forwarder) keep(ctx context.Context, what string, run func(context.Cont
 	}
 }
 
-// serviceState is a Service and what it asks for.
+// serviceState is a Service and its expansion.
 type serviceState struct {
 	Service
 	expansion
 }
 
-// podState is a pod and what it asks for.
+// podState is a pod and its expansion.
 type podState struct {
 	Pod
 	expansion
 }
 
-// sink takes Services and expands them as they come; Run picks the result up.
+// sink receives Services and expands them; Run processes the result.
 type sink struct{ f *Forwarder }
 
 func (s sink) Replace(all []Service) {
 	s.f.change(func() {
 		if !s.f.synced.services {
-			close(s.f.asking.known)
+			close(s.f.query.known)
 		}
 		gone := s.f.services
 		s.f.services, s.f.synced.services, s.f.remerge = make(map[Key]*serviceState, len(all)), true, true
@@ -66,7 +67,7 @@ func (s sink) Delete(namespace, name string) {
 	})
 }
 
-// podSink takes pods.
+// podSink receives pods.
 type podSink struct{ f *Forwarder }
 
 func (s podSink) Replace(all []Pod) {
@@ -89,11 +90,11 @@ func (s podSink) Delete(namespace, name string) {
 	})
 }
 
-// endpointSink takes what there is behind Services. Those that nobody told of yet are noted all the same: which watch is
-// the quicker is chance.
+// endpointSink receives the endpoints of Services. Endpoints of unknown Services are recorded too, because either watch can
+// be the first.
 type endpointSink struct {
 	f      *Forwarder
-	listed func() // after the first Replace
+	listed func() // called after the first Replace
 }
 
 func (s endpointSink) Replace(all map[Key]Endpoints) {
@@ -135,7 +136,7 @@ func (f *Forwarder) putService(svc Service) {
 		before = old.expansion
 	}
 	f.services[key] = &serviceState{svc, now}
-	f.asking.want(key, now)
+	f.query.want(key, now)
 	f.deltas = append(f.deltas, delta{before, now})
 	f.publish(key)
 }
@@ -150,7 +151,7 @@ func (f *Forwarder) putPod(p Pod) {
 	f.deltas = append(f.deltas, delta{before, now})
 }
 
-// SetConfig replaces the config. What it does not change stays open. It may be called at any time from any goroutine.
+// SetConfig replaces the config. Forwards that are the same in both stay open. It is safe for concurrent use.
 func (f *Forwarder) SetConfig(c Config) {
 	c = c.normal()
 	c.unfiltered = f.o.SourceFilter == nil
@@ -166,7 +167,7 @@ func (f *Forwarder) SetConfig(c Config) {
 	})
 }
 
-// change does fn under the lock and wakes Run.
+// change calls fn under the lock and wakes Run.
 func (f *Forwarder) change(fn func()) {
 	f.mu.Lock()
 	fn()

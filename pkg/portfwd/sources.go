@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// AnnotationSourceRanges is Kubernetes' older name of spec.loadBalancerSourceRanges: CIDRs with commas between. It counts
-// only where the field is empty.
+// AnnotationSourceRanges is the older Kubernetes name of spec.loadBalancerSourceRanges: comma-separated CIDRs. It applies
+// only if that field is empty.
 const AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
 // maxSourceRanges limits the ranges of one Service, because each client is compared with all of them.
 const maxSourceRanges = 256
 
-// SourceRanges are the clients that may connect to a port: "" for all, SourcesNone, or CIDRs in canonical form, sorted,
-// with commas between.
+// SourceRanges are the clients that may connect to a port: "" for all, SourcesNone, or canonical CIDRs, sorted and
+// comma-separated.
 type SourceRanges string
 
 // SourcesNone allows no client.
 const SourcesNone SourceRanges = "none"
 
-// Prefixes returns the ranges; nil for all clients, an empty list for none.
+// Prefixes returns the ranges; nil means all clients, an empty list no client.
 func (s SourceRanges) Prefixes() []netip.Prefix {
 	switch s {
 	case "":
@@ -39,16 +39,16 @@ func (s SourceRanges) Prefixes() []netip.Prefix {
 	return list
 }
 
-// SourceFilter refuses clients of forwarded ports by their address. The port driver that accepts the connections
-// implements it, because only that driver knows the client's address.
+// SourceFilter rejects clients of forwarded ports by their address. The port driver implements it, because only the program
+// that accepts the connections sees the client's address.
 type SourceFilter interface {
-	// SetSources replaces what was set before: a port at one of these places accepts clients whose address is in one of the
-	// prefixes, and no others; ports elsewhere accept all. It applies to open ports and to ports that open later. It
-	// returns when it is in force: connections of clients that are not allowed any more have been closed.
+	// SetSources replaces all earlier ranges. A port at one of these places accepts only clients whose address is in one of
+	// the prefixes; other ports accept all clients. It applies to open ports and to ports that open later. When it returns,
+	// the ranges are in force and connections of clients that are no longer allowed have been closed.
 	SetSources(ctx context.Context, allowed map[Bind][]netip.Prefix) error
 }
 
-// sourceRanges reads the ranges of a Service. Anything malformed is an error, and the Service's ports stay closed.
+// sourceRanges returns the ranges of a Service. Anything malformed is an error, and the Service's ports then stay closed.
 func (s Service) sourceRanges() (SourceRanges, error) {
 	if s.Type != "LoadBalancer" {
 		return "", nil
@@ -62,7 +62,7 @@ func (s Service) sourceRanges() (SourceRanges, error) {
 		list, from = strings.Split(text, ","), "annotation "+AnnotationSourceRanges
 	}
 	if len(list) > maxSourceRanges {
-		return "", fmt.Errorf("%s: %d ranges, more than %d", from, len(list), maxSourceRanges)
+		return "", fmt.Errorf("%s: too many ranges: %d, the limit is %d", from, len(list), maxSourceRanges)
 	}
 	var ranges []string
 	for _, text := range list {
@@ -76,26 +76,26 @@ func (s Service) sourceRanges() (SourceRanges, error) {
 	return SourceRanges(strings.Join(slices.Compact(ranges), ",")), nil
 }
 
-// parseSourceRange reads one CIDR. IPv4 written as IPv6 (::ffff:192.0.2.0/120) means the IPv4 range.
+// parseSourceRange parses one CIDR. An IPv4-mapped range (::ffff:192.0.2.0/120) means the IPv4 range.
 func parseSourceRange(text string) (netip.Prefix, error) {
 	const mapped = 96 // bits before the IPv4 address
 	p, err := netip.ParsePrefix(strings.TrimSpace(text))
 	if err != nil {
-		return p, fmt.Errorf("%s: want a CIDR such as 192.0.2.0/24", quote(text))
+		return p, fmt.Errorf("invalid CIDR %s: use a form such as 192.0.2.0/24", quote(text))
 	}
 	if p.Addr().Is4In6() {
 		if p.Bits() < mapped {
-			return p, fmt.Errorf("%s: an IPv4 range written as IPv6 has at least %d bits", quote(text), mapped)
+			return p, fmt.Errorf("invalid CIDR %s: the prefix length of an IPv4-mapped range must be at least %d", quote(text), mapped)
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 	}
 	return p.Masked(), nil
 }
 
-// maxQuoted bounds how much of a value from the API goes into a message.
+// maxQuoted limits the number of characters of an API value in a message.
 const maxQuoted = 64
 
-// quote shows a value that a user of the cluster wrote: on one line, without control characters, and short.
+// quote formats a value of a cluster user for a message: on one line, without control characters, and short.
 func quote(s string) string {
 	if runes := []rune(s); len(runes) > maxQuoted {
 		s = string(runes[:maxQuoted]) + "…"

@@ -10,56 +10,57 @@ import (
 type State string
 
 const (
-	// StateOpen: the host port accepts.
+	// StateOpen means that the host port accepts connections.
 	StateOpen State = "open"
-	// StatePending: about to be opened or closed; with an Error, the port manager does not answer.
+	// StatePending means that the port is about to be opened or closed. With an Error, the port manager does not respond.
 	StatePending State = "pending"
-	// StateWaiting: closed, because no endpoint of the Service is ready; it opens when one is.
+	// StateWaiting means that the port is closed because the Service has no ready endpoint. It opens when there is one.
 	StateWaiting State = "waiting"
-	// StateFailed: refused; it is tried again by itself.
+	// StateFailed means that opening the port failed. It is retried automatically.
 	StateFailed State = "failed"
-	// StateRefused: not tried, because the place is another owner's or the config does not allow it.
+	// StateRefused means that no attempt is made, because the port belongs to another owner or the config does not allow it.
 	StateRefused State = "refused"
 )
 
-// PortStatus is one forward as observed.
+// PortStatus is the observed state of one forward.
 type PortStatus struct {
 	HostIP   string `json:"hostIP"`
 	HostPort int    `json:"hostPort"`
 	// Proto is one of TCP4, TCP6, UDP4, UDP6.
 	Proto string `json:"proto"`
-	// ChildIP is empty while the node's address is not known.
+	// ChildIP is empty while the node's address is unknown.
 	ChildIP   string `json:"childIP,omitempty"`
 	ChildPort int    `json:"childPort"`
-	// Owner is Owner.String; Kind, Namespace, Name and Port are its parts.
+	// Owner is the result of Owner.String; Kind, Namespace, Name and Port are its parts.
 	Owner     string `json:"owner"`
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Port      string `json:"port,omitempty"`
 	State     State  `json:"state"`
-	// Since is when State began.
+	// Since is the time when State began.
 	Since time.Time `json:"since"`
-	// Foreign: somebody else made this very forward; it serves, and it will not be removed by us.
+	// Foreign reports that an identical forward was added through RootlessKit's API. It serves the port and is never removed
+	// by the Forwarder.
 	Foreign bool `json:"foreign,omitempty"`
-	// Reason, Error and Hint say why a forward is not open, or takes no connections although it is: one of the Reason constants,
-	// the text, the fix.
+	// Reason, Error and Hint report why a forward is not open, or does not accept connections although it is open: one of
+	// the Reason constants, the message and the fix.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
 	Hint   string `json:"hint,omitempty"`
 }
 
-// Event is a change that is worth telling the owner of a forward: it is refused, or it is open after having been refused.
+// Event is a change to report to the owner of a forward: a failure or a refusal, or its end.
 type Event struct {
-	// Warning is false for good news.
+	// Warning is false if the forward works again.
 	Warning bool
 	Owner   Owner
 	// Reason is one of the Reason constants.
 	Reason, Message, Hint string
 }
 
-// Status returns all wanted forwards, those that were wanted until they are closed, and those that are refused, sorted by
-// port, address and protocol; of one place, the refused ones come last. It may be called at any time from any goroutine.
+// Status returns the wanted forwards, forwards that are not wanted any more until they are closed, and the refused ones,
+// sorted by port, address and protocol. Refused forwards of the same place come last. It is safe for concurrent use.
 func (f *Forwarder) Status() []PortStatus {
 	type shown struct {
 		bind Bind
@@ -68,7 +69,7 @@ func (f *Forwarder) Status() []PortStatus {
 	f.mu.Lock()
 	all := make([]shown, 0, len(f.entries)+len(f.refusals))
 	for b, e := range f.entries {
-		if e.want != nil || e.err != nil || e.have != nil && e.have.ours && e.owner != (Owner{}) {
+		if e.want != nil || e.err != nil || e.have != nil && e.have.owned && e.owner != (Owner{}) {
 			all = append(all, shown{b, e.status()})
 		}
 	}
@@ -97,7 +98,7 @@ func (e *entry) status() PortStatus {
 		HostIP: e.bind.IP.String(), HostPort: e.bind.Port, Proto: e.bind.Proto,
 		ChildIP: e.spec.ChildIP, ChildPort: e.spec.ChildPort,
 		Owner: e.owner.String(), Kind: e.owner.Kind, Namespace: e.owner.Namespace, Name: e.owner.Name, Port: e.owner.Port, State: e.state, Since: e.since,
-		Foreign: e.state == StateOpen && e.have != nil && !e.have.ours,
+		Foreign: e.state == StateOpen && e.have != nil && !e.have.owned,
 		Reason:  e.reason, Hint: e.hint,
 	}
 	if e.state == StateOpen && e.trouble != (Trouble{}) {

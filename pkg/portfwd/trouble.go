@@ -5,16 +5,16 @@ import (
 	"maps"
 )
 
-// Trouble is what is wrong with a forward although it is open. Reason is one of the Reason constants.
+// Trouble is a problem of an open forward. Reason is one of the Reason constants.
 type Trouble struct{ Reason, Message string }
 
-// SetTrouble says which open forwards have trouble at present; all others have none. Their state stays open. The
-// owner of each gets an Event when it begins and when it ends.
+// SetTrouble replaces the set of open forwards that have a problem. Their state stays open. The owner of a forward gets an
+// Event when a problem begins and when it ends.
 func (f *Forwarder) SetTrouble(all map[Bind]Trouble) {
 	f.change(func() { f.trouble, f.troubleNew = maps.Clone(all), true })
 }
 
-// applyTrouble compares the entries with what SetTrouble said last.
+// applyTrouble updates the entries with the last SetTrouble.
 func (f *Forwarder) applyTrouble() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -36,7 +36,7 @@ func (f *Forwarder) applyTrouble() {
 		switch now.Reason {
 		case was.Reason:
 		case "":
-			f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s takes connections again", e.bind)})
+			f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s accepts connections again", e.bind)})
 		default:
 			f.o.Log.WithField("owner", e.owner.String()).Warnf("forward %s: %s", e.bind, now.Message)
 			f.outbox = append(f.outbox, Event{

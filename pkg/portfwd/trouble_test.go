@@ -9,7 +9,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// A port that is open and takes no connections stays open, and its owner is told once when that begins and when it ends.
+// An open port that accepts no connections stays open. Its owner gets one Event when that begins and one when it ends.
 func TestTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src := newFakeManager(), newFakeSource(nodePort("a", 30001), nodePort("b", 30002))

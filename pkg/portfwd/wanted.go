@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// Input is all that is promised at a moment.
+// Input is the state of the cluster from which Wanted computes forwards.
 type Input struct {
 	Services []Service
 	Pods     []Pod
-	// Endpoints says which Services have somebody to answer. Nil: all of them.
+	// Endpoints are the ready endpoints of Services. Nil means that every Service has some.
 	Endpoints map[Key]Endpoints
-	// Holders are the Services and pods that have a place already; their Port is empty.
+	// Holders are the Services and pods that already have a place; their Port is empty.
 	Holders map[Bind]Owner
 }
 
-// Wanted says which forwards cfg and in ask for, sorted by port, address and protocol, and what cannot be had. It is
-// pure: the same input in any order gives the same answer. Each Bind occurs once, and none that another one covers. Of
-// several owners that want the same place, the first in this order gets it: static forwards; those made by hand; node ports
-// that the API server assigned; the owner that holds the place already; the oldest; the first by namespace and name. Static
-// forwards whose port is to be picked are left out.
+// Wanted returns the forwards that cfg and in request, sorted by port, address and protocol, and a Warning for each request
+// that is not possible. It is pure, and the order of the input does not matter. Each Bind occurs once, and no forward is
+// covered by another. If several owners want the same place, the first in this order gets it: static forwards; manual ones;
+// node ports that the API server assigned; the owner that already has the place; the oldest owner; the first by namespace
+// and name. Static forwards whose port is still to be picked are not returned.
 func Wanted(in Input, cfg Config) ([]Forward, []Warning) {
 	cfg = cfg.normal()
 	all := []expansion{expandStatic(cfg, nil)}
@@ -38,8 +38,8 @@ func Wanted(in Input, cfg Config) ([]Forward, []Warning) {
 	for _, p := range in.Pods {
 		all = append(all, expandPod(p, cfg))
 	}
-	winners, refused, warnings := (&contest{holders: in.Holders, most: cfg.MaxForwards}).merge(all)
-	warnings = append(warnings, lost(refused)...)
+	winners, refused, warnings := (&allocator{holders: in.Holders, most: cfg.MaxForwards}).merge(all)
+	warnings = append(warnings, rejectionWarnings(refused)...)
 	forwards := make([]Forward, 0, len(winners))
 	for _, f := range winners {
 		forwards = append(forwards, f)
@@ -55,27 +55,27 @@ func compareBinds(a, b Bind) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), a.IP.Compare(b.IP), cmp.Compare(a.Proto, b.Proto))
 }
 
-// expansion is what one Service, one pod, or the config asks for.
+// expansion is the result for one Service, one pod, or the config.
 type expansion struct {
 	forwards []Forward
 	warnings []Warning
-	refused  []Refusal // each with one of warnings
+	refused  []Refusal // each has an entry in warnings
 }
 
-// warn notes one Warning. Lists that a user of the cluster can make long are cut by the caller: see some.
+// warn adds one Warning. The caller shortens lists that a cluster user can make long: see joinFirst.
 func (e *expansion) warn(o Owner, reason, format string, args ...any) {
 	e.warnings = append(e.warnings, Warning{Owner: o, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// some joins the first few of list.
-func some(list []string) string {
-	if n := len(list); n > few {
-		list = append(slices.Clone(list[:few]), fmt.Sprintf("and %d more", n-few))
+// joinFirst joins the first entries of list and the number of the others.
+func joinFirst(list []string) string {
+	if n := len(list); n > maxWarnings {
+		list = append(slices.Clone(list[:maxWarnings]), fmt.Sprintf("and %d more", n-maxWarnings))
 	}
 	return strings.Join(list, ", ")
 }
 
-// add appends f unless e has its Bind already, or one that covers it.
+// add appends f unless e already has a forward at its Bind, or one that covers it.
 func (e *expansion) add(f Forward) {
 	for _, g := range e.forwards {
 		if g.Proto == f.Proto && g.Port == f.Port && (g.IP == f.IP || g.IP.IsUnspecified()) {
@@ -85,7 +85,7 @@ func (e *expansion) add(f Forward) {
 	e.forwards = append(e.forwards, f)
 }
 
-// normal fills in defaults and drops addresses that another one covers.
+// normal sets defaults and drops addresses that another one covers.
 func (c Config) normal() Config {
 	if c.BindAddresses == nil {
 		c.BindAddresses = []netip.Addr{DefaultBindAddress()}
@@ -98,10 +98,10 @@ func (c Config) normal() Config {
 	return c
 }
 
-// privileged is the first port that every program may bind, unless the host says otherwise.
+// privileged is the first port that unprivileged programs may bind by default.
 const privileged = 1024
 
-// shifted applies the offset of privileged ports.
+// shifted adds the offset of privileged ports.
 func (c Config) shifted(port int) int {
 	if port < privileged {
 		return port + c.PrivilegedPortOffset
@@ -109,7 +109,7 @@ func (c Config) shifted(port int) int {
 	return port
 }
 
-// owns tells whether the host has this address.
+// owns reports whether the host has this address.
 func (c Config) owns(ip netip.Addr) bool {
 	return slices.ContainsFunc(c.HostAddresses, func(h HostAddress) bool { return h.IP.Unmap() == ip })
 }
@@ -125,7 +125,7 @@ func (s Static) owner() Owner {
 	return o
 }
 
-// expandStatic: picked gives the port picked for an owner whose host port is 0; 0 if there is none.
+// expandStatic returns the static forwards. picked returns the port picked for an owner whose host port is 0, or 0.
 func expandStatic(cfg Config, picked func(Owner) int) expansion {
 	var e expansion
 	for _, s := range cfg.Static {
@@ -140,11 +140,11 @@ func expandStatic(cfg Config, picked func(Owner) int) expansion {
 			}
 		}
 		if !validPort(s.HostPort) || !validPort(child) {
-			e.warn(owner, ReasonInvalid, "port %d to %d: ports are 1 to 65535", s.HostPort, child)
+			e.warn(owner, ReasonInvalid, "invalid port mapping %d to %d: ports must be between 1 and 65535", s.HostPort, child)
 			continue
 		}
 		if proto != "tcp" && proto != "udp" {
-			e.warn(owner, ReasonProtocol, "protocol %q of port %d cannot be forwarded, only tcp and udp", s.Protocol, s.HostPort)
+			e.warn(owner, ReasonProtocol, "protocol %q of port %d cannot be forwarded: only tcp and udp are supported", s.Protocol, s.HostPort)
 			continue
 		}
 		addrs := cfg.BindAddresses
@@ -160,7 +160,7 @@ func expandStatic(cfg Config, picked func(Owner) int) expansion {
 	return e
 }
 
-// picks tells whether a port is to be picked for s.
+// picks reports whether a port must be picked for s.
 func (s Static) picks() bool { return s.HostPort == 0 && s.Name != "" && s.ChildPort != 0 }
 
 func family(proto string, a netip.Addr) string {

@@ -21,7 +21,7 @@ func addrs(list ...string) []netip.Addr {
 	return out
 }
 
-// lines shows forwards as "BIND>CHILDIP:PORT OWNER".
+// lines formats forwards as "BIND>CHILDIP:PORT OWNER".
 func lines(forwards []Forward) []string {
 	out := []string{}
 	for _, f := range forwards {
@@ -63,7 +63,7 @@ func TestWanted(t *testing.T) {
 		want     []string
 		warnings []string
 	}{
-		"nothing unless asked": {services: []Service{nodePort("a", 30001)}},
+		"nothing by default": {services: []Service{nodePort("a", 30001)}},
 		"loopback by default": {
 			services: []Service{nodePort("b", 30002), nodePort("a", 30001), cluster},
 			cfg:      Config{NodePorts: true},
@@ -90,13 +90,13 @@ func TestWanted(t *testing.T) {
 		"no address of the Service's family": {
 			services: []Service{six},
 			cfg:      Config{NodePorts: true},
-			warnings: []string{"AddressFamilyNotForwarded ns/six/: not forwarded to the host: the Service is IPv6 only and no bind address is"},
+			warnings: []string{"AddressFamilyNotForwarded ns/six/: not forwarded to the host: no bind address matches the IP families of the Service (IPv6)"},
 		},
 		"SCTP, once": {
 			services: []Service{phone},
 			cfg:      Config{NodePorts: true},
 			want:     []string{"127.0.0.1:30003/tcp4>:30003 ns/phone/3"},
-			warnings: []string{"ProtocolNotForwarded ns/phone/: not forwarded to the host: a (SCTP 30001), b (SCTP 30002); only TCP and UDP can be, SCTP cannot"},
+			warnings: []string{"ProtocolNotForwarded ns/phone/: not forwarded to the host: a (SCTP 30001), b (SCTP 30002): only TCP and UDP are supported"},
 		},
 		"static": {
 			cfg: Config{BindAddresses: addrs("127.0.0.1", "::1"), Static: []Static{
@@ -107,17 +107,17 @@ func TestWanted(t *testing.T) {
 				"127.0.0.1:53/udp4>:30053 static/53/udp", "[::1]:53/udp6>:30053 static/53/udp",
 				"10.0.0.1:6443/tcp4>127.0.0.1:6443 static/api"},
 			warnings: []string{
-				"PortInvalid static/0/tcp: port 0 to 0: ports are 1 to 65535",
-				`ProtocolNotForwarded static/7/sctp: protocol "sctp" of port 7 cannot be forwarded, only tcp and udp`,
-				"PortInvalid static/70000/tcp: port 70000 to 70000: ports are 1 to 65535"},
+				"PortInvalid static/0/tcp: invalid port mapping 0 to 0: ports must be between 1 and 65535",
+				`ProtocolNotForwarded static/7/sctp: protocol "sctp" of port 7 cannot be forwarded: only tcp and udp are supported`,
+				"PortInvalid static/70000/tcp: invalid port mapping 70000 to 70000: ports must be between 1 and 65535"},
 		},
 		"static goes first, then by name": {
 			services: []Service{nodePort("c", 30001), nodePort("b", 30002), nodePort("a", 30002)},
 			cfg:      Config{NodePorts: true, Static: []Static{{Name: "x", Protocol: "tcp", HostPort: 30001, ChildPort: 1}}},
 			want:     []string{"127.0.0.1:30001/tcp4>:1 static/x", "127.0.0.1:30002/tcp4>:30002 ns/a/web"},
 			warnings: []string{
-				"PortClash ns/b/web: 127.0.0.1:30002/tcp4 is forwarded for ns/a/web already",
-				"PortClash ns/c/web: 127.0.0.1:30001/tcp4 is forwarded for static/x already"},
+				"PortClash ns/b/web: 127.0.0.1:30002/tcp4 is already forwarded for ns/a/web",
+				"PortClash ns/c/web: 127.0.0.1:30001/tcp4 is already forwarded for static/x"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-func TestWantedDoesNotCareForOrder(t *testing.T) {
+func TestWantedIgnoresOrder(t *testing.T) {
 	t.Parallel()
 	var services []Service
 	for i := range 60 {
@@ -158,7 +158,7 @@ func TestReasonOfAndHints(t *testing.T) {
 		{text: "listen tcp4 127.0.0.1:30080: bind: address already in use", reason: ReasonInUse, bind: at("127.0.0.1", 30080), hint: "ss -tnlp 'sport = :30080'"},
 		{text: "conflict with ID 1", reason: ReasonClash, bind: at("127.0.0.1", 1), hint: "RootlessKit's API"},
 		{text: "unsupported port protocol sctp", reason: ReasonProtocol, bind: at("127.0.0.1", 1), hint: "port.driver"},
-		{text: "listen tcp4 10.9.9.9:80: bind: cannot assign requested address", reason: ReasonAddress, bind: at("10.9.9.9", 80), hint: "10.9.9.9 is no address of this host"},
+		{text: "listen tcp4 10.9.9.9:80: bind: cannot assign requested address", reason: ReasonAddress, bind: at("10.9.9.9", 80), hint: "10.9.9.9 is not an address of this host"},
 		{text: "socket: too many open files", reason: ReasonFiles, bind: at("127.0.0.1", 1), hint: "ulimit -n"},
 		{text: "listen tcp6: address family not supported by protocol", reason: ReasonFamily, bind: at("::1", 1), hint: "network.ipv6"},
 		{text: "something else", reason: ReasonFailed, bind: at("127.0.0.1", 1)},
@@ -167,7 +167,7 @@ func TestReasonOfAndHints(t *testing.T) {
 			reason: ReasonDenied, bind: at("127.0.0.1", 80), cfg: Config{UnprivilegedPortStart: 1024},
 			hint: "net.ipv4.ip_unprivileged_port_start=1000); as root, either\n  sysctl -w net.ipv4.ip_unprivileged_port_start=80 ",
 		},
-		{text: "bind: permission denied", reason: ReasonDenied, bind: at("127.0.0.1", 80), cfg: Config{UnprivilegedPortStart: 1024}, hint: "choose a port from 1024 on"},
+		{text: "bind: permission denied", reason: ReasonDenied, bind: at("127.0.0.1", 80), cfg: Config{UnprivilegedPortStart: 1024}, hint: "use a port of 1024 or above"},
 		{text: "bind: permission denied", reason: ReasonDenied, bind: at("127.0.0.1", 8080), hint: "sysctl net.ipv4.ip_unprivileged_port_start"},
 	} {
 		err := refuse(tc.text)

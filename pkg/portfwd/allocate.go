@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Ranks of forwards: the config and manual forwards go before the cluster, and the API server before its users.
+// Ranks of forwards: static and manual forwards come before the cluster, and the API server before its users.
 const (
 	rankStatic = iota
 	rankManual
@@ -33,13 +33,13 @@ func compareOwners(a, b Owner) int {
 		cmp.Compare(a.Port, b.Port))
 }
 
-// object is the Service or pod that o is a port of.
+// object returns the Service or pod of o, without the port.
 func (o Owner) object() Owner {
 	o.Port = ""
 	return o
 }
 
-// place is what a wildcard and a specific address share when one covers the other.
+// place is a port for which a wildcard and a specific address overlap.
 type place struct {
 	proto string
 	port  int
@@ -51,10 +51,10 @@ type heldPort struct {
 	owner Owner
 }
 
-// contest decides which of several owners gets a place. The zero value knows no holders.
-type contest struct {
+// allocator decides which of several owners gets a place. Its zero value has no holders.
+type allocator struct {
 	holders map[Bind]Owner
-	// reserve keeps places for their holders, of which not all are known yet.
+	// reserve keeps places for their holders while not all of them are known.
 	reserve bool
 	most    int // forwards of Services and pods
 
@@ -64,15 +64,16 @@ type contest struct {
 	refused   []Refusal
 }
 
-// merge keeps one forward of each Bind, that of the owner that comes first, none that another one covers, and at most c.most of
-// Services and pods. The order of all does not matter. The warnings are those of all; of the owners that lost, see lost.
-func (c *contest) merge(all []expansion) (winners map[Bind]Forward, refused []Refusal, warnings []Warning) {
+// merge returns at most one forward for each Bind, that of the first owner in the order of compare, without forwards that a
+// wildcard covers, and with at most c.most forwards of Services and pods. The order of all does not matter. The warnings are
+// those in all; see rejectionWarnings for those of rejected forwards.
+func (c *allocator) merge(all []expansion) (winners map[Bind]Forward, refused []Refusal, warnings []Warning) {
 	c.winners, c.wildcards, c.ports = map[Bind]Forward{}, map[place]bool{}, make(map[heldPort]struct{}, len(c.holders))
 	for b, o := range c.holders {
 		c.ports[heldPort{place{b.Proto, b.Port}, o}] = struct{}{}
 	}
 	reserved := c.reserved()
-	var losers []Forward
+	var rejected []Forward
 	for _, e := range all {
 		warnings = append(warnings, e.warnings...)
 		refused = append(refused, e.refused...)
@@ -89,29 +90,29 @@ func (c *contest) merge(all []expansion) (winners map[Bind]Forward, refused []Re
 				c.winners[f.Bind] = f
 			case c.compare(f, other) < 0:
 				c.winners[f.Bind] = f
-				losers = append(losers, other)
+				rejected = append(rejected, other)
 			default:
-				losers = append(losers, f)
+				rejected = append(rejected, f)
 			}
 		}
 	}
-	for _, f := range losers {
-		c.lose(f, c.winners[f.Bind])
+	for _, f := range rejected {
+		c.reject(f, c.winners[f.Bind])
 	}
-	c.uncover()
+	c.resolveWildcards()
 	c.limit()
 	return c.winners, append(refused, c.refused...), warnings
 }
 
-// compare orders two forwards of which only one can be had; see Wanted.
-func (c *contest) compare(a, b Forward) int {
+// compare orders two forwards of which only one is possible; see Wanted.
+func (c *allocator) compare(a, b Forward) int {
 	newcomer := func(f Forward) int {
 		owner := f.Owner.object()
 		if o, held := c.holders[f.Bind]; held && o == owner {
 			return 0
 		}
 		if _, held := c.ports[heldPort{place{f.Proto, f.Port}, owner}]; held {
-			return 1 // on another address, for example because ports.bindAddresses has changed
+			return 1 // on another address, for example after a change of ports.bindAddresses
 		}
 		return 2
 	}
@@ -119,8 +120,8 @@ func (c *contest) compare(a, b Forward) int {
 		cmp.Compare(a.Owner.Namespace, b.Owner.Namespace), cmp.Compare(a.Owner.Name, b.Owner.Name), compareOwners(a.Owner, b.Owner))
 }
 
-// reserved returns a function that reports whether a place is reserved for another owner than that of the forward.
-func (c *contest) reserved() func(Forward) bool {
+// reserved returns a function that reports whether a place is reserved for an owner other than that of the forward.
+func (c *allocator) reserved() func(Forward) bool {
 	if !c.reserve || len(c.holders) == 0 {
 		return func(Forward) bool { return false }
 	}
@@ -137,12 +138,13 @@ func (c *contest) reserved() func(Forward) bool {
 	}
 }
 
-func (c *contest) lose(f, by Forward) {
-	c.refused = append(c.refused, Refusal{f, ReasonClash, fmt.Sprintf("%s is forwarded for %s already", f.Bind, by.Owner)})
+func (c *allocator) reject(f, by Forward) {
+	c.refused = append(c.refused, Refusal{f, ReasonClash, fmt.Sprintf("%s is already forwarded for %s", f.Bind, by.Owner)})
 }
 
-// uncover settles where one listener takes all addresses and others want one of them: only one kind can be had.
-func (c *contest) uncover() {
+// resolveWildcards handles places where one forward listens on all addresses and others on specific ones. Only one of the
+// two is possible.
+func (c *allocator) resolveWildcards() {
 	if len(c.wildcards) == 0 {
 		return
 	}
@@ -161,20 +163,20 @@ func (c *contest) uncover() {
 		wild := c.winners[wide]
 		if c.compare(list[0], wild) < 0 {
 			delete(c.winners, wide)
-			c.lose(wild, list[0])
+			c.reject(wild, list[0])
 			continue
 		}
 		for _, f := range list {
 			delete(c.winners, f.Bind)
 			if f.Owner != wild.Owner {
-				c.lose(f, wild)
+				c.reject(f, wild)
 			}
 		}
 	}
 }
 
-// limit refuses what Services and pods want beyond c.most: those that come last.
-func (c *contest) limit() {
+// limit rejects the last forwards of Services and pods beyond c.most.
+func (c *allocator) limit() {
 	var counted []Forward
 	for _, f := range c.winners {
 		if f.rank() > rankManual {
@@ -185,31 +187,31 @@ func (c *contest) limit() {
 		return
 	}
 	slices.SortFunc(counted, func(a, b Forward) int { return cmp.Or(c.compare(a, b), compareBinds(a.Bind, b.Bind)) })
-	told := map[Owner]bool{}
+	reported := map[Owner]bool{}
 	for _, f := range counted[c.most:] {
 		delete(c.winners, f.Bind)
-		if owner := f.Owner.object(); !told[owner] { // one of each, since there may be very many
-			told[owner] = true
-			c.refused = append(c.refused, Refusal{f, ReasonTooMany, fmt.Sprintf("the limit of %d forwarded ports is reached", c.most)})
+		if owner := f.Owner.object(); !reported[owner] { // one for each object, because there may be very many
+			reported[owner] = true
+			c.refused = append(c.refused, Refusal{f, ReasonTooMany, fmt.Sprintf("limit of %d forwarded ports reached", c.most)})
 		}
 	}
 }
 
-// few bounds the warnings and the names in a warning of one Service or pod, which may have thousands of ports.
-const few = 8
+// maxWarnings limits the warnings, and the names in a warning, of one Service or pod, which may have thousands of ports.
+const maxWarnings = 8
 
-// lost are the warnings of owners that lost places: one for each place, but not too many for one Service or pod.
-func lost(refused []Refusal) (warnings []Warning) {
+// rejectionWarnings returns one warning for each rejected forward, with a limit for each Service or pod.
+func rejectionWarnings(refused []Refusal) (warnings []Warning) {
 	count := map[Owner]int{}
 	refused = slices.DeleteFunc(slices.Clone(refused), func(r Refusal) bool { return r.Reason != ReasonClash && r.Reason != ReasonTooMany })
 	slices.SortFunc(refused, func(a, b Refusal) int { return cmp.Or(compareBinds(a.Bind, b.Bind), compareOwners(a.Owner, b.Owner)) })
 	for _, r := range refused {
 		owner := r.Owner.object()
 		switch count[owner]++; {
-		case count[owner] <= few:
+		case count[owner] <= maxWarnings:
 			warnings = append(warnings, Warning{r.Owner, r.Reason, r.Message})
-		case count[owner] == few+1:
-			warnings = append(warnings, Warning{owner, r.Reason, "more ports are not forwarded to the host"})
+		case count[owner] == maxWarnings+1:
+			warnings = append(warnings, Warning{owner, r.Reason, "further ports are not forwarded to the host"})
 		}
 	}
 	return warnings
