@@ -197,7 +197,7 @@ policies() {
 installed() {
 	login "$node install" || return 1
 	login "systemctl --user status rootlessnode@default --no-pager" | tee -a /dev/stderr | grep -q 'Status: "ready"' || return 1
-	login "$node images import $tree/busybox.tar && $node kubectl create deployment sleeper --image=rootlessnode.test/busybox:1 -- sleep 3600 &&
+	login "$node images import $tree/busybox.tar && $node kubectl create deployment sleeper --image=rootlessnode.test/busybox:1 -- /bin/sh -c 'trap exit TERM; sleep 3600 & wait' &&
 		$node kubectl rollout status deployment/sleeper --timeout=$patience" || return 1
 	login "journalctl --user -u rootlessnode@default --no-pager | tail -n 20"
 	login "journalctl --user -u rootlessnode@default --no-pager -o cat COMPONENT=kubelet" | tee -a /dev/stderr | grep -q .
