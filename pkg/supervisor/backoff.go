@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// history is what the delay before the next start, and giving up, are decided by.
+// history determines the delay before the next start and when to give up.
 type history struct {
-	failedStarts int  // in a row
-	deaths       int  // of a ready unit, each after less than Backoff.ResetAfter, the first one aside
-	everReady    bool // since New, or since Restart took it back from Failed
+	failedStarts int  // consecutive
+	deaths       int  // consecutive failures of the ready unit, each within Backoff.ResetAfter except the first
+	everReady    bool // since New, or since Restart of the failed unit
 }
 
-// failed notes one more end of a unit that should have gone on. readyFor is how long it was ready; negative for a start
-// that did not get there. It returns the delay before the next start.
+// failed records a failure and returns the delay before the next start. readyFor is how long the unit was ready, negative
+// if it never became ready.
 func (h *history) failed(b Backoff, readyFor time.Duration) time.Duration {
 	if readyFor < 0 {
 		h.failedStarts++
@@ -30,7 +30,7 @@ func (h *history) failed(b Backoff, readyFor time.Duration) time.Duration {
 	return b.delay(h.deaths - 1)
 }
 
-// delay returns the n-th delay, from 1.
+// delay returns the n-th delay, counted from 1.
 func (b Backoff) delay(n int) time.Duration {
 	d := float64(b.Initial) * math.Pow(b.Factor, float64(n-1))
 	if d >= float64(b.Max) {

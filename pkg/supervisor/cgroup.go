@@ -13,23 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killPause is how long the killed get to leave a cgroup before it is looked for others, forked meanwhile.
+// killPause is how long to wait for killed processes before killing those that were forked meanwhile.
 const killPause = 20 * time.Millisecond
 
-// emptyCgroup kills everything in the cgroup at dir and below, and returns when it is empty.
+// emptyCgroup kills all processes in the cgroup at dir and below, and returns when it is empty.
 //
-// It does not use cgroup.kill, for the next process of the unit is to be born in dir. Since Linux 6.14, and the stable
-// kernels that took "cgroup: fix race between fork and cgroup.kill", a child cloned into a cgroup (CLONE_INTO_CGROUP) that
-// was ever written to cgroup.kill is killed at birth: the number of such writes that the clone remembers is that of the
-// cgroup of its parent, the one it is compared with that of dir (cgroup_css_set_fork and cgroup_post_fork in
-// kernel/cgroup/cgroup.c). Seen on 6.18. When that is mended everywhere one write to cgroup.kill can replace the loop.
+// It does not use cgroup.kill, because the next process of the unit is created in dir. Since Linux 6.14, and in the stable
+// kernels with the backport of "cgroup: fix race between fork and cgroup.kill", a child cloned into a cgroup
+// (CLONE_INTO_CGROUP) whose cgroup.kill was ever written is killed at once. The kernel counts the writes: it records the
+// count of the parent's cgroup at the clone, and compares it with the count of dir afterwards (cgroup_css_set_fork and
+// cgroup_post_fork in kernel/cgroup/cgroup.c). Seen on 6.18. Once all supported kernels are fixed, one write to
+// cgroup.kill can replace the loop.
 func emptyCgroup(dir string, deadline time.Time) error {
 	events, err := os.Open(filepath.Join(dir, "cgroup.events"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // Removed, hence empty.
+		return nil // The cgroup was removed.
 	}
 	if err != nil {
-		return fmt.Errorf("look into cgroup: %w", err)
+		return fmt.Errorf("read cgroup: %w", err)
 	}
 	defer events.Close()
 	for {
@@ -38,12 +39,12 @@ func emptyCgroup(dir string, deadline time.Time) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("cgroup %s: processes still there after SIGKILL", dir)
+			return fmt.Errorf("cgroup %s: processes remain after SIGKILL", dir)
 		}
 		if err := killMembers(dir); err != nil {
 			return err
 		}
-		// The kernel marks the file when the cgroup empties.
+		// The kernel reports POLLPRI when the cgroup becomes empty.
 		wait := []unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}}
 		if _, err := unix.Poll(wait, int(killPause.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for cgroup %s to empty: %w", dir, err)
@@ -51,7 +52,7 @@ func emptyCgroup(dir string, deadline time.Time) error {
 	}
 }
 
-// killMembers kills who is in the cgroup at dir, and below, at this moment.
+// killMembers kills the current processes of the cgroup at dir and below.
 func killMembers(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
@@ -60,7 +61,7 @@ func killMembers(dir string) error {
 		return killDirect(path)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // One of them was removed meanwhile.
+		return nil // A cgroup was removed meanwhile.
 	}
 	return err
 }
@@ -81,8 +82,8 @@ func killDirect(dir string) error {
 			handles[pid] = fd
 		}
 	}
-	// A number in the second list belongs to the process the handle is of, or that one is dead: no stranger that took
-	// over the number of a member before its handle was made is hit.
+	// Read the list again: a process ID in the second list still belongs to the process of the pidfd, or that process has
+	// ended. So a foreign process that reused the ID before the pidfd was opened is never killed.
 	second, err := members(dir)
 	if err != nil {
 		return err
@@ -95,20 +96,20 @@ func killDirect(dir string) error {
 	return nil
 }
 
-// members returns the processes that are in the cgroup at dir itself.
+// members returns the processes directly in the cgroup at dir.
 func members(dir string) (map[int]bool, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, nil // Removed meanwhile; a threaded cgroup, whose processes are listed above it.
+		return nil, nil // Removed meanwhile, or a threaded cgroup, whose processes are listed in its parent.
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look into cgroup: %w", err)
+		return nil, fmt.Errorf("read cgroup: %w", err)
 	}
 	return parseProcs(data), nil
 }
 
-// parseProcs takes the process numbers from the text of cgroup.procs. 0 stands for one that cannot be seen from this pid
-// namespace, and is left out, as is what is no number.
+// parseProcs returns the process IDs in the content of cgroup.procs. It skips malformed fields, and 0, which stands for a
+// process that is not visible in this pid namespace.
 func parseProcs(data []byte) map[int]bool {
 	pids := make(map[int]bool)
 	for _, field := range bytes.Fields(data) {
@@ -119,7 +120,7 @@ func parseProcs(data []byte) map[int]bool {
 	return pids
 }
 
-// populated reads whether anybody is in the cgroup whose cgroup.events is given, or below.
+// populated reports whether any process is in the cgroup or below. events is its open cgroup.events file.
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#core-interface-files
 func populated(events *os.File) (bool, error) {
 	buf := make([]byte, 256) // A few short lines.
@@ -132,5 +133,5 @@ func populated(events *os.File) (bool, error) {
 			return string(value) != "0", nil
 		}
 	}
-	return false, fmt.Errorf("look into cgroup: %s does not tell whether it is populated", events.Name())
+	return false, fmt.Errorf("read cgroup: %s has no populated field", events.Name())
 }

@@ -1,10 +1,10 @@
-// Package supervisor keeps an ordered set of units alive: it starts each one in the instant its needs are met, probes
-// it, restarts it with a growing delay when it dies, and stops the set in the reverse order. A unit is either a process
-// or a task, which is a function of this program. The package knows nothing of Kubernetes.
+// Package supervisor runs an ordered set of units: it starts each unit as soon as its needs are met, probes it, restarts
+// it with a growing delay when it fails, and stops the set in reverse order. A unit is either a process or a task, which
+// is a function of this program. The package does not depend on Kubernetes.
 //
-// Runs in: child (the node role). Nothing here depends on it, but the node role is the only caller.
+// Runs in: child. The node role is the only caller.
 //
-// # Life of a unit
+// # Lifecycle of a unit
 //
 //	   ┌──────────────────── backoff ◀──────────┬─────────────────┐
 //	   │ delay over             ▲               │                 │
@@ -12,33 +12,32 @@
 //	waiting ────────────▶ starting ────────▶ running ────────▶ ready
 //	   ▲     needs met             started      │     usable      │
 //	   │                                        └────────┬────────┘
-//	   │                                                 ▼ to be ended
+//	   │                                                 ▼ stop requested
 //	   └──────────────────────────────────────────── stopping ────────▶ stopped
-//	                    restart asked                        group stops
+//	                  restart requested                      group stops
 //
-// Besides these:
+// Further transitions:
 //
-//   - running → done and ready → done: a one-shot unit ended well.
-//   - stopping → backoff: what was ended was not ready in time, or not alive.
-//   - starting → failed, running → failed, stopping → failed: one failed start too many (Unit.GiveUpAfter); and stopping →
-//     failed, too, when the group stops and even SIGKILL left something behind.
+//   - running → done and ready → done: a one-shot unit ended successfully.
+//   - stopping → backoff: the unit was stopped because it was not ready in time or its liveness probe failed.
+//   - starting → failed, running → failed, stopping → failed: the unit failed to start Unit.GiveUpAfter times.
+//     stopping → failed also when the group stops and processes remain after SIGKILL.
 //   - starting → waiting, backoff → waiting, failed → waiting, done → waiting: Group.Restart. Otherwise failed and done
-//     are ends, and stay when the group stops.
-//   - waiting → stopped, starting → stopped, backoff → stopped: the group stops and nothing of the unit runs.
+//     are final, and stay when the group stops.
+//   - waiting → stopped, starting → stopped, backoff → stopped: the group stops and nothing of the unit is running.
 //
-// A unit that dies takes nobody along: the units that need it go on. They were started on the promise that it was there
-// once; only when one of them has to start again does it wait for its needs again. While the group stops nothing is
-// started any more, so a unit that dies then stays down.
+// When a unit dies, the units that need it continue. A need is only checked before a start, so such a unit waits for its
+// needs again only when it has to start again. While the group stops, nothing is started.
 //
 // # Order
 //
-// A unit is stopped when the group stops and every unit that needs it, or that it names in StopAfter, has ended, so units that do not depend on one
-// another stop side by side. The return of Run means that every process and goroutine of the group is gone, and
-// the returned error says so where the kernel did not let one go.
+// When the group stops, a unit is stopped after every unit that needs it, or that it names in StopAfter, has ended. Units
+// that do not depend on each other stop in parallel. When Run returns, every process and goroutine of the group has
+// ended; processes that the kernel did not end are reported in the returned error.
 //
-// # What it refuses to do
+// # Out of scope
 //
-// It creates no cgroups and no directories, reads no configuration, reaps no orphans (the node role is not process 1 of
-// its namespace; the child role is), and never signals by a number that could have been given to a stranger: a
-// process group is signalled only while its leader has not been reaped, which keeps the number taken.
+// The package creates no cgroups and no directories, reads no configuration and reaps no orphans (the child role, not the
+// node role, is process 1 of the namespace). It never signals a process ID that could have been reused: a process group is
+// signalled only while its leader has not been reaped, because the kernel does not reuse the ID until then.
 package supervisor

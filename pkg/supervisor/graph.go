@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// check returns every fault of units at once; nil if they can be run.
+// check returns all errors in the definition of units, joined, or nil if they can be run.
 func check(units []Unit) error {
 	var errs []error
 	byName := make(map[string]*Unit, len(units))
@@ -36,14 +36,14 @@ func checkFields(u *Unit) []error {
 	}
 	fault(u.Process == nil && u.Task == nil, "neither a process nor a task")
 	fault(u.Process != nil && u.Task != nil, "both a process and a task")
-	fault(u.Task != nil && u.KeepChildren, "children are kept, but a task has none")
-	fault(u.GiveUpAfter < 0, "negative number of starts to give up after")
+	fault(u.Task != nil && u.KeepChildren, "KeepChildren is set on a task")
+	fault(u.GiveUpAfter < 0, "GiveUpAfter must not be negative")
 	fault(u.StartTimeout < 0 || u.StopGrace < 0 || u.BeforeStopTimeout < 0 || u.LivePeriod < 0 || u.LiveTimeout < 0 ||
-		u.LiveFailures < 0, "negative time limit")
+		u.LiveFailures < 0, "time limits must not be negative")
 	b := u.Backoff
-	fault(b.Quick < 0 || b.Initial < 0 || b.ResetAfter < 0, "negative back-off")
-	fault(b.Max < b.Initial, "back-off that starts above its maximum")
-	fault(!(b.Factor >= 1), "back-off that shrinks")
+	fault(b.Quick < 0 || b.Initial < 0 || b.ResetAfter < 0, "back-off delays must not be negative")
+	fault(b.Max < b.Initial, "initial back-off delay exceeds the maximum")
+	fault(!(b.Factor >= 1), "back-off factor must be at least 1")
 	return errs
 }
 
@@ -55,10 +55,10 @@ func checkNeeds(u *Unit, byName map[string]*Unit) []error {
 		case !ok:
 			errs = append(errs, fmt.Errorf("unit %s: needs unknown unit %q", u.Name, n.Name))
 		case n.State != Ready && n.State != Running && n.State != Done:
-			errs = append(errs, fmt.Errorf("unit %s: needs %s in state %q; only ready, running and done can be needed",
+			errs = append(errs, fmt.Errorf("unit %s: needs %s in state %q: must be ready, running or done",
 				u.Name, n.Name, n.State))
 		case n.State == Done && !to.OneShot:
-			errs = append(errs, fmt.Errorf("unit %s: needs %s done, which is no one-shot", u.Name, n.Name))
+			errs = append(errs, fmt.Errorf("unit %s: needs %s done: not a one-shot unit", u.Name, n.Name))
 		}
 	}
 	for _, name := range u.StopAfter {
@@ -69,8 +69,8 @@ func checkNeeds(u *Unit, byName map[string]*Unit) []error {
 	return errs
 }
 
-// cycles reports each ring that a walk from every unit meets, as "a -> b -> a". An arrow leads from a unit to one that is
-// stopped after it: one that it needs, or one that has it in StopAfter.
+// cycles returns an error for each dependency cycle, written as "a -> b -> a". An arrow leads from a unit to a unit that
+// is stopped after it: one that it needs, or one that names it in StopAfter.
 func cycles(units []Unit, byName map[string]*Unit) []error {
 	const (
 		unseen = iota
@@ -108,8 +108,8 @@ func cycles(units []Unit, byName map[string]*Unit) []error {
 				for path[from] != name {
 					from++
 				}
-				ring := append(append([]string(nil), path[from:]...), name)
-				errs = append(errs, fmt.Errorf("units need one another: %s", strings.Join(ring, " -> ")))
+				cycle := append(append([]string(nil), path[from:]...), name)
+				errs = append(errs, fmt.Errorf("dependency cycle: %s", strings.Join(cycle, " -> ")))
 			}
 		}
 		path = path[:len(path)-1]

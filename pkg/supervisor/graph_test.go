@@ -14,7 +14,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-func TestNewTellsEveryFault(t *testing.T) {
+func TestNewReportsAllErrors(t *testing.T) {
 	t.Parallel()
 	task := func(context.Context, func()) error { return nil }
 	process := func() (Process, error) { return Process{}, nil }
@@ -24,11 +24,11 @@ func TestNewTellsEveryFault(t *testing.T) {
 		{Name: "twice", Task: task},
 		{Name: "nothing"},
 		{Name: "both", Task: task, Process: process},
-		{Name: "lost", Task: task, Needs: []Need{{Name: "nobody"}}},
+		{Name: "lost", Task: task, Needs: []Need{{Name: "missing"}}},
 		{Name: "odd", Task: task, Needs: []Need{{"twice", Stopped}, {"twice", Done}}},
 		{Name: "childless", Task: task, KeepChildren: true},
 		{Name: "negative", Task: task, GiveUpAfter: -1, StopGrace: -1, Backoff: Backoff{Initial: -1, Max: -2, Factor: 0.5}},
-		{Name: "late", Task: task, StopAfter: []string{"nobody"}},
+		{Name: "late", Task: task, StopAfter: []string{"missing"}},
 		{Name: "self", Task: task, Needs: []Need{{Name: "self"}}},
 		{Name: "a", Task: task, Needs: []Need{{Name: "b"}}},
 		{Name: "b", Task: task, Needs: []Need{{Name: "c"}, {Name: "twice"}}},
@@ -42,24 +42,24 @@ func TestNewTellsEveryFault(t *testing.T) {
 		"unit twice: name used twice",
 		"unit nothing: neither a process nor a task",
 		"unit both: both a process and a task",
-		"unit childless: children are kept, but a task has none",
-		"unit negative: negative number of starts to give up after",
-		"unit negative: negative time limit",
-		"unit negative: negative back-off",
-		"unit negative: back-off that starts above its maximum",
-		"unit negative: back-off that shrinks",
-		`unit lost: needs unknown unit "nobody"`,
-		`unit odd: needs twice in state "stopped"; only ready, running and done can be needed`,
-		"unit odd: needs twice done, which is no one-shot",
-		`unit late: stops after unknown unit "nobody"`,
-		"units need one another: self -> self",
-		"units need one another: a -> b -> c -> a",
-		"units need one another: b -> c -> b",
-		"units need one another: user -> used -> both ways -> user",
+		"unit childless: KeepChildren is set on a task",
+		"unit negative: GiveUpAfter must not be negative",
+		"unit negative: time limits must not be negative",
+		"unit negative: back-off delays must not be negative",
+		"unit negative: initial back-off delay exceeds the maximum",
+		"unit negative: back-off factor must be at least 1",
+		`unit lost: needs unknown unit "missing"`,
+		`unit odd: needs twice in state "stopped": must be ready, running or done`,
+		"unit odd: needs twice done: not a one-shot unit",
+		`unit late: stops after unknown unit "missing"`,
+		"dependency cycle: self -> self",
+		"dependency cycle: a -> b -> c -> a",
+		"dependency cycle: b -> c -> b",
+		"dependency cycle: user -> used -> both ways -> user",
 	})
 }
 
-// A unit in StopAfter holds up the stop, and not the start.
+// TestStopAfter checks that StopAfter delays the stop of a unit but not its start.
 func TestStopAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,36 +73,36 @@ func TestStopAfter(t *testing.T) {
 				return nil
 			}
 		}
-		sh := perform(t, Options{},
+		tg := newTestGroup(t, Options{},
 			Unit{Name: "network", Task: task("network", 0), StopAfter: []string{"pods"}},
 			Unit{Name: "runtime", Task: task("runtime", 0)},
 			Unit{Name: "pods", Task: task("pods", time.Minute), Needs: []Need{{Name: "runtime"}}, StopGrace: time.Hour},
 		).begin()
-		sh.await("network", Ready)
-		sh.await("pods", Ready)
-		assert.NilError(t, sh.end())
+		tg.await("network", Ready)
+		tg.await("pods", Ready)
+		assert.NilError(t, tg.end())
 		assert.Equal(t, <-ended, "pods")
 	})
 }
 
-func TestGroupIsUsedRight(t *testing.T) {
+func TestGroupMisuse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		sh := perform(t, Options{}, Unit{Name: "u", Task: forever})
-		assert.Error(t, sh.g.Restart("u"), "restart unit u: the group does not run")
-		assert.Error(t, sh.g.Restart("x"), "restart unit x: unknown unit")
-		assert.Error(t, sh.g.WaitFor(t.Context(), "x", Ready), "wait for unit x: unknown unit")
-		sh.begin()
-		sh.await("u", Running)
-		assert.NilError(t, sh.end())
-		assert.Error(t, sh.g.Run(t.Context()), "run group: it was run before")
-		assert.Error(t, sh.g.Restart("u"), "restart unit u: the group is stopping")
-		assert.Error(t, sh.g.WaitFor(t.Context(), "u", Ready), "wait for u to be ready: the group has ended; the unit is stopped")
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", Task: forever})
+		assert.Error(t, tg.g.Restart("u"), "restart unit u: the group is not running")
+		assert.Error(t, tg.g.Restart("x"), "restart unit x: unknown unit")
+		assert.Error(t, tg.g.WaitFor(t.Context(), "x", Ready), "wait for unit x: unknown unit")
+		tg.begin()
+		tg.await("u", Running)
+		assert.NilError(t, tg.end())
+		assert.Error(t, tg.g.Run(t.Context()), "run group: already run")
+		assert.Error(t, tg.g.Restart("u"), "restart unit u: the group is stopping")
+		assert.Error(t, tg.g.WaitFor(t.Context(), "u", Ready), "wait for u to be ready: the group has ended; the unit is stopped")
 	})
 }
 
-// In a hundred random groups, full of accidents: nobody starts before its needs are met, nobody is stopped before those
-// that need it, nobody starts when the group stops, nobody takes a step that is not drawn, and all come to an end.
+// TestRandomGroups runs 100 random groups with random failures. No unit starts before its needs are met or while the group
+// stops, no unit is stopped before the units that need it, every transition is a documented one, and all units end.
 func TestRandomGroups(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
@@ -114,18 +114,18 @@ func TestRandomGroups(t *testing.T) {
 
 func randomGroup(t *testing.T, r *rand.Rand) {
 	units := randomUnits(r)
-	sh := perform(t, Options{}, units...).begin()
+	tg := newTestGroup(t, Options{}, units...).begin()
 	for range r.IntN(10) {
 		time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)
-		assert.NilError(t, sh.g.Restart(units[r.IntN(len(units))].Name))
+		assert.NilError(t, tg.g.Restart(units[r.IntN(len(units))].Name))
 	}
 	time.Sleep(time.Duration(r.IntN(60_000)) * time.Millisecond)
 	stopAt := time.Now()
-	assert.NilError(t, sh.end())
-	checkSteps(t, units, sh.seen(), stopAt)
+	assert.NilError(t, tg.end())
+	checkSteps(t, units, tg.seen(), stopAt)
 }
 
-// randomUnits returns units that need only such as come before them.
+// randomUnits returns units that need only units created before them.
 func randomUnits(r *rand.Rand) []Unit {
 	units := make([]Unit, 2+r.IntN(12))
 	for i := range units {
@@ -140,7 +140,7 @@ func randomUnits(r *rand.Rand) []Unit {
 			}
 			u.Needs = append(u.Needs, Need{units[j].Name, state})
 		}
-		// What happens is drawn here, and not in the goroutines, whose order is not ours.
+		// The random numbers are drawn here and not in the goroutines, whose order is not deterministic.
 		lives := make([]int, 50)
 		for k := range lives {
 			lives[k] = r.IntN(10_000)
@@ -152,7 +152,7 @@ func randomUnits(r *rand.Rand) []Unit {
 			return randomTask(ctx, ready, life, isOneShot)
 		}
 		if r.IntN(4) == 0 {
-			u.Live, u.LivePeriod, u.LiveFailures = func(context.Context) error { return errors.New("dull") }, 2*time.Second, 2
+			u.Live, u.LivePeriod, u.LiveFailures = func(context.Context) error { return errors.New("unhealthy") }, 2*time.Second, 2
 		}
 		units[i] = u
 	}
@@ -174,7 +174,7 @@ func randomTask(ctx context.Context, ready func(), life int, oneShot bool) error
 		return nil
 	}
 	if life%5 == 0 {
-		return errors.New("no luck")
+		return errors.New("failed to start")
 	}
 	ready()
 	if oneShot || life%3 == 0 {
@@ -182,7 +182,7 @@ func randomTask(ctx context.Context, ready func(), life int, oneShot bool) error
 		if life%2 == 0 {
 			return nil
 		}
-		return errors.New("worn out")
+		return errors.New("failed")
 	}
 	<-ctx.Done()
 	return nil

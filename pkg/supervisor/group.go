@@ -11,64 +11,64 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Options is what a group needs besides its units. The zero value is usable.
+// Options configures a group. The zero value is usable.
 type Options struct {
-	// Log gets one line for each thing a person may want to know; nil for none. Ready units at info, deaths at warning,
-	// failures at error, all else at debug. The log is written by the goroutine that calls OnTransition.
+	// Log receives transitions: ready units at info level, units that back off at warning, failed units at error, all
+	// others at debug. nil disables the log. It is written by the goroutine that calls OnTransition.
 	Log logrus.FieldLogger
-	// OnTransition is told of every transition, in order, one at a time, from a goroutine of the group. It may call the
+	// OnTransition is called for every transition, in order, one at a time, from a goroutine of the group. It may call the
 	// group's methods. Run returns only after the last call has returned.
 	OnTransition func(Transition)
-	// TailLines is how many last lines of a process are remembered.
+	// TailLines is the number of last output lines to keep for each unit.
 	TailLines int
-	// LogMaxBytes is the size at which a log file becomes its own ".1".
+	// LogMaxBytes is the size at which a log file is renamed to LogPath.1.
 	LogMaxBytes int64
-	// KillWait is how long what was sent SIGKILL may take to vanish before that is an error.
+	// KillWait is the time after SIGKILL within which processes must have ended. Exceeding it is an error.
 	KillWait time.Duration
 }
 
-// Group is a set of units. Make one with New; its methods may be called from everywhere.
+// Group is a set of units. Create one with New. Its methods may be called from any goroutine.
 type Group struct {
 	o       Options
 	units   []*unit // in the order given to New
 	byName  map[string]*unit
 	starter *starter
 	events  *queue
-	launch  func(*unit, Process) (instance, error) // startProcess, but in tests
+	launch  func(*unit, Process) (instance, error) // startProcess, except in tests
 
 	mu      sync.Mutex
-	changed chan struct{}           // closed and made anew with each transition
-	ctx     context.Context         // of a run: done when the group stops; nil before Run
-	stop    context.CancelCauseFunc // ends ctx
-	over    bool                    // Run has returned
-	faults  []error                 // for Run to return
+	changed chan struct{}           // closed and replaced with each transition
+	ctx     context.Context         // done when the group stops; nil before Run
+	stop    context.CancelCauseFunc // cancels ctx
+	over    bool                    // all units of Run have ended
+	faults  []error                 // the errors that Run returns
 }
 
-// unit is a Unit with its place in the group.
+// unit is a Unit with its state in the group.
 type unit struct {
 	Unit
-	g        *Group
-	needs    []*unit       // side by side with Unit.Needs
-	outlives []*unit       // those that must have ended before it is stopped: the units that need it, and Unit.StopAfter
-	ended    chan struct{} // closed when nothing of it is left
-	out      *output
+	g         *Group
+	needs     []*unit       // parallel to Unit.Needs
+	stopAfter []*unit       // must have ended before this unit is stopped: the units that need it, and Unit.StopAfter
+	ended     chan struct{} // closed when nothing of it is left
+	out       *output
 
 	// Owned by the goroutine of the unit.
 	history history
-	how     string // it was stopped, if not as asked
+	how     string // how it was stopped, if not normally
 
 	// Guarded by g.mu.
-	state    State
-	since    time.Time
-	pid      int
-	starts   int
-	reason   string
-	progress string
-	fault    error                   // why it is Failed
-	again    context.CancelCauseFunc // ends the current round for another one
+	state       State
+	since       time.Time
+	pid         int
+	starts      int
+	reason      string
+	progress    string
+	fault       error                   // why it is Failed
+	cancelRound context.CancelCauseFunc // ends the current round, so that another one begins
 }
 
-// New returns a group of units. Its error joins every fault found: names, needs, rings of needs, fields.
+// New returns a group of units. The returned error joins all errors in the units: names, needs, dependency cycles, fields.
 func New(units []Unit, o Options) (*Group, error) {
 	if o.Log == nil {
 		quiet := logrus.New()
@@ -92,7 +92,7 @@ func New(units []Unit, o Options) (*Group, error) {
 		starter: newStarter(),
 		changed: make(chan struct{}),
 	}
-	g.events = newQueue(g.tell)
+	g.events = newQueue(g.publish)
 	g.launch = (*unit).startProcess
 	now := time.Now()
 	for i := range full {
@@ -105,25 +105,25 @@ func New(units []Unit, o Options) (*Group, error) {
 		for _, n := range u.Needs {
 			to := g.byName[n.Name]
 			u.needs = append(u.needs, to)
-			to.outlives = append(to.outlives, u)
+			to.stopAfter = append(to.stopAfter, u)
 		}
 		for _, name := range u.StopAfter {
-			u.outlives = append(u.outlives, g.byName[name])
+			u.stopAfter = append(u.stopAfter, g.byName[name])
 		}
 	}
 	return g, nil
 }
 
-// Run starts the units and keeps them until ctx ends or an essential unit fails, then stops them and returns when all are
-// gone. The error is that of the essential unit, and what could not be stopped; nil when ctx ended and all went well.
-// It can be called once.
+// Run starts the units and supervises them until ctx ends or an essential unit fails. Then it stops them and returns when
+// all have ended. The returned error joins that of the essential unit and those of units that could not be stopped. It is
+// nil when ctx ended and all units stopped. Run can be called only once.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	g.mu.Lock()
 	if g.ctx != nil {
 		g.mu.Unlock()
-		return errors.New("run group: it was run before")
+		return errors.New("run group: already run")
 	}
 	g.ctx, g.stop = ctx, stop
 	g.mu.Unlock()
@@ -136,7 +136,7 @@ func (g *Group) Run(ctx context.Context) error {
 		units.Go(func() {
 			defer stopUnit()
 			<-ctx.Done()
-			for _, d := range u.outlives {
+			for _, d := range u.stopAfter {
 				<-d.ended
 			}
 		})
@@ -154,7 +154,7 @@ func (g *Group) Run(ctx context.Context) error {
 	return err
 }
 
-// fail notes err for Run to return and, if the group cannot go on with it, stops the group.
+// fail adds err to the errors that Run returns and, if stop is set, stops the group.
 func (g *Group) fail(err error, stop bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,8 +164,8 @@ func (g *Group) fail(err error, stop bool) {
 	}
 }
 
-// tell makes a transition known outside of the group.
-func (g *Group) tell(t Transition) {
+// publish logs a transition and calls OnTransition.
+func (g *Group) publish(t Transition) {
 	log := g.o.Log.WithField("unit", t.Unit)
 	switch t.To {
 	case Ready:
@@ -182,13 +182,13 @@ func (g *Group) tell(t Transition) {
 	}
 }
 
-// announce wakes all who wait for a change. g.mu is held.
+// announce wakes all goroutines that wait for a change. The caller holds g.mu.
 func (g *Group) announce() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
-// Status returns the picture of every unit, in the order given to New.
+// Status returns a snapshot of every unit, in the order given to New.
 func (g *Group) Status() []UnitStatus {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -203,9 +203,8 @@ func (g *Group) Status() []UnitStatus {
 	return all
 }
 
-// WaitFor blocks until the unit is in state (a unit that is ready counts as running, one that is done as both), and
-// returns an error when it has failed or the group is over instead, or when ctx ends; that one says what the unit waits
-// for.
+// WaitFor waits until the unit is in state. A ready unit also counts as running, a done unit as both. It returns an error
+// when the unit has failed, when the group has ended, or when ctx ends; the last one says what the unit waits for.
 func (g *Group) WaitFor(ctx context.Context, name string, state State) error {
 	u, ok := g.byName[name]
 	if !ok {
@@ -231,7 +230,7 @@ func (g *Group) WaitFor(ctx context.Context, name string, state State) error {
 	}
 }
 
-// describe tells the state of u and what it waits for.
+// describe returns the state of u and what it waits for, as text.
 func (u *unit) describe() string {
 	for _, s := range u.g.Status() {
 		if s.Name == u.Name {
@@ -244,11 +243,11 @@ func (u *unit) describe() string {
 	return ""
 }
 
-var errAgain = errors.New("restart asked")
+var errRestart = errors.New("restart requested")
 
-// Restart ends what runs of the unit and starts it again when its needs are met; a delay is cut short, and a failed or
-// done unit gets another life. Units that need it go on. It does not wait: when it has returned the unit is no longer
-// in the state it had, so WaitFor waits for the new start. Asking again before that start changes nothing.
+// Restart stops the unit if it runs, and starts it again when its needs are met. It skips a back-off delay, and also
+// starts a failed or done unit. Units that need it continue. It does not wait for the start, but has changed the state when
+// it returns, so that WaitFor waits for the new start. Further calls before that start have no effect.
 func (g *Group) Restart(name string) error {
 	u, ok := g.byName[name]
 	if !ok {
@@ -258,18 +257,18 @@ func (g *Group) Restart(name string) error {
 	defer g.mu.Unlock()
 	switch {
 	case g.ctx == nil:
-		return fmt.Errorf("restart unit %s: the group does not run", name)
+		return fmt.Errorf("restart unit %s: the group is not running", name)
 	case g.ctx.Err() != nil:
 		return fmt.Errorf("restart unit %s: the group is stopping", name)
 	}
 	switch u.state {
 	case Running, Ready:
-		u.move(Stopping, errAgain.Error())
+		u.move(Stopping, errRestart.Error())
 	case BackingOff, Failed, Done:
-		u.move(Waiting, errAgain.Error())
+		u.move(Waiting, errRestart.Error())
 	}
-	if u.again != nil {
-		u.again(errAgain)
+	if u.cancelRound != nil {
+		u.cancelRound(errRestart)
 	}
 	return nil
 }

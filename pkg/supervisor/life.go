@@ -8,37 +8,38 @@ import (
 	"time"
 )
 
-// instance is what runs during one life of a unit: a process or a task.
+// instance is a running process or task of a unit.
 type instance interface {
-	// pid of the process, or 0.
+	// pid returns the process ID, or 0.
 	pid() int
-	// gone is closed when it has ended, with all that belongs to it.
+	// gone is closed when the instance and everything that belongs to it has ended.
 	gone() <-chan struct{}
-	// ending tells, when it is gone, how it ended; well if it counts as success for a one-shot. left is what could not be
-	// removed.
-	ending() (how string, well bool, left error)
-	// saidReady is closed when it called itself ready; nil if it cannot.
-	saidReady() <-chan struct{}
-	// stop ends it and returns when it is gone, with an error when it is not. how is empty when it went as asked.
+	// outcome reports, once the instance is gone, how it ended, whether that is a success for a one-shot unit, and an error
+	// for processes that could not be killed.
+	outcome() (how string, success bool, left error)
+	// declaredReady is closed when the instance declared itself ready. nil if it cannot do so.
+	declaredReady() <-chan struct{}
+	// stop stops the instance and waits until it is gone. It returns an error if the instance could not be stopped. how is
+	// empty if it stopped normally.
 	stop() (how string, err error)
 }
 
-// life is one life of a unit: from Starting until nothing of it runs.
+// life is one start of a unit: from Starting until nothing of it runs.
 type life struct {
 	u     *unit
-	group context.Context // done: start nothing any more
-	halt  context.Context // done: end for good
-	ctx   context.Context // done: end, for good or for another round
+	group context.Context // done: do not start anything
+	halt  context.Context // done: stop permanently
+	ctx   context.Context // done: stop, permanently or for a restart
 
-	asked    bool          // it ended because ctx did
-	err      error         // why it failed; nil if it did not
-	how      string        // it was stopped, if not as asked
-	readyFor time.Duration // negative: never ready
-	readyAt  time.Time
+	requested bool          // it ended because ctx did
+	err       error         // the failure, or nil
+	how       string        // how it was stopped, if not normally
+	readyFor  time.Duration // negative: never ready
+	readyAt   time.Time
 }
 
-// lead leads the life and returns when it is over and the answers are in l.
-func (l *life) lead() {
+// run runs the unit once. It returns when the instance is gone and the results are in l.
+func (l *life) run() {
 	start, cancel := context.WithCancel(l.ctx)
 	if l.u.StartTimeout > 0 {
 		start, cancel = context.WithTimeout(l.ctx, l.u.StartTimeout)
@@ -46,8 +47,8 @@ func (l *life) lead() {
 	defer cancel()
 	inst, err := l.launch(start)
 	if err != nil {
-		l.asked = l.ctx.Err() != nil || l.group.Err() != nil
-		if !l.asked {
+		l.requested = l.ctx.Err() != nil || l.group.Err() != nil
+		if !l.requested {
 			l.err = err
 		}
 		return
@@ -62,7 +63,7 @@ func (l *life) lead() {
 	}
 }
 
-// launch prepares and starts. Its error means that nothing runs.
+// launch prepares and starts the unit. If it returns an error, nothing runs.
 func (l *life) launch(start context.Context) (instance, error) {
 	u := l.u
 	if u.Prepare != nil {
@@ -86,7 +87,7 @@ func (l *life) launch(start context.Context) (instance, error) {
 	return u.g.launch(u, p)
 }
 
-// follow watches over inst until it is gone.
+// follow supervises inst until it is gone.
 func (l *life) follow(start context.Context, inst instance) {
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -98,29 +99,30 @@ func (l *life) follow(start context.Context, inst instance) {
 	for {
 		select {
 		case <-inst.gone():
-			l.died(inst)
+			l.exited(inst)
 			return
 		case <-l.ctx.Done():
-			l.end(inst)
+			l.stop(inst)
 			return
 		case err := <-usable:
 			if err != nil {
-				l.cutOff(inst, err)
+				l.abort(inst, err)
 				return
 			}
-			if l.becomeReady() && l.u.Live != nil {
-				probes.Go(func() { dead <- l.u.watch(ctx) })
+			if l.markReady() && l.u.Live != nil {
+				probes.Go(func() { dead <- l.u.watchLiveness(ctx) })
 			}
 		case err := <-dead:
 			if err != nil {
-				l.cutOff(inst, err)
+				l.abort(inst, err)
 				return
 			}
 		}
 	}
 }
 
-// awaitReady returns nil when inst is usable and an error when it is not in time. With life over it returns something.
+// awaitReady returns nil when inst is usable, and an error when it is not usable in time. When life is done, it returns and
+// the result has no meaning.
 func (l *life) awaitReady(start, life context.Context, inst instance) error {
 	u := l.u
 	ctx, cancel := context.WithCancel(start)
@@ -130,15 +132,15 @@ func (l *life) awaitReady(start, life context.Context, inst instance) error {
 	probed := make(chan error, 1)
 	var probe sync.WaitGroup
 	defer probe.Wait()
-	defer cancel() // Once more: a probe that is not needed any more has to end before it is waited for.
+	defer cancel() // Runs before probe.Wait, so that an unfinished probe ends.
 	switch {
 	case u.Ready != nil:
 		probe.Go(func() { probed <- u.Ready(ctx) })
-	case inst.saidReady() == nil && !u.OneShot:
+	case inst.declaredReady() == nil && !u.OneShot:
 		return nil
 	}
 	select {
-	case <-inst.saidReady():
+	case <-inst.declaredReady():
 		return nil
 	case err := <-probed:
 		if err == nil {
@@ -151,7 +153,7 @@ func (l *life) awaitReady(start, life context.Context, inst instance) error {
 	case <-ctx.Done():
 	}
 	if u.Ready != nil {
-		// What it says on the way out is the best reason there is.
+		// The last error of the probe is the most precise reason.
 		if err := <-probed; err != nil {
 			return fmt.Errorf("not ready within %v: %w", u.StartTimeout, err)
 		}
@@ -160,8 +162,8 @@ func (l *life) awaitReady(start, life context.Context, inst instance) error {
 	return fmt.Errorf("not ready within %v", u.StartTimeout)
 }
 
-// becomeReady makes the unit Ready unless it was asked to end meanwhile.
-func (l *life) becomeReady() bool {
+// markReady makes the unit Ready, and reports whether it did. It does not when a stop was requested meanwhile.
+func (l *life) markReady() bool {
 	l.u.g.mu.Lock()
 	defer l.u.g.mu.Unlock()
 	if l.u.state != Running {
@@ -172,31 +174,31 @@ func (l *life) becomeReady() bool {
 	return true
 }
 
-// died is for an instance that went by itself.
-func (l *life) died(inst instance) {
-	how, well, left := inst.ending()
+// exited handles an instance that ended without being stopped.
+func (l *life) exited(inst instance) {
+	how, success, left := inst.outcome()
 	if l.ctx.Err() != nil {
-		// It was about to be ended anyway.
-		l.asked, l.err = true, left
+		// A stop was requested at the same time.
+		l.requested, l.err = true, left
 		l.stopping(how)
 		return
 	}
-	if l.u.OneShot && well && left == nil {
+	if l.u.OneShot && success && left == nil {
 		return
 	}
 	l.err = errors.Join(errors.New(how), left)
 }
 
-// cutOff ends an instance that is of no use, because of err.
-func (l *life) cutOff(inst instance, err error) {
+// abort stops an instance that is unusable because of err.
+func (l *life) abort(inst instance, err error) {
 	if l.ctx.Err() != nil {
-		l.end(inst)
+		l.stop(inst)
 		return
 	}
 	select {
 	case <-inst.gone():
-		// It is not usable because it died, and that is the better reason.
-		l.died(inst)
+		// It is unusable because it ended; report that instead.
+		l.exited(inst)
 		return
 	default:
 	}
@@ -208,9 +210,9 @@ func (l *life) cutOff(inst instance, err error) {
 	l.err = errors.Join(err, stopErr)
 }
 
-// end ends an instance because it was asked for: by Restart or by the group.
-func (l *life) end(inst instance) {
-	l.asked = true
+// stop stops an instance as requested by Restart or by the group.
+func (l *life) stop(inst instance) {
+	l.requested = true
 	l.stopping("")
 	if l.halt.Err() != nil && l.u.BeforeStop != nil {
 		l.beforeStop(inst)
@@ -221,7 +223,7 @@ func (l *life) end(inst instance) {
 	}
 }
 
-// stopping makes the unit Stopping, if Restart has not done so.
+// stopping makes the unit Stopping, unless Restart has already done so.
 func (l *life) stopping(reason string) {
 	l.u.g.mu.Lock()
 	defer l.u.g.mu.Unlock()
@@ -243,6 +245,6 @@ func (l *life) beforeStop(inst instance) {
 		}
 	})
 	if err := l.u.BeforeStop(ctx); err != nil {
-		l.u.g.o.Log.WithField("unit", l.u.Name).WithError(err).Warn("before stop")
+		l.u.g.o.Log.WithField("unit", l.u.Name).WithError(err).Warn("BeforeStop failed")
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// The time.Sleep calls of this file are made in a synctest bubble: they move its clock and take no time.
+// The time.Sleep calls of this file run in a synctest bubble: they advance its clock and take no real time.
 
-// edges are those that the package comment draws and lists.
+// edges are the transitions in the package comment.
 var edges = strings.Fields(`
 	waiting>starting starting>running running>ready starting>backoff running>backoff ready>backoff backoff>waiting
 	running>stopping ready>stopping stopping>stopped stopping>waiting running>done ready>done stopping>backoff
@@ -41,7 +41,7 @@ func blocked(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// first returns a function that is f the first time and g from then on.
+// first returns a function that returns f at the first call and g afterwards.
 func first[F any](f, g F) func() F {
 	used := false
 	return func() F {
@@ -53,15 +53,15 @@ func first[F any](f, g F) func() F {
 	}
 }
 
-type stubborn struct{ done chan struct{} }
+type unstoppable struct{ done chan struct{} }
 
-func (s stubborn) pid() int                      { return 0 }
-func (s stubborn) gone() <-chan struct{}         { return s.done }
-func (s stubborn) ending() (string, bool, error) { return "", false, nil }
-func (s stubborn) saidReady() <-chan struct{}    { return nil }
-func (s stubborn) stop() (string, error)         { return "killed", errors.New("still there") }
+func (s unstoppable) pid() int                       { return 0 }
+func (s unstoppable) gone() <-chan struct{}          { return s.done }
+func (s unstoppable) outcome() (string, bool, error) { return "", false, nil }
+func (s unstoppable) declaredReady() <-chan struct{} { return nil }
+func (s unstoppable) stop() (string, error)          { return "killed", errors.New("still there") }
 
-// Every edge of the lifecycle, and no other.
+// TestLifecycle covers every transition in edges, and fails on any other.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	crashOnce := func(when func(ctx context.Context, ready func()) error) func(context.Context, func()) error {
@@ -75,15 +75,15 @@ func TestLifecycle(t *testing.T) {
 			return err
 		}
 	}
-	restart := func(sh *show) { assert.NilError(sh.t, sh.g.Restart("u")) }
-	after := func(d time.Duration) func(*show) { return func(*show) { time.Sleep(d) } }
+	restart := func(tg *testGroup) { assert.NilError(tg.t, tg.g.Restart("u")) }
+	after := func(d time.Duration) func(*testGroup) { return func(*testGroup) { time.Sleep(d) } }
 	some := Process{Path: "/some"}
 
 	covered := map[string]bool{}
 	for _, tc := range []struct {
 		name string
 		u    Unit
-		act  func(*show) // nil: stop when all is calm
+		act  func(*testGroup) // nil: stop when all goroutines are blocked
 		want string
 		err  string
 	}{
@@ -127,7 +127,7 @@ func TestLifecycle(t *testing.T) {
 			want: "waiting starting running stopping failed"},
 		{name: "stop before ready", u: Unit{Task: neverReady}, want: "waiting starting running stopping stopped"},
 		{name: "not alive", u: func() Unit {
-			next := first(errors.New("mute"), error(nil))
+			next := first(errors.New("no answer"), error(nil))
 			return Unit{Task: forever, LiveFailures: 1, Live: func(context.Context) error { return next() }}
 		}(), act: after(time.Minute),
 			want: "waiting starting running ready stopping backoff waiting starting running ready stopping stopped"},
@@ -141,9 +141,9 @@ func TestLifecycle(t *testing.T) {
 			want: "waiting starting running backoff waiting starting running ready stopping stopped"},
 		{name: "restart of the given up", u: Unit{Task: crashOnce(broken), GiveUpAfter: 1}, act: restart,
 			want: "waiting starting running failed waiting starting running ready stopping stopped"},
-		{name: "restart of the given up counts anew", u: Unit{Task: broken, GiveUpAfter: 2}, act: func(sh *show) {
-			sh.await("u", Failed)
-			restart(sh)
+		{name: "restart of the given up resets the count", u: Unit{Task: broken, GiveUpAfter: 2}, act: func(tg *testGroup) {
+			tg.await("u", Failed)
+			restart(tg)
 			time.Sleep(time.Minute)
 		}, want: "waiting starting running backoff waiting starting running failed" +
 			" waiting starting running backoff waiting starting running failed"},
@@ -154,25 +154,25 @@ func TestLifecycle(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tc.u.Name = "u"
-				sh := perform(t, Options{}, tc.u, Unit{Name: "lame", Task: neverReady}, Unit{Name: "other", Task: forever})
-				sh.g.launch = func(*unit, Process) (instance, error) { return stubborn{make(chan struct{})}, nil }
-				sh.begin()
+				tg := newTestGroup(t, Options{}, tc.u, Unit{Name: "lame", Task: neverReady}, Unit{Name: "other", Task: forever})
+				tg.g.launch = func(*unit, Process) (instance, error) { return unstoppable{make(chan struct{})}, nil }
+				tg.begin()
 				synctest.Wait()
 				if tc.act != nil {
-					tc.act(sh)
+					tc.act(tg)
 					synctest.Wait()
 				}
-				err := sh.end()
+				err := tg.end()
 				if tc.err == "" {
 					assert.NilError(t, err)
 				} else {
 					assert.Error(t, err, tc.err)
 				}
-				assert.Equal(t, sh.path("u"), tc.want)
-				if !tc.u.Essential { // That one may stop the group before the other has started.
-					assert.Equal(t, sh.path("other"), "waiting starting running ready stopping stopped")
+				assert.Equal(t, tg.path("u"), tc.want)
+				if !tc.u.Essential { // An essential unit may stop the group before the other unit has started.
+					assert.Equal(t, tg.path("other"), "waiting starting running ready stopping stopped")
 				}
-				for _, tr := range sh.seen() {
+				for _, tr := range tg.seen() {
 					covered[fmt.Sprintf("%s>%s", tr.From, tr.To)] = true
 				}
 			})
@@ -199,17 +199,17 @@ func TestIndependentUnitsStartAndStopAtOnce(t *testing.T) {
 			units = append(units, Unit{Name: name, Task: slow})
 			units[0].Needs = append(units[0].Needs, Need{Name: name})
 		}
-		sh := perform(t, Options{}, units...).begin()
-		sh.await("u0", Ready)
+		tg := newTestGroup(t, Options{}, units...).begin()
+		tg.await("u0", Ready)
 		assert.Equal(t, time.Since(begin), time.Second)
-		sh.await("top", Ready)
+		tg.await("top", Ready)
 		assert.Equal(t, time.Since(begin), 2*time.Second)
-		assert.NilError(t, sh.end())
+		assert.NilError(t, tg.end())
 		assert.Equal(t, time.Since(begin), 4*time.Second)
 	})
 }
 
-func TestUnitGoesOnWhenItsNeedDies(t *testing.T) {
+func TestUnitContinuesWhenItsNeedDies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fail := make(chan error)
@@ -223,24 +223,25 @@ func TestUnitGoesOnWhenItsNeedDies(t *testing.T) {
 				return nil
 			}
 		}
-		sh := perform(t, Options{}, Unit{Name: "base", Task: base},
+		tg := newTestGroup(t, Options{}, Unit{Name: "base", Task: base},
 			Unit{Name: "top", Task: forever, Needs: []Need{{Name: "base"}}}).begin()
-		sh.await("top", Ready)
+		tg.await("top", Ready)
 		fail <- errors.New("gone")
-		sh.await("base", BackingOff)
-		assert.Equal(t, sh.status("top").State, Ready)
-		// When it has to start again itself, it waits for its need again.
-		assert.NilError(t, sh.g.Restart("top"))
+		tg.await("base", BackingOff)
+		assert.Equal(t, tg.status("top").State, Ready)
+		// On its own restart, it waits for its need again.
+		assert.NilError(t, tg.g.Restart("top"))
 		synctest.Wait()
-		assert.Equal(t, sh.status("top").State, Waiting)
-		assert.DeepEqual(t, sh.status("top").WaitingFor, []Need{{"base", Ready}})
-		assert.Equal(t, sh.status("top").Why(), "needs base ready")
-		sh.await("top", Ready)
-		assert.NilError(t, sh.end())
+		assert.Equal(t, tg.status("top").State, Waiting)
+		assert.DeepEqual(t, tg.status("top").WaitingFor, []Need{{"base", Ready}})
+		assert.Equal(t, tg.status("top").Why(), "needs base ready")
+		tg.await("top", Ready)
+		assert.NilError(t, tg.end())
 	})
 }
 
-// While the group stops, the dead stay dead, and still wait for those who need them.
+// TestDeathWhileStopping checks that a unit that dies while the group stops is not restarted, and becomes stopped only
+// after the units that need it.
 func TestDeathWhileStopping(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,11 +257,11 @@ func TestDeathWhileStopping(t *testing.T) {
 			time.Sleep(time.Hour)
 			return nil
 		}
-		sh := perform(t, Options{}, Unit{Name: "base", Task: base}, Unit{Name: "top", Task: top, Needs: []Need{{Name: "base"}}}).begin()
-		sh.await("top", Ready)
-		assert.NilError(t, sh.end())
-		assert.Equal(t, sh.path("base"), "waiting starting running ready backoff stopped")
-		last := sh.seen()[len(sh.seen())-1]
+		tg := newTestGroup(t, Options{}, Unit{Name: "base", Task: base}, Unit{Name: "top", Task: top, Needs: []Need{{Name: "base"}}}).begin()
+		tg.await("top", Ready)
+		assert.NilError(t, tg.end())
+		assert.Equal(t, tg.path("base"), "waiting starting running ready backoff stopped")
+		last := tg.seen()[len(tg.seen())-1]
 		assert.Equal(t, last.Unit, "base")
 	})
 }
@@ -268,43 +269,43 @@ func TestDeathWhileStopping(t *testing.T) {
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		answers := []error{nil, errors.New("slow"), nil, errors.New("slow"), errors.New("mute")}
+		answers := []error{nil, errors.New("slow"), nil, errors.New("slow"), errors.New("no answer")}
 		asked := 0
 		live := func(ctx context.Context) error {
 			if asked++; asked <= len(answers) {
 				return answers[asked-1]
 			}
-			return blocked(ctx) // The limit of one question.
+			return blocked(ctx) // Until LiveTimeout.
 		}
-		sh := perform(t, Options{}, Unit{Name: "u", Task: forever, Live: live, LivePeriod: time.Second, LiveTimeout: time.Second / 2,
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", Task: forever, Live: live, LivePeriod: time.Second, LiveTimeout: time.Second / 2,
 			LiveFailures: 2}).begin()
-		sh.await("u", Ready)
+		tg.await("u", Ready)
 		begin := time.Now()
-		sh.await("u", BackingOff)
+		tg.await("u", BackingOff)
 		assert.Equal(t, time.Since(begin), 5*time.Second)
-		assert.Equal(t, sh.status("u").Reason, "not alive (asked 2 times): mute; next start in 100ms")
-		sh.await("u", Ready)
-		sh.await("u", BackingOff)
+		assert.Equal(t, tg.status("u").Reason, "liveness probe failed 2 times: no answer; restarting in 100ms")
+		tg.await("u", Ready)
+		tg.await("u", BackingOff)
 		assert.Equal(t, asked, len(answers)+2)
-		assert.NilError(t, sh.end())
+		assert.NilError(t, tg.end())
 	})
 }
 
-func TestReadyProbeTellsWhatItWaitsFor(t *testing.T) {
+func TestReadyProbeReportsWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		probe := Poll(time.Second, "healthz", func(context.Context) error { return errors.New("connection refused") })
-		sh := perform(t, Options{}, Unit{Name: "u", Task: neverReady, Ready: probe, StartTimeout: 10 * time.Second}).begin()
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", Task: neverReady, Ready: probe, StartTimeout: 10 * time.Second}).begin()
 		synctest.Wait()
-		assert.Equal(t, sh.status("u").Why(), "wait for healthz: connection refused")
+		assert.Equal(t, tg.status("u").Why(), "wait for healthz: connection refused")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := sh.g.WaitFor(ctx, "u", Ready)
+		err := tg.g.WaitFor(ctx, "u", Ready)
 		assert.Error(t, err, "wait for u to be ready: context deadline exceeded; it is running: wait for healthz: connection refused")
-		sh.await("u", BackingOff)
-		assert.Equal(t, sh.status("u").Reason,
-			"not ready within 10s: wait for healthz: connection refused; next start in 500ms")
-		assert.NilError(t, sh.end())
+		tg.await("u", BackingOff)
+		assert.Equal(t, tg.status("u").Reason,
+			"not ready within 10s: wait for healthz: connection refused; restarting in 500ms")
+		assert.NilError(t, tg.end())
 	})
 }
 
@@ -319,16 +320,16 @@ func TestProbeOfATask(t *testing.T) {
 			return nil
 		})
 		begin := time.Now()
-		sh := perform(t, Options{}, Unit{Name: "probed", Task: neverReady, Ready: probe},
+		tg := newTestGroup(t, Options{}, Unit{Name: "probed", Task: neverReady, Ready: probe},
 			Unit{Name: "said", Task: forever, Ready: blocked}, Unit{Name: "refused", Task: neverReady,
 				Ready: func(context.Context) error { return errors.New("no") }}).begin()
-		sh.await("said", Ready)
+		tg.await("said", Ready)
 		assert.Equal(t, time.Since(begin), time.Duration(0))
-		sh.await("refused", BackingOff)
-		assert.Equal(t, sh.status("refused").Reason, "not ready: no; next start in 500ms")
-		sh.await("probed", Ready)
+		tg.await("refused", BackingOff)
+		assert.Equal(t, tg.status("refused").Reason, "not ready: no; restarting in 500ms")
+		tg.await("probed", Ready)
 		assert.Equal(t, time.Since(begin), 2*time.Second)
-		assert.NilError(t, sh.end())
+		assert.NilError(t, tg.end())
 	})
 }
 
@@ -341,12 +342,12 @@ func TestTaskThatDoesNotReturnIsAwaited(t *testing.T) {
 			time.Sleep(time.Hour)
 			return nil
 		}
-		sh := perform(t, Options{}, Unit{Name: "u", Task: slow, StopGrace: time.Second}).begin()
-		sh.await("u", Ready)
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", Task: slow, StopGrace: time.Second}).begin()
+		tg.await("u", Ready)
 		begin := time.Now()
-		assert.NilError(t, sh.end())
+		assert.NilError(t, tg.end())
 		assert.Equal(t, time.Since(begin), time.Hour)
-		assert.Equal(t, sh.status("u").Reason, "task did not return within 1s of being asked")
+		assert.Equal(t, tg.status("u").Reason, "task did not return within 1s of its cancellation")
 	})
 }
 
@@ -354,11 +355,11 @@ func TestUnitThatWasReadyIsNotGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		next := first(func(_ context.Context, ready func()) error { ready(); time.Sleep(time.Second); return nil }, broken)
-		sh := perform(t, Options{}, Unit{Name: "u", GiveUpAfter: 2, Essential: true,
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", GiveUpAfter: 2, Essential: true,
 			Task: func(ctx context.Context, ready func()) error { return next()(ctx, ready) }}).begin()
 		time.Sleep(time.Hour)
-		assert.Equal(t, sh.status("u").State, BackingOff)
-		assert.Assert(t, sh.status("u").Restarts > 100)
-		assert.NilError(t, sh.end())
+		assert.Equal(t, tg.status("u").State, BackingOff)
+		assert.Assert(t, tg.status("u").Restarts > 100)
+		assert.NilError(t, tg.end())
 	})
 }

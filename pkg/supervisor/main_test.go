@@ -23,36 +23,36 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The test binary runs again as a puppet: it calls the socket named by envStage, introduces itself, and does what it is told
-// there. The test learns of its end by the end of the connection, which the kernel brings about.
+// The test binary runs itself as a helper process: it connects to the socket named by envControl, sends its name, and
+// executes the commands that it receives. The kernel closes the connection when the process ends, which the test notices.
 const (
-	envStage = "SUPERVISOR_TEST_STAGE"
-	envName  = "SUPERVISOR_TEST_NAME"
-	// envGroup makes the binary a supervisor of one puppet instead.
+	envControl = "SUPERVISOR_TEST_CONTROL"
+	envName    = "SUPERVISOR_TEST_NAME"
+	// envGroup makes the binary run a supervisor of one helper instead.
 	envGroup = "SUPERVISOR_TEST_GROUP"
 )
 
-// patience is how long a test waits for what must come; it bounds a failure and delays no success.
+// patience is the timeout for events that must happen.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(envGroup) != "":
 		os.Exit(groupMain())
-	case os.Getenv(envStage) != "":
-		os.Exit(puppetMain())
+	case os.Getenv(envControl) != "":
+		os.Exit(helperMain())
 	}
 	testutil.QuickChildren()
 	goleak.VerifyTestMain(m)
 }
 
-func puppetMain() int {
-	conn, err := net.Dial("unix", os.Getenv(envStage))
+func helperMain() int {
+	conn, err := net.Dial("unix", os.Getenv(envControl))
 	if err != nil {
 		fmt.Println(err)
 		return 99
 	}
-	_, _ = fmt.Fprintln(conn, os.Getenv(envName), os.Getpid()) // the loop ends where the test has gone
+	_, _ = fmt.Fprintln(conn, os.Getenv(envName), os.Getpid()) // fails when the test has ended; then the loop ends
 	in := bufio.NewScanner(conn)
 	for in.Scan() {
 		verb, arg, _ := strings.Cut(in.Text(), " ")
@@ -100,12 +100,12 @@ func puppetMain() int {
 		}
 		_, _ = fmt.Fprintln(conn, strings.TrimSpace(answer))
 	}
-	return 98 // The test has gone.
+	return 98 // The test has ended.
 }
 
-// groupMain supervises one puppet until it is killed.
+// groupMain supervises one helper until it is killed.
 func groupMain() int {
-	g, err := New([]Unit{{Name: "only", Process: func() (Process, error) { return puppetProcess(os.Getenv(envStage), "only"), nil }}}, Options{})
+	g, err := New([]Unit{{Name: "only", Process: func() (Process, error) { return helperProcess(os.Getenv(envControl), "only"), nil }}}, Options{})
 	if err == nil {
 		err = g.Run(context.Background())
 	}
@@ -113,26 +113,26 @@ func groupMain() int {
 	return 97
 }
 
-func puppetProcess(stage, name string) Process {
+func helperProcess(control, name string) Process {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
-	return Process{Path: exe, Env: append(os.Environ(), envGroup+"=", envStage+"="+stage, envName+"="+name)}
+	return Process{Path: exe, Env: append(os.Environ(), envGroup+"=", envControl+"="+control, envName+"="+name)}
 }
 
-// stage is where the puppets of one test call in.
-type stage struct {
+// control accepts the connections of the helpers of one test.
+type control struct {
 	t    *testing.T
 	path string
 	l    *net.UnixListener
 
 	mu      sync.Mutex
-	early   []*puppet // called in while another one was awaited
-	puppets []*puppet
+	early   []*helper // connected while the test waited for another one
+	helpers []*helper
 }
 
-type puppet struct {
+type helper struct {
 	t    *testing.T
 	name string
 	pid  int
@@ -140,18 +140,18 @@ type puppet struct {
 	in   *bufio.Reader
 }
 
-func newStage(t *testing.T) *stage {
+func newControl(t *testing.T) *control {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sv") // Short: a socket path has about 100 bytes.
 	assert.NilError(t, err)
 	path := filepath.Join(dir, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	assert.NilError(t, err)
-	s := &stage{t: t, path: path, l: l}
+	s := &control{t: t, path: path, l: l}
 	t.Cleanup(func() {
-		// The puppets end when their connection does.
+		// The helpers end when their connection is closed.
 		assert.Check(t, l.Close())
-		for _, p := range s.puppets {
+		for _, p := range s.helpers {
 			p.conn.Close()
 		}
 		assert.Check(t, os.RemoveAll(dir))
@@ -159,17 +159,17 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// unit returns a unit that runs a puppet of the name.
-func (s *stage) unit(name string, needs ...string) Unit {
-	u := Unit{Name: name, Process: func() (Process, error) { return puppetProcess(s.path, name), nil }, StopGrace: patience}
+// unit returns a unit that runs a helper of that name.
+func (s *control) unit(name string, needs ...string) Unit {
+	u := Unit{Name: name, Process: func() (Process, error) { return helperProcess(s.path, name), nil }, StopGrace: patience}
 	for _, n := range needs {
 		u.Needs = append(u.Needs, Need{Name: n})
 	}
 	return u
 }
 
-// enter waits for the next puppet of the name to call in.
-func (s *stage) enter(name string) *puppet {
+// accept waits for the next helper of that name to connect.
+func (s *control) accept(name string) *helper {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,9 +182,9 @@ func (s *stage) enter(name string) *puppet {
 	for {
 		assert.NilError(s.t, s.l.SetDeadline(time.Now().Add(patience)))
 		conn, err := s.l.Accept()
-		assert.NilError(s.t, err, "waiting for puppet %s", name)
-		p := &puppet{t: s.t, conn: conn, in: bufio.NewReader(conn)}
-		s.puppets = append(s.puppets, p)
+		assert.NilError(s.t, err, "waiting for helper %s", name)
+		p := &helper{t: s.t, conn: conn, in: bufio.NewReader(conn)}
+		s.helpers = append(s.helpers, p)
 		line, err := p.in.ReadString('\n')
 		assert.NilError(s.t, err)
 		_, err = fmt.Sscan(line, &p.name, &p.pid)
@@ -196,46 +196,46 @@ func (s *stage) enter(name string) *puppet {
 	}
 }
 
-// do has the puppet do something and returns its answer; it shows, too, that it is alive.
-func (p *puppet) do(command string) string {
+// do sends a command to the helper and returns its answer. Any answer also shows that the helper is alive.
+func (p *helper) do(command string) string {
 	p.t.Helper()
 	assert.NilError(p.t, p.conn.SetDeadline(time.Now().Add(patience)))
 	_, err := fmt.Fprintln(p.conn, command)
 	assert.NilError(p.t, err)
 	answer, err := p.in.ReadString('\n')
-	assert.NilError(p.t, err, "puppet %s: %s", p.name, command)
+	assert.NilError(p.t, err, "helper %s: %s", p.name, command)
 	return strings.TrimSpace(answer)
 }
 
-// exit has the puppet end by itself.
-func (p *puppet) exit(code int) {
+// exit makes the helper exit with code.
+func (p *helper) exit(code int) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.conn, "exit", code)
 	assert.NilError(p.t, err)
 	p.gone()
 }
 
-func (p *puppet) kill() {
+func (p *helper) kill() {
 	p.t.Helper()
 	assert.NilError(p.t, syscall.Kill(p.pid, syscall.SIGKILL))
 	p.gone()
 }
 
-// gone waits for the end of the puppet.
-func (p *puppet) gone() {
+// gone waits until the helper has ended.
+func (p *helper) gone() {
 	p.t.Helper()
 	assert.NilError(p.t, p.conn.SetDeadline(time.Now().Add(patience)))
 	for {
 		_, err := p.in.ReadString('\n')
 		if err != nil {
-			assert.Assert(p.t, !errors.Is(err, os.ErrDeadlineExceeded), "puppet %s is still there", p.name)
+			assert.Assert(p.t, !errors.Is(err, os.ErrDeadlineExceeded), "helper %s has not ended", p.name)
 			return
 		}
 	}
 }
 
-// show is a group that runs.
-type show struct {
+// testGroup is a running group.
+type testGroup struct {
 	t    *testing.T
 	g    *Group
 	stop context.CancelFunc
@@ -246,10 +246,10 @@ type show struct {
 	steps []Transition
 }
 
-// perform runs a group of units until the test, or stop, ends it.
-func perform(t *testing.T, o Options, units ...Unit) *show {
+// newTestGroup creates a group of units; begin runs it until the test ends or end is called.
+func newTestGroup(t *testing.T, o Options, units ...Unit) *testGroup {
 	t.Helper()
-	s := &show{t: t, done: make(chan struct{})}
+	s := &testGroup{t: t, done: make(chan struct{})}
 	o.OnTransition = func(tr Transition) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func perform(t *testing.T, o Options, units ...Unit) *show {
 	return s
 }
 
-func (s *show) begin() *show {
+func (s *testGroup) begin() *testGroup {
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {
@@ -279,20 +279,20 @@ func (s *show) begin() *show {
 }
 
 // end stops the group and returns what Run returned.
-func (s *show) end() error {
+func (s *testGroup) end() error {
 	s.stop()
 	<-s.done
 	return s.err
 }
 
-func (s *show) await(name string, state State) {
+func (s *testGroup) await(name string, state State) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	assert.NilError(s.t, s.g.WaitFor(ctx, name, state))
 }
 
-func (s *show) status(name string) UnitStatus {
+func (s *testGroup) status(name string) UnitStatus {
 	for _, u := range s.g.Status() {
 		if u.Name == name {
 			return u
@@ -303,14 +303,14 @@ func (s *show) status(name string) UnitStatus {
 }
 
 // seen returns the transitions so far.
-func (s *show) seen() []Transition {
+func (s *testGroup) seen() []Transition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Transition(nil), s.steps...)
 }
 
-// path returns the states that the unit went through, "waiting" first.
-func (s *show) path(name string) string {
+// path returns the states of the unit so far, starting with "waiting".
+func (s *testGroup) path(name string) string {
 	states := []string{string(Waiting)}
 	for _, tr := range s.seen() {
 		if tr.Unit == name {

@@ -12,14 +12,14 @@ import (
 // pumpBytes is the size of one read from a process.
 const pumpBytes = 16 << 10
 
-// output is where what the processes of a unit write goes: a log file that is kept below a size, and a few last lines in
-// memory. It outlives each of them.
+// output receives what the processes of a unit write. It keeps a log file of limited size, and the last lines in memory. It
+// outlives each process.
 type output struct {
 	max   int64
 	log   logrus.FieldLogger
 	pumps sync.WaitGroup
 
-	// Two locks, so that a disk that hangs does not keep anybody from looking at the last lines.
+	// mu and fileMu are separate, so that a hanging disk does not block readers of the last lines.
 	mu      sync.Mutex
 	path    string
 	tail    tail
@@ -27,9 +27,9 @@ type output struct {
 
 	fileMu sync.Mutex
 	file   *os.File // nil: no log file
-	name   string   // its path
+	name   string   // path of file
 	size   int64
-	broken bool // it was told that the file cannot be written
+	broken bool // writing failed and was logged
 }
 
 func newOutput(lines int, max int64, log logrus.FieldLogger) *output {
@@ -49,7 +49,7 @@ func (o *output) last() []string {
 	return o.tail.lines()
 }
 
-// open makes path the log file from now on, for a process that is about to start.
+// open switches to the log file at path, for a process that is about to start.
 func (o *output) open(path string) error {
 	o.mu.Lock()
 	o.path = path
@@ -92,7 +92,7 @@ func (o *output) closeFile() {
 	}
 }
 
-// rotate keeps what was written as path.1, in place of an older one, and begins anew.
+// rotate renames the log file to path.1, replacing an older one, and opens a new file.
 func (o *output) rotate() error {
 	o.closeFile()
 	if err := os.Rename(o.name, o.name+".1"); err != nil {
@@ -101,7 +101,7 @@ func (o *output) rotate() error {
 	return o.openFile()
 }
 
-// Write takes some output of a process. It never fails: the process must not feel a full disk.
+// Write stores output of a process. It never fails, so that a full disk does not affect the process.
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	o.tail.add(b)
@@ -114,7 +114,7 @@ func (o *output) Write(b []byte) (int, error) {
 	}
 	if err := o.writeFile(b); err != nil {
 		o.broken = true
-		o.log.WithError(err).Warn("log lines are lost until the next start")
+		o.log.WithError(err).Warn("cannot write the log file; output is not logged until the next start")
 	}
 	return len(b), nil
 }
@@ -130,7 +130,7 @@ func (o *output) writeFile(b []byte) error {
 	return err
 }
 
-// pump copies from r, which it closes, until its end or until close; done is closed then.
+// pump copies from r until end of file or until close, then closes r and done.
 func (o *output) pump(r *os.File, done chan<- struct{}) {
 	o.mu.Lock()
 	o.readers[r] = struct{}{}
@@ -156,11 +156,11 @@ func (o *output) pump(r *os.File, done chan<- struct{}) {
 	})
 }
 
-// close ends the pumps that kept children hold open, waits for all, and closes the file.
+// close ends the pumps whose pipes are still open in kept children, waits for all pumps, and closes the file.
 func (o *output) close() {
 	o.mu.Lock()
 	for r := range o.readers {
-		_ = r.SetReadDeadline(time.Unix(1, 0)) // a pipe that is closed already needs none
+		_ = r.SetReadDeadline(time.Unix(1, 0)) // fails only for a closed pipe
 	}
 	o.mu.Unlock()
 	o.pumps.Wait()

@@ -88,11 +88,11 @@ func FuzzTail(f *testing.F) {
 		for _, l := range lines {
 			assert.Assert(t, !strings.Contains(l, "\n"))
 		}
-		held := cap(tl.part)
+		size := cap(tl.part)
 		for _, slot := range tl.ring {
-			held += cap(slot)
+			size += cap(slot)
 		}
-		assert.Assert(t, held <= 5*2*(tailLineBytes+len("…")), "holds %d bytes", held)
+		assert.Assert(t, size <= 5*2*(tailLineBytes+len("…")), "holds %d bytes", size)
 	})
 }
 
@@ -138,14 +138,14 @@ func FuzzParseProcs(f *testing.F) {
 	})
 }
 
-func TestGroupThatDoesNotGo(t *testing.T) {
+func TestProcessGroupThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	// Our own process group is there for as long as we look.
+	// The process group of the test itself does not end.
 	data, err := os.ReadFile("/proc/self/stat")
 	assert.NilError(t, err)
 	pgid, alive := parseStat(data)
 	assert.Assert(t, alive)
-	assert.ErrorContains(t, awaitGroup(pgid, time.Now()), "still there after SIGKILL")
+	assert.ErrorContains(t, awaitGroup(pgid, time.Now()), "processes remain after SIGKILL")
 	assert.NilError(t, awaitGroup(1<<30, time.Now()))
 	assert.Equal(t, len(groupMembers("/nowhere", pgid)), 0)
 }
@@ -157,8 +157,8 @@ func TestEmptyCgroupOfFiles(t *testing.T) {
 		want          string
 	}{
 		"empty":    {"populated 0\nfrozen 0\n", "", ""},
-		"stuck":    {"populated 1\nfrozen 0\n", "0\n", "processes still there after SIGKILL"},
-		"not told": {"frozen 0\n", "", "does not tell whether it is populated"},
+		"stuck":    {"populated 1\nfrozen 0\n", "0\n", "processes remain after SIGKILL"},
+		"no field": {"frozen 0\n", "", "has no populated field"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -185,17 +185,17 @@ func TestPoll(t *testing.T) {
 			if tries++; tries < 4 {
 				return fmt.Errorf("try %d", tries)
 			}
-			<-ctx.Done() // Cut off; the reason before is the better one.
+			<-ctx.Done() // Cancelled: Poll reports the error before.
 			return ctx.Err()
 		})(ctx)
 		assert.Error(t, err, "wait for socket: try 3")
 
-		err = Poll(time.Second, "socket", func(context.Context) error { return errors.New("not asked") })(ctx)
+		err = Poll(time.Second, "socket", func(context.Context) error { return errors.New("not called") })(ctx)
 		assert.Error(t, err, "wait for socket: context deadline exceeded")
 	})
 }
 
-// What is long in coming is asked for less and less often.
+// TestPollSlowsDown checks that the pause between two tries grows.
 func TestPollSlowsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestPollSlowsDown(t *testing.T) {
 	})
 }
 
-func TestTransitionsAreToldInOrderAndToTheEnd(t *testing.T) {
+func TestQueueDeliversAllInOrder(t *testing.T) {
 	t.Parallel()
 	var got []int
 	q := newQueue(func(tr Transition) { got = append(got, tr.PID) })

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// What is long in coming is asked for less often, so that a slow machine is not kept busy by the asking: the pause between two
-// tries becomes patienceShare of the time waited so far, up to slowPoll.
+// Poll slow units less often, so that polling does not load a slow machine: the pause between two tries is 1/slowdown of the
+// time waited so far, at least the interval and at most slowPoll.
 const (
-	patienceShare = 50
-	slowPoll      = time.Second
+	slowdown = 50
+	slowPoll = time.Second
 )
 
-// Poll returns a function for Unit.Ready that calls try until it returns nil, with a pause of interval between two
-// calls, which grows to a fiftieth of the time waited and at most a second. what names the thing waited for ("kubelet healthz"). When the context ends first, the error says what was waited
-// for and the last reason why it was not there; every reason is also shown as the unit's progress. One try lasts as
-// long as try lets it: give it a limit of its own if what it asks can hang. interval must be positive.
+// Poll returns a function for Unit.Ready that calls try until it returns nil. The pause between two calls is interval at
+// first and grows to a fiftieth of the time waited, at most one second. what names the condition, for example "kubelet
+// healthz". When the context ends first, the error contains what and the last error of try. Each error is also reported as
+// the unit's progress. try must have its own timeout if it can hang. interval must be positive.
 func Poll(interval time.Duration, what string, try func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		pause, began := time.NewTimer(interval), time.Now()
@@ -27,12 +27,12 @@ func Poll(interval time.Duration, what string, try func(ctx context.Context) err
 			if err == nil {
 				return nil
 			}
-			// A try that was cut off has nothing to say about the thing it asked.
+			// The error of a cancelled try says nothing about the condition.
 			if last == nil || ctx.Err() == nil {
 				last = err
 			}
 			Progress(ctx, "wait for %s: %v", what, err)
-			pause.Reset(max(interval, min(time.Since(began)/patienceShare, slowPoll)))
+			pause.Reset(max(interval, min(time.Since(began)/slowdown, slowPoll)))
 			select {
 			case <-ctx.Done():
 			case <-pause.C:
@@ -47,9 +47,8 @@ func Poll(interval time.Duration, what string, try func(ctx context.Context) err
 
 type unitKey struct{}
 
-// Progress says in a few words what the unit that ctx belongs to is busy with, for UnitStatus.Progress; it lasts until the
-// unit changes its state. Every function of a Unit that is given a context may call it, at any rate; elsewhere it does
-// nothing.
+// Progress sets UnitStatus.Progress of the unit that ctx belongs to, until the unit changes its state. Every function of a
+// Unit that receives a context may call it, as often as it likes. With any other context it does nothing.
 func Progress(ctx context.Context, format string, args ...any) {
 	u, ok := ctx.Value(unitKey{}).(*unit)
 	if !ok {
@@ -61,8 +60,8 @@ func Progress(ctx context.Context, format string, args ...any) {
 	u.progress = text
 }
 
-// watch asks Live until it failed too often in a row, and returns that as an error; nil when ctx ends first.
-func (u *unit) watch(ctx context.Context) error {
+// watchLiveness calls Live periodically. It returns an error after LiveFailures consecutive failures, or nil when ctx ends.
+func (u *unit) watchLiveness(ctx context.Context) error {
 	tick := time.NewTicker(u.LivePeriod)
 	defer tick.Stop()
 	for failures := 0; ; {
@@ -71,7 +70,7 @@ func (u *unit) watch(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		err := u.askLive(ctx)
+		err := u.probeLive(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -83,14 +82,14 @@ func (u *unit) watch(ctx context.Context) error {
 			continue
 		}
 		failures++
-		Progress(ctx, "not alive (%d of %d): %v", failures, u.LiveFailures, err)
+		Progress(ctx, "liveness probe failed (%d of %d): %v", failures, u.LiveFailures, err)
 		if failures >= u.LiveFailures {
-			return fmt.Errorf("not alive (asked %d times): %w", failures, err)
+			return fmt.Errorf("liveness probe failed %d times: %w", failures, err)
 		}
 	}
 }
 
-func (u *unit) askLive(ctx context.Context) error {
+func (u *unit) probeLive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, u.LiveTimeout)
 	defer cancel()
 	return u.Live(ctx)

@@ -14,29 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drainWait is how long output that is still in the pipe may take when the process that wrote it is gone. Only a
-// descendant that holds the pipe open uses it up.
+// drainWait limits the wait for remaining output after a process has ended. It is used up only if a descendant keeps the
+// pipe open.
 const drainWait = 250 * time.Millisecond
 
-// process is a program that runs as an instance.
+// process is an instance that runs a program.
 type process struct {
 	u      *unit
 	spec   Process
 	cmd    *exec.Cmd
-	output *os.File      // our end of the pipe; closed by the pump
+	output *os.File      // read end of the pipe; closed by the pump
 	pumped chan struct{} // closed when the pump has ended
-	exited chan struct{} // closed when it is reaped and its rest removed
+	exited chan struct{} // closed when the process is reaped and its remaining processes are killed
 
-	mu     sync.Mutex // held while signalling and while reaping, so that no signal follows a reaped number
+	mu     sync.Mutex // held while signalling and while reaping, so that a reaped process ID is never signalled
 	reaped bool
 
 	// Valid when exited is closed.
-	how  string
-	well bool
-	left error
+	how     string
+	success bool
+	left    error
 }
 
-// startProcess starts spec for u. Its error means that nothing runs.
+// startProcess starts spec for u. If it returns an error, nothing runs.
 func (u *unit) startProcess(spec Process) (instance, error) {
 	if !filepath.IsAbs(spec.Path) {
 		return nil, fmt.Errorf("start %q: path is not absolute", spec.Path)
@@ -55,7 +55,7 @@ func (u *unit) startProcess(spec Process) (instance, error) {
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("make pipe for output: %w", err)
+		return nil, fmt.Errorf("create output pipe: %w", err)
 	}
 	defer w.Close()
 	p := &process{u: u, spec: spec, output: r, pumped: make(chan struct{}), exited: make(chan struct{})}
@@ -80,37 +80,37 @@ func (p *process) setOOMScoreAdj() {
 	}
 	file := "/proc/" + strconv.Itoa(p.pid()) + "/oom_score_adj"
 	if err := os.WriteFile(file, []byte(strconv.Itoa(*p.spec.OOMScoreAdj)), 0); err != nil {
-		p.u.g.o.Log.WithField("unit", p.u.Name).WithError(err).Debug("set oom score")
+		p.u.g.o.Log.WithField("unit", p.u.Name).WithError(err).Debug("cannot set the OOM score")
 	}
 }
 
-func (p *process) pid() int                      { return p.cmd.Process.Pid }
-func (p *process) gone() <-chan struct{}         { return p.exited }
-func (p *process) saidReady() <-chan struct{}    { return nil }
-func (p *process) ending() (string, bool, error) { return p.how, p.well, p.left }
+func (p *process) pid() int                       { return p.cmd.Process.Pid }
+func (p *process) gone() <-chan struct{}          { return p.exited }
+func (p *process) declaredReady() <-chan struct{} { return nil }
+func (p *process) outcome() (string, bool, error) { return p.how, p.success, p.left }
 
-// wait learns of the end of the process, removes what it left, and only then reaps it.
+// wait waits for the end of the process, kills the processes that it left, and only then reaps it.
 func (p *process) wait() {
 	defer close(p.exited)
 	awaitZombie(p.pid())
 	if !p.u.KeepChildren {
-		p.left = p.killRest()
+		p.left = p.killRemaining()
 	}
 	p.mu.Lock()
 	err := p.cmd.Wait()
 	p.reaped = true
 	p.mu.Unlock()
-	p.how, p.well = ending(p.cmd.ProcessState, err)
+	p.how, p.success = describeExit(p.cmd.ProcessState, err)
 
 	if within(p.pumped, drainWait) || p.u.KeepChildren {
-		return // Kept children may go on writing; the pump stays until the unit ends.
+		return // Kept children may still write; the pump runs until the unit ends.
 	}
-	_ = p.output.SetReadDeadline(time.Unix(1, 0)) // a pipe that is closed already needs none
+	_ = p.output.SetReadDeadline(time.Unix(1, 0)) // fails only for a closed pipe
 	<-p.pumped
 }
 
-// awaitZombie blocks until the child is dead and leaves it unreaped, so that its number, and that of its process group,
-// stay taken (WNOWAIT, wait(2)).
+// awaitZombie waits until the child has ended and does not reap it (WNOWAIT, wait(2)), so that the kernel does not reuse
+// its ID, which is also the ID of its process group.
 func awaitZombie(pid int) {
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -120,8 +120,8 @@ func awaitZombie(pid int) {
 	}
 }
 
-// ending tells how a process ended.
-func ending(state *os.ProcessState, err error) (how string, well bool) {
+// describeExit returns how a process ended, and whether it succeeded.
+func describeExit(state *os.ProcessState, err error) (how string, success bool) {
 	if state == nil {
 		return fmt.Sprintf("wait for process: %v", err), false
 	}
@@ -136,7 +136,7 @@ func ending(state *os.ProcessState, err error) (how string, well bool) {
 	return "killed by " + name, false
 }
 
-// signal sends sig to the process group, or to the main process alone if its children are not ours to end.
+// signal sends sig to the process group, or with KeepChildren only to the main process.
 func (p *process) signal(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,22 +147,22 @@ func (p *process) signal(sig syscall.Signal) {
 	if p.u.KeepChildren {
 		to = p.pid()
 	}
-	// Refused only for a process that changed its user; the wait that follows tells.
+	// Fails only for a process that changed its user; the caller then times out waiting for it.
 	_ = syscall.Kill(to, sig)
 }
 
-// stop asks, waits, kills, and tells when that was not enough.
+// stop sends StopSignal and, after StopGrace, SIGKILL. It returns an error when processes remain.
 func (p *process) stop() (string, error) {
 	u := p.u
 	p.signal(u.StopSignal)
 	if within(p.exited, u.StopGrace) {
 		return "", p.left
 	}
-	how := fmt.Sprintf("did not end within %v of %s, killed", u.StopGrace, unix.SignalName(u.StopSignal))
+	how := fmt.Sprintf("did not exit within %v of %s; killed", u.StopGrace, unix.SignalName(u.StopSignal))
 	p.signal(syscall.SIGKILL)
-	// Once for the process to die, once for its rest.
+	// KillWait applies to the process and then to the processes that it left.
 	if within(p.exited, 2*u.g.o.KillWait+drainWait) {
 		return how, p.left
 	}
-	return how, fmt.Errorf("process %d is still there %v after SIGKILL", p.pid(), u.g.o.KillWait)
+	return how, fmt.Errorf("process %d still exists %v after SIGKILL", p.pid(), u.g.o.KillWait)
 }

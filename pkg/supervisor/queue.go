@@ -2,36 +2,36 @@ package supervisor
 
 import "sync"
 
-// queue hands transitions over in order without making the one who causes them wait, or hold a lock, for the receiver.
+// queue delivers transitions in order. The sender neither waits for the receiver nor holds a lock during delivery.
 type queue struct {
-	tell func(Transition)
-	wake chan struct{}
+	deliver func(Transition)
+	wake    chan struct{}
 
 	mu    sync.Mutex
 	items []Transition
 	ended bool
 }
 
-func newQueue(tell func(Transition)) *queue {
-	return &queue{tell: tell, wake: make(chan struct{}, 1)}
+func newQueue(deliver func(Transition)) *queue {
+	return &queue{deliver: deliver, wake: make(chan struct{}, 1)}
 }
 
 func (q *queue) add(t Transition) {
 	q.mu.Lock()
 	q.items = append(q.items, t)
 	q.mu.Unlock()
-	q.nudge()
+	q.signal()
 }
 
-// end makes serve return when it has handed over what was added before.
+// end makes serve return after it has delivered everything added before.
 func (q *queue) end() {
 	q.mu.Lock()
 	q.ended = true
 	q.mu.Unlock()
-	q.nudge()
+	q.signal()
 }
 
-func (q *queue) nudge() {
+func (q *queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -45,7 +45,7 @@ func (q *queue) serve() {
 		q.items = nil
 		q.mu.Unlock()
 		for _, t := range items {
-			q.tell(t)
+			q.deliver(t)
 		}
 		if len(items) > 0 {
 			continue

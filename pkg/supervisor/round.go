@@ -8,7 +8,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// run leads u through its rounds until the group stops. group ends when the group stops, halt when u itself must.
+// run starts u again and again until the group stops. group ends when the group stops, halt when u itself must stop.
 func (u *unit) run(group, halt context.Context) {
 	defer close(u.ended)
 	defer u.out.close()
@@ -25,12 +25,12 @@ func (u *unit) run(group, halt context.Context) {
 	}
 }
 
-// round is one go: from waiting for needs to the point where the unit is to wait for them again.
+// round waits for the needs of u, runs it once, and returns when it has to wait for its needs again.
 func (u *unit) round(group, halt context.Context) {
 	ctx, again := context.WithCancelCause(halt)
 	defer again(nil)
 	u.g.mu.Lock()
-	u.again = again
+	u.cancelRound = again
 	if u.state != Waiting {
 		u.move(Waiting, "")
 	}
@@ -40,34 +40,34 @@ func (u *unit) round(group, halt context.Context) {
 		return
 	}
 	l := &life{u: u, group: group, halt: halt, ctx: ctx, readyFor: -1}
-	l.lead()
+	l.run()
 	u.how = l.how
 	switch {
-	case l.asked && l.err == nil:
-		return // For another round, or for the end.
-	case l.asked && halt.Err() != nil:
-		u.stuck(l.err)
+	case l.requested && l.err == nil:
+		return // restart or stop
+	case l.requested && halt.Err() != nil:
+		u.stopFailed(l.err)
 		return
 	case l.err == nil:
 		u.to(Done, "")
-	case u.after(ctx, group, l):
+	case u.awaitRetry(ctx, group, l):
 		return
 	}
 	select {
 	case <-ctx.Done():
-		// Taken back from failed: it may fail as often as the first time.
+		// Restart of a failed or done unit: reset the number of failures.
 		u.history.failedStarts = 0
 		u.history.everReady = false
 	case <-group.Done():
 	}
 }
 
-// after deals with a life that failed. It returns false when u is given up, true when the next round may begin.
-func (u *unit) after(ctx, group context.Context, l *life) bool {
+// awaitRetry handles a failure: it waits for the back-off delay and returns true, or makes u Failed and returns false.
+func (u *unit) awaitRetry(ctx, group context.Context, l *life) bool {
 	delay := u.history.failed(u.Backoff, l.readyFor)
 	tries := u.history.failedStarts
 	if u.GiveUpAfter > 0 && tries >= u.GiveUpAfter && !u.history.everReady && group.Err() == nil {
-		err := u.blame(fmt.Errorf("gave up after %d failed starts: %w", tries, l.err))
+		err := u.componentError(fmt.Errorf("gave up after %d failed starts: %w", tries, l.err))
 		u.setFault(err)
 		if u.Essential {
 			u.g.fail(err, true)
@@ -75,10 +75,10 @@ func (u *unit) after(ctx, group context.Context, l *life) bool {
 		return false
 	}
 	if group.Err() != nil {
-		u.to(BackingOff, fmt.Sprintf("%v; the group stops, no further start", l.err))
+		u.to(BackingOff, fmt.Sprintf("%v; not restarting because the group is stopping", l.err))
 		return true
 	}
-	u.to(BackingOff, fmt.Sprintf("%v; next start in %v", l.err, delay))
+	u.to(BackingOff, fmt.Sprintf("%v; restarting in %v", l.err, delay))
 	wait := time.NewTimer(delay)
 	defer wait.Stop()
 	select {
@@ -89,9 +89,9 @@ func (u *unit) after(ctx, group context.Context, l *life) bool {
 	return true
 }
 
-// stuck notes that something of u could not be ended.
-func (u *unit) stuck(err error) {
-	err = u.blame(err)
+// stopFailed records that u could not be stopped completely.
+func (u *unit) stopFailed(err error) {
+	err = u.componentError(err)
 	u.setFault(err)
 	u.g.fail(err, false)
 }
@@ -103,18 +103,18 @@ func (u *unit) setFault(err error) {
 	u.move(Failed, err.Error())
 }
 
-// blame says that err is the fault of u, with the last lines of its output.
-func (u *unit) blame(err error) error {
+// componentError returns err as an error of component u, with the last lines of its output.
+func (u *unit) componentError(err error) error {
 	return errdefs.Class(errdefs.ErrComponent,
 		errdefs.WithLog(fmt.Errorf("%s: %w", u.Name, err), u.Name, u.out.logPath(), u.out.last()))
 }
 
-// awaitNeeds blocks until all needs of u are met and makes it Starting; false if it is not to start.
+// awaitNeeds waits until all needs of u are met, makes it Starting and returns true. It returns false if u must not start.
 func (u *unit) awaitNeeds(group, ctx context.Context) bool {
 	for {
 		u.g.mu.Lock()
 		changed := u.g.changed
-		// Looked at and acted upon under one lock: a need that is met stays met until this unit has ended, or dies.
+		// Check the needs and change the state under one lock: a met need then stays met, unless that unit fails.
 		if group.Err() == nil && ctx.Err() == nil && len(u.unmet()) == 0 {
 			u.starts++
 			u.move(Starting, "")
@@ -132,7 +132,7 @@ func (u *unit) awaitNeeds(group, ctx context.Context) bool {
 	}
 }
 
-// unmet returns the needs that are not met. g.mu is held.
+// unmet returns the unmet needs. The caller holds g.mu.
 func (u *unit) unmet() []Need {
 	var left []Need
 	for i, n := range u.Needs {
@@ -145,14 +145,14 @@ func (u *unit) unmet() []Need {
 
 func (u *unit) restarts() int { return max(u.starts-1, 0) }
 
-// to is move with the lock taken.
+// to calls move with g.mu locked.
 func (u *unit) to(to State, reason string) {
 	u.g.mu.Lock()
 	defer u.g.mu.Unlock()
 	u.move(to, reason)
 }
 
-// move changes the state of u and tells everybody. g.mu is held.
+// move changes the state of u and publishes the transition. The caller holds g.mu.
 func (u *unit) move(to State, reason string) {
 	t := Transition{Time: time.Now(), Unit: u.Name, From: u.state, To: to, Reason: reason, PID: u.pid, Restarts: u.restarts()}
 	u.state, u.since, u.reason, u.progress = to, t.Time, reason, ""

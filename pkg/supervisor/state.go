@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// State is where a unit stands in its life. The package comment draws how they follow one another.
+// State is the state of a unit. The package comment shows the transitions.
 type State string
 
 const (
 	// Waiting: at least one need is not met.
 	Waiting State = "waiting"
-	// Starting: the files are being rendered or the process is being made.
+	// Starting: Prepare is running or the process is being created.
 	Starting State = "starting"
-	// Running: it is there, and not known to be usable yet.
+	// Running: it runs, but is not known to be usable yet.
 	Running State = "running"
-	// Ready: it was found usable.
+	// Ready: it is usable.
 	Ready State = "ready"
-	// BackingOff: it failed and is started again when a delay is over.
+	// BackingOff: it failed and is started again after a delay.
 	BackingOff State = "backoff"
-	// Stopping: it is being ended.
+	// Stopping: it is being stopped.
 	Stopping State = "stopping"
-	// Stopped: it was ended with the group.
+	// Stopped: it was stopped with the group.
 	Stopped State = "stopped"
-	// Failed: it was given up, or could not be ended.
+	// Failed: it failed to start too often, or could not be stopped.
 	Failed State = "failed"
-	// Done: a one-shot unit ended well.
+	// Done: a one-shot unit ended successfully.
 	Done State = "done"
 )
 
-// meets reports whether a unit in state s is good enough for one that wants it in state want: a unit that is ready
-// runs, too, and a one-shot that is done was both.
+// meets reports whether a unit in state s satisfies a need for state want: a ready unit also counts as running, a done
+// one-shot unit as both.
 func (s State) meets(want State) bool {
 	switch want {
 	case Running:
@@ -44,45 +44,45 @@ func (s State) meets(want State) bool {
 
 // Need is a unit that another one waits for before it starts.
 type Need struct {
-	// Name of the needed unit.
+	// Name is the name of the needed unit.
 	Name string
-	// State it must have reached: Ready (also meant by ""), Running or, for a one-shot, Done.
+	// State is the state that it must be in: Ready (the default), Running or, for a one-shot unit, Done.
 	State State
 }
 
-// String gives the need as it is told to people: "etcd ready".
+// String returns the need as shown to users, for example "etcd ready".
 func (n Need) String() string { return n.Name + " " + string(n.State) }
 
-// Transition tells of one step in the life of a unit.
+// Transition is one change of a unit's state.
 type Transition struct {
 	Time     time.Time
 	Unit     string
 	From, To State
-	// Reason is why, for people; empty where the states say it all.
+	// Reason is the reason as text for users. It is empty when the states are sufficient.
 	Reason string
-	// Tail holds the last lines of output, on the way to BackingOff and Failed only.
+	// Tail holds the last lines of output, only in transitions to BackingOff and Failed.
 	Tail []string
-	// PID of the process, in the namespace of the supervisor; 0 for a task and when there is none.
+	// PID is the process ID in the pid namespace of the supervisor; 0 for a task and when no process runs.
 	PID int
 	// Restarts counts the starts after the first one.
 	Restarts int
 }
 
-// UnitStatus is the picture of one unit now.
+// UnitStatus is a snapshot of one unit.
 type UnitStatus struct {
 	Name  string
 	State State
-	// Since is when it entered State.
+	// Since is the time at which it entered State.
 	Since time.Time
 	// PID is as in Transition.
 	PID      int
 	Restarts int
-	// Reason is that of the last transition.
+	// Reason is the reason of the last transition.
 	Reason string
-	// Progress is what the unit said last about what it is busy with in this state: the last answer of a probe,
-	// or what it gave to Progress. Empty when it said nothing.
+	// Progress describes what the unit does in this state: the last error of a probe, or the last text passed to Progress.
+	// It is empty when there is none.
 	Progress string
-	// WaitingFor are the needs not met, while the unit is Waiting.
+	// WaitingFor lists the unmet needs while the unit is Waiting.
 	WaitingFor []Need
 	// LogPath is the log file of the last process, if it has one.
 	LogPath string
@@ -90,7 +90,7 @@ type UnitStatus struct {
 	Tail []string
 }
 
-// Why tells in one line what the unit waits for or why it is where it is; empty when it is Ready or Done.
+// Why returns in one line what the unit waits for or why it is in its state. It is empty when the unit is Ready or Done.
 func (s UnitStatus) Why() string {
 	switch {
 	case s.State == Ready, s.State == Done:

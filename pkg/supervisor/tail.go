@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// tailLineBytes is how much of one line is remembered.
+// tailLineBytes is the maximum number of bytes kept of one line.
 const tailLineBytes = 1 << 10
 
-// tail remembers the last lines of a stream. It never holds more than its number of lines times tailLineBytes, and
-// uses its memory again.
+// tail keeps the last lines of a stream. It holds at most its number of lines times tailLineBytes and reuses its memory.
 type tail struct {
 	ring [][]byte
-	next int    // where the next whole line goes
-	part []byte // a line that has not ended
-	open bool   // there is such a line
-	cut  bool   // some of it was left out
+	next int    // index for the next complete line
+	part []byte // the current, incomplete line
+	open bool   // there is an incomplete line
+	cut  bool   // the incomplete line was truncated
 }
 
 func newTail(lines int) tail { return tail{ring: make([][]byte, max(lines, 1))} }
@@ -35,7 +34,7 @@ func (t *tail) add(b []byte) {
 	}
 }
 
-// push makes the part a whole line.
+// push moves the incomplete line to the ring.
 func (t *tail) push() {
 	slot := append(t.ring[t.next][:0], t.part...)
 	if t.cut {
@@ -49,7 +48,7 @@ func (t *tail) push() {
 	t.part, t.open, t.cut = t.part[:0], false, false
 }
 
-// lines returns what is remembered, oldest first, the line that has not ended included.
+// lines returns the kept lines, oldest first, including the incomplete one.
 func (t *tail) lines() []string {
 	var all []string
 	for i := range t.ring {
@@ -63,7 +62,7 @@ func (t *tail) lines() []string {
 	return all[max(len(all)-len(t.ring), 0):]
 }
 
-// text makes b printable on a line of its own: some programs end their lines with a carriage return.
+// text returns b as valid UTF-8 without a trailing carriage return, which some programs write.
 func text(b []byte) string {
 	return strings.ToValidUTF8(strings.TrimSuffix(string(b), "\r"), "\uFFFD")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// task is a function of this program that runs as an instance.
+// task is an instance that runs a function of this program.
 type task struct {
 	cancel context.CancelFunc
 	grace  time.Duration
@@ -19,7 +19,7 @@ type task struct {
 	err    error // valid when done is closed
 }
 
-// startTask runs fn. The context that fn gets has the values of ctx and ends with stop only.
+// startTask runs fn with a context that has the values of ctx and ends only by stop.
 func startTask(ctx context.Context, fn func(context.Context, func()) error, grace time.Duration, log logrus.FieldLogger) *task {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	t := &task{cancel: cancel, grace: grace, log: log, ready: make(chan struct{}), done: make(chan struct{})}
@@ -32,30 +32,31 @@ func startTask(ctx context.Context, fn func(context.Context, func()) error, grac
 	return t
 }
 
-func (t *task) pid() int                   { return 0 }
-func (t *task) gone() <-chan struct{}      { return t.done }
-func (t *task) saidReady() <-chan struct{} { return t.ready }
+func (t *task) pid() int                       { return 0 }
+func (t *task) gone() <-chan struct{}          { return t.done }
+func (t *task) declaredReady() <-chan struct{} { return t.ready }
 
-func (t *task) ending() (string, bool, error) {
+func (t *task) outcome() (string, bool, error) {
 	if t.err != nil {
 		return t.err.Error(), false, nil
 	}
-	return "task ended", true, nil
+	return "task returned", true, nil
 }
 
-// stop waits for as long as it takes, for a function cannot be killed; past its grace it says whom it waits for.
+// stop cancels the function and waits without limit for its return, because a function cannot be killed. It logs a warning
+// when the grace period is over.
 func (t *task) stop() (string, error) {
 	t.cancel()
 	if within(t.done, t.grace) {
 		return "", nil
 	}
-	how := fmt.Sprintf("task did not return within %v of being asked", t.grace)
+	how := fmt.Sprintf("task did not return within %v of its cancellation", t.grace)
 	t.log.Warn(how + "; waiting for it")
 	<-t.done
 	return how, nil
 }
 
-// within waits for done, at most d, and reports whether it came.
+// within waits until done is closed, at most d, and reports whether it was closed.
 func within(done <-chan struct{}, d time.Duration) bool {
 	limit := time.NewTimer(d)
 	defer limit.Stop()

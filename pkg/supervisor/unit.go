@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// What an empty field of Unit, Backoff and Options stands for.
+// Defaults for zero fields of Unit, Backoff and Options.
 const (
 	DefaultStopGrace = 10 * time.Second
-	// Those of kubeadm's liveness probes: on a machine that is busy with other things an answer can take long, and a
-	// restart takes longer.
+	// The values of kubeadm's liveness probes: on a busy machine an answer can take long, and a restart takes longer.
 	DefaultLivePeriod   = 10 * time.Second
 	DefaultLiveTimeout  = 15 * time.Second
 	DefaultLiveFailures = 8
@@ -28,74 +27,78 @@ const (
 
 // Process is a program to run.
 type Process struct {
-	// Path of the executable, absolute.
+	// Path is the absolute path of the executable.
 	Path string
-	// Args is the whole argv, its first one included; nil stands for Path alone.
+	// Args is the complete argv, including argv[0]. nil means only Path.
 	Args []string
-	// Env is the whole environment; nil stands for that of the supervisor.
+	// Env is the complete environment. nil means the environment of the supervisor.
 	Env []string
-	// Dir is the working directory; empty for that of the supervisor.
+	// Dir is the working directory. Empty means that of the supervisor.
 	Dir string
-	// LogPath is the file that standard output and error are appended to, made with mode 0600. When it has grown to
-	// Options.LogMaxBytes it becomes LogPath.1, at the start of a process and while it runs. Empty for no file. A file
-	// that cannot be written any more (full disk) loses lines; it does not stop the process.
+	// LogPath is the file that standard output and error are appended to, created with mode 0600. When it reaches
+	// Options.LogMaxBytes it is renamed to LogPath.1, both at the start of a process and while it runs. Empty means no
+	// file. If the file cannot be written (for example on a full disk), lines are lost but the process continues.
 	LogPath string
-	// CgroupDir is a cgroup v2 directory of this unit alone. The process is born in it (CLONE_INTO_CGROUP, see clone(2);
-	// Linux 5.7), and what is left in it or below when the process has died is killed. It must exist, and nobody may have
-	// written to its cgroup.kill (a kernel fault then kills every process at birth). Empty for the cgroup of the
-	// supervisor.
+	// CgroupDir is a cgroup v2 directory that only this unit uses. The process is created in it (CLONE_INTO_CGROUP, see
+	// clone(2); Linux 5.7). When the process has ended, all processes left in it and below are killed. It must exist, and
+	// its cgroup.kill must never have been written, because a kernel bug would then kill every process created in it.
+	// Empty means the cgroup of the supervisor.
 	CgroupDir string
-	// OOMScoreAdj is written to /proc/PID/oom_score_adj. A refusal (lowering needs CAP_SYS_RESOURCE on the host) is logged
+	// OOMScoreAdj is written to /proc/PID/oom_score_adj. An error (lowering needs CAP_SYS_RESOURCE on the host) is logged
 	// and otherwise ignored.
 	OOMScoreAdj *int
 }
 
-// Unit is what is wanted of one component: the thing to run, when, and how it is probed, restarted and ended.
-// Every function must return soon after its context is done; the group waits for it.
+// Unit describes one component: what to run, when to start it, and how to probe, restart and stop it.
+// Every function must return soon after its context is done, because the group waits for it.
 type Unit struct {
 	// Name is unique in the group.
 	Name string
-	// Needs are what must be reached before each start.
+	// Needs must be met before each start.
 	Needs []Need
-	// StopAfter names further units that must have ended before this one is stopped. It does not order the start. It is for
-	// what another unit uses while it stops without needing it to start.
+	// StopAfter names further units that must have ended before this one is stopped. It does not affect the order of
+	// starts. Use it for a unit that others use while they stop, but do not need to start.
 	StopAfter []string
 
-	// Prepare runs before each start: render files, remove stale sockets. Its context ends when the group stops, too.
+	// Prepare runs before each start, for example to render files or remove stale sockets. Its context also ends when the
+	// group stops.
 	Prepare func(ctx context.Context) error
-	// Process tells what to run; asked before each start, after Prepare. Exactly one of Process and Task is set.
+	// Process returns the program to run. It is called before each start, after Prepare. Exactly one of Process and Task
+	// is set.
 	Process func() (Process, error)
-	// Task is run in this program. It is ready when it calls ready or when Ready, if set, returns nil.
+	// Task runs in this program. It is ready when it calls ready or when Ready, if set, returns nil.
 	Task func(ctx context.Context, ready func()) error
-	// OneShot: ending well (status 0, nil) is Done, not a death. With no Ready it goes from Running to Done.
+	// OneShot: a successful end (exit status 0 or a nil error) makes the unit Done and is not a failure. Without Ready it
+	// goes from Running to Done.
 	OneShot bool
-	// KeepChildren: only the main process belongs to the unit. What it started survives its death, its Restart and its
-	// stop; whoever needs that gone removes it after Run. For a containerd, whose shims carry the pods.
+	// KeepChildren: only the main process belongs to the unit. Its children survive its exit, Restart and stop; the caller
+	// removes them after Run if necessary. Used for containerd, whose shims run the pods.
 	KeepChildren bool
 
-	// Ready blocks until the unit is usable for the first time; an error is a failed start. nil: usable as soon as it
-	// runs (process) or when it says so (task). See Poll.
+	// Ready blocks until the unit is usable for the first time. An error is a failed start. nil: a process is usable as
+	// soon as it runs, a task when it calls ready. See Poll.
 	Ready func(ctx context.Context) error
-	// StartTimeout limits the time from Starting to Ready or Done; 0 for none. Passing it is a failed start.
+	// StartTimeout limits the time from Starting to Ready or Done. Exceeding it is a failed start. 0 means no limit.
 	StartTimeout time.Duration
-	// GiveUpAfter is the number of failed starts in a row after which a unit that was never ready is Failed; 0 for never.
-	// One that was ready once is restarted for ever: what it needs was there and may come back.
+	// GiveUpAfter is the number of consecutive failed starts after which a unit that was never ready becomes Failed.
+	// 0 means never. A unit that was ready once is always restarted, because what it needs may come back.
 	GiveUpAfter int
-	// Essential: when it is Failed the group stops, and Run returns its error.
+	// Essential: when the unit becomes Failed, the group stops and Run returns its error.
 	Essential bool
 
-	// Live is asked every LivePeriod once the unit is Ready, with LiveTimeout as its deadline. LiveFailures errors in a row
-	// restart the unit.
+	// Live is called every LivePeriod once the unit is Ready, with LiveTimeout as its deadline. LiveFailures consecutive
+	// errors restart the unit.
 	Live         func(ctx context.Context) error
 	LivePeriod   time.Duration
 	LiveTimeout  time.Duration
 	LiveFailures int
 
-	// BeforeStop runs when the group stops and nobody needs the unit any more, before the signal, and not before a
-	// restart. Its context ends with BeforeStopTimeout (0: StopGrace) or with the unit. Its error is logged.
+	// BeforeStop runs when the group stops and all units that need this one have ended, before StopSignal is sent. It does
+	// not run before a restart. Its context ends after BeforeStopTimeout (0: StopGrace) or when the unit ends. Its error
+	// is logged.
 	BeforeStop        func(ctx context.Context) error
 	BeforeStopTimeout time.Duration
-	// StopSignal is what asks the process group to end; SIGTERM if 0.
+	// StopSignal is sent to the process group to stop it. 0 means SIGTERM.
 	StopSignal syscall.Signal
 	// StopGrace is the time from StopSignal to SIGKILL.
 	StopGrace time.Duration
@@ -104,19 +107,19 @@ type Unit struct {
 	Backoff Backoff
 }
 
-// Backoff says how long a unit that failed waits before it is started again.
+// Backoff configures the delay before a failed unit is started again.
 type Backoff struct {
-	// Quick is the delay after the first death of a unit that was ready, so that one accident costs next to nothing.
+	// Quick is the delay after the first failure of a unit that was ready, so that a single failure costs little time.
 	Quick time.Duration
-	// Initial is the delay after the first failed start and after the second death in a row; it grows by Factor with each
-	// one that follows, up to Max.
+	// Initial is the delay after the first failed start and after the second consecutive failure of a ready unit. It is
+	// multiplied by Factor with each further failure, up to Max.
 	Initial, Max time.Duration
 	Factor       float64
-	// ResetAfter is how long a unit must have been ready for its next death to count as the first again.
+	// ResetAfter is how long a unit must have been ready for its next failure to count as the first again.
 	ResetAfter time.Duration
 }
 
-// withDefaults returns u with its empty fields filled in.
+// withDefaults returns u with defaults for its zero fields.
 func (u Unit) withDefaults() Unit {
 	u.Needs = append([]Need(nil), u.Needs...)
 	u.StopAfter = append([]string(nil), u.StopAfter...)

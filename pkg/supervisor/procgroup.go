@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// restTick is the pause between two looks at a killed process group. The kernel tells of the end of a child only.
-const restTick = 5 * time.Millisecond
+// groupPoll is the interval at which a killed process group is polled. The kernel reports only the end of direct children.
+const groupPoll = 5 * time.Millisecond
 
-// killRest kills what the dead, unreaped main process left: its process group, and all of its cgroup, where also those
-// are that took a session of their own. It returns when they are gone, with an error when they are not.
-func (p *process) killRest() error {
+// killRemaining kills what the ended, unreaped main process left: its process group and everything in its cgroup, which
+// includes processes that created their own session. It waits until they have ended and returns an error if they do not.
+func (p *process) killRemaining() error {
 	deadline := time.Now().Add(p.u.g.o.KillWait)
-	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // Reaches at least the dead leader.
+	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // The ended leader is still in the group.
 	err := awaitGroup(p.pid(), deadline)
 	if p.spec.CgroupDir != "" {
 		err = errors.Join(err, emptyCgroup(p.spec.CgroupDir, deadline))
@@ -26,7 +26,7 @@ func (p *process) killRest() error {
 	return err
 }
 
-// awaitGroup blocks until nobody alive is in the process group.
+// awaitGroup waits until no living process is in the process group.
 func awaitGroup(pgid int, deadline time.Time) error {
 	for {
 		left := groupMembers("/proc", pgid)
@@ -34,14 +34,14 @@ func awaitGroup(pgid int, deadline time.Time) error {
 		case len(left) == 0:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("process group %d: still there after SIGKILL: %v", pgid, left)
+			return fmt.Errorf("process group %d: processes remain after SIGKILL: %v", pgid, left)
 		}
-		time.Sleep(restTick)
+		time.Sleep(groupPoll)
 	}
 }
 
-// groupMembers returns who is alive in the process group, as seen in the proc file system at root; none if it cannot
-// be read.
+// groupMembers returns the living processes of the process group, read from the proc file system at root. It returns none
+// if root cannot be read.
 func groupMembers(root string, pgid int) []int {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -57,7 +57,7 @@ func groupMembers(root string, pgid int) []int {
 		}
 		data, err := os.ReadFile(filepath.Join(root, name, "stat"))
 		if err != nil {
-			continue // Gone meanwhile.
+			continue // Ended meanwhile.
 		}
 		if group, alive := parseStat(data); alive && group == pgid {
 			members = append(members, pid)
@@ -66,10 +66,10 @@ func groupMembers(root string, pgid int) []int {
 	return members
 }
 
-// parseStat takes the process group from the text of /proc/PID/stat (proc_pid_stat(5)), and whether the process lives:
-// zombies wait for their parent and do nothing more. Text that cannot be understood is nobody.
+// parseStat returns the process group from the content of /proc/PID/stat (proc_pid_stat(5)), and whether the process is
+// alive; zombies are not. It returns 0 for malformed input.
 func parseStat(data []byte) (pgid int, alive bool) {
-	// The name in brackets may hold anything, brackets too; what follows the last one is plain.
+	// The command name in parentheses may itself contain parentheses, so search for the last one.
 	end := bytes.LastIndexByte(data, ')')
 	if end < 0 {
 		return 0, false
