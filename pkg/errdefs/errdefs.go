@@ -1,7 +1,12 @@
-// Package errdefs holds what every error of rootlessnode can carry besides its text: a class, which decides the exit
-// code, and a hint, which tells the user the way out. It prints nothing and exits nowhere; cmd/rootlessnode does both.
+// Package errdefs attaches data to errors: a class, which decides the exit code; hints, which are instructions or commands that
+// fix the error; and the log of the component that failed. The package prints nothing and does not exit the process;
+// cmd/rootlessnode does both.
 //
-// Runs in: parent, child or either. It reads nothing of the host.
+// Test for a class with errors.Is, attach a class with Class and a hint with WithHint or WithHintf. ReportOf converts an error
+// to a Report, which can be encoded as JSON, and Report.Err converts it back, so that class, hints and log survive between
+// processes.
+//
+// Runs in: parent, child or either. It does not access the host.
 package errdefs
 
 import (
@@ -9,7 +14,8 @@ import (
 	"fmt"
 )
 
-// Exit codes of the command line, one for each class. They are part of the documented interface.
+// Exit codes of the command line. They are part of the documented interface. ExitOther is for errors without a class and for the
+// classes that do not have an exit code of their own.
 const (
 	ExitOK        = 0
 	ExitOther     = 1
@@ -19,19 +25,19 @@ const (
 	ExitTimeout   = 5
 )
 
-// Classes. Test for one with errors.Is; attach one with Class.
+// Classes of errors. Test for a class with errors.Is; attach one with Class.
 var (
-	// ErrConfig: what the user wrote (flags, environment, config file) cannot be used.
+	// ErrConfig is the class of invalid user input: flags, environment variables, the config file. Exit code 2.
 	ErrConfig = errors.New("configuration")
-	// ErrPreflight: the host lacks something that the node needs.
+	// ErrPreflight is the class of unmet host requirements. Exit code 3.
 	ErrPreflight = errors.New("preflight")
-	// ErrComponent: a component of the node does not start or does not stay up.
+	// ErrComponent is the class of components that fail to start or that stopped unexpectedly. Exit code 4.
 	ErrComponent = errors.New("component")
-	// ErrTimeout: the node, or a step of it, was not ready in the time given.
+	// ErrTimeout is the class of operations that did not finish before their time limit. Exit code 5.
 	ErrTimeout = errors.New("not ready in time")
-	// ErrNotRunning: the node that was asked for does not run. Exit code 1.
+	// ErrNotRunning is the class of operations that need a running node when it is not running. Exit code 1.
 	ErrNotRunning = errors.New("node is not running")
-	// ErrAlreadyRunning: a node of that name runs already. Exit code 1.
+	// ErrAlreadyRunning is the class of attempts to start a node that is already running. Exit code 1.
 	ErrAlreadyRunning = errors.New("node is already running")
 )
 
@@ -43,7 +49,7 @@ type classed struct {
 func (e *classed) Error() string   { return e.err.Error() }
 func (e *classed) Unwrap() []error { return []error{e.err, e.class} }
 
-// Class marks err as belonging to class without changing its text. A nil err stays nil.
+// Class adds class to err without changing the text of err. It returns nil if err is nil.
 func Class(class, err error) error {
 	if err == nil {
 		return nil
@@ -59,8 +65,8 @@ type hinted struct {
 func (e *hinted) Error() string { return e.err.Error() }
 func (e *hinted) Unwrap() error { return e.err }
 
-// WithHint attaches the way out to err: text or commands that a user can paste. A nil err stays nil; an empty hint
-// changes nothing.
+// WithHint attaches hint to err: an instruction, or commands that the user can paste, to fix the error. It returns nil if err is
+// nil, and err unchanged if hint is empty.
 func WithHint(err error, hint string) error {
 	if err == nil || hint == "" {
 		return err
@@ -68,7 +74,7 @@ func WithHint(err error, hint string) error {
 	return &hinted{err: err, hint: hint}
 }
 
-// WithHintf is WithHint with formatting.
+// WithHintf formats the hint with fmt.Sprintf and attaches it to err. See WithHint.
 func WithHintf(err error, format string, args ...any) error {
 	return WithHint(err, fmt.Sprintf(format, args...))
 }
@@ -83,7 +89,8 @@ type logged struct {
 func (e *logged) Error() string { return e.err.Error() }
 func (e *logged) Unwrap() error { return e.err }
 
-// WithLog attaches the component whose fault err is, its log file and the last lines of it. A nil err stays nil.
+// WithLog attaches the name of the component that caused err, the path of its log file and the last lines of that file. It returns
+// nil if err is nil.
 func WithLog(err error, component, path string, tail []string) error {
 	if err == nil {
 		return nil
@@ -91,28 +98,28 @@ func WithLog(err error, component, path string, tail []string) error {
 	return &logged{err: err, component: component, path: path, tail: tail}
 }
 
-// Report is what can be told of an error: the form in which it is printed as JSON and sent between processes.
+// Report is the serializable form of an error. It is printed as JSON and sent between processes.
 type Report struct {
-	// Code is the exit code of its class.
+	// Code is the exit code of the error's class.
 	Code int `json:"code"`
-	// Message is the error's text.
+	// Message is the text of the error.
 	Message string `json:"message"`
-	// Hints are the ways out, in the order in which they were found, each once.
+	// Hints are the attached hints without duplicates, those of the outermost error first.
 	Hints []string `json:"hints,omitempty"`
-	// Component, LogPath and LogTail name the component at fault, its log file (a path on the host) and its last lines.
+	// Component is the component that failed, LogPath its log file (a path on the host) and LogTail the last lines of that file.
 	Component string   `json:"component,omitempty"`
 	LogPath   string   `json:"logPath,omitempty"`
 	LogTail   []string `json:"logTail,omitempty"`
 }
 
-// ReportOf takes err apart. It returns nil for a nil err.
+// ReportOf returns the report of err with everything that is attached to it, or nil if err is nil.
 func ReportOf(err error) *Report {
 	if err == nil {
 		return nil
 	}
 	r := &Report{Code: ExitCode(err), Message: err.Error()}
 	walk(err, func(e error) {
-		switch v := e.(type) { //nolint:errorlint // walk comes by each wrapped error itself
+		switch v := e.(type) { //nolint:errorlint // walk visits each wrapped error itself
 		case *hinted:
 			for _, h := range r.Hints {
 				if h == v.hint {
@@ -151,8 +158,8 @@ func (e *reported) Is(target error) bool {
 	return false
 }
 
-// Err turns a report that came from another process back into an error of the same class, hints and log. A nil report
-// gives a nil error.
+// Err returns an error with the text, class, hints and log of the report, which usually comes from another process. It returns nil
+// if r is nil.
 func (r *Report) Err() error {
 	if r == nil {
 		return nil
@@ -160,7 +167,7 @@ func (r *Report) Err() error {
 	return &reported{r: *r}
 }
 
-// ExitCode returns the documented exit code for err; 0 for nil.
+// ExitCode returns the documented exit code for err: that of its class, ExitOther without a class, ExitOK if err is nil.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:
@@ -182,7 +189,7 @@ func walk(err error, visit func(error)) {
 		return
 	}
 	visit(err)
-	switch v := err.(type) { //nolint:errorlint // this is what unwraps
+	switch v := err.(type) { //nolint:errorlint // this function does the unwrapping
 	case interface{ Unwrap() error }:
 		walk(v.Unwrap(), visit)
 	case interface{ Unwrap() []error }:

@@ -33,7 +33,7 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// TestReport: what an error carries survives the way to another process.
+// TestReport checks that class, hints and log survive encoding as JSON.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	assert.Assert(t, errdefs.ReportOf(nil) == nil)
@@ -59,8 +59,8 @@ func TestReport(t *testing.T) {
 	assert.Equal(t, again.Error(), err.Error())
 	assert.Assert(t, errors.Is(again, errdefs.ErrComponent))
 	assert.Assert(t, !errors.Is(again, errdefs.ErrConfig))
-	assert.DeepEqual(t, *errdefs.ReportOf(fmt.Errorf("told: %w", again)), errdefs.Report{
-		Code: errdefs.ExitComponent, Message: "told: " + err.Error(), Hints: r.Hints,
+	assert.DeepEqual(t, *errdefs.ReportOf(fmt.Errorf("outer: %w", again)), errdefs.Report{
+		Code: errdefs.ExitComponent, Message: "outer: " + err.Error(), Hints: r.Hints,
 		Component: "etcd", LogPath: "/log/etcd.log", LogTail: []string{"disk full"},
 	})
 }
