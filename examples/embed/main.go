@@ -1,5 +1,5 @@
-// Command embed is a whole program with a Kubernetes node in it. It starts the node, waits until it is Ready, and stops
-// it on Ctrl-C. Kill it with -9 and nothing of the node is left.
+// Command embed is a program that embeds a Kubernetes node. It starts the node, waits until it is Ready, and stops it on Ctrl-C.
+// The node also ends, with all its processes, when the program is killed.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	node.Dispatch() // first of all: this program is started several times for one node
+	node.Dispatch() // must come first: the node's processes execute this program too
 	cfg := config.Default()
 	cfg.Name, cfg.API.Port = "embed", 16443
 	n, err := node.New(cfg, node.Options{})
@@ -27,7 +27,7 @@ func main() {
 	check(n.WaitReady(ready, nil))
 	stop()
 	fmt.Println("ready:", n.Kubeconfig())
-	if len(os.Args) > 1 { // any argument: stop at once
+	if len(os.Args) > 1 { // with any argument, stop immediately
 		cancel()
 	}
 	<-ctx.Done()

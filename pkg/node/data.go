@@ -16,8 +16,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// locate sets the data dir of cfg, without links: the one that cfg names, else that of the node's last start, else the default.
-// A path that is not absolute stays, for validation to report.
+// locate sets the data dir of cfg with symbolic links resolved: the data dir in cfg, otherwise that of the node's last start,
+// otherwise the default. It leaves a relative path unchanged because validation reports it.
 func (n *Node) locate(cfg *config.NodeConfig) error {
 	remembered := false
 	if cfg.DataDir == "" {
@@ -39,12 +39,12 @@ func (n *Node) locate(cfg *config.NodeConfig) error {
 	case err == nil:
 		cfg.DataDir = dir
 	case remembered:
-		return nil // it cannot be reached any more: see missing
+		return nil // the data dir is not accessible; checkDataPresent reports it
 	}
 	return err
 }
 
-// defaultDataDir is where the node keeps its data unless it was started with another dataDir.
+// defaultDataDir returns the data dir of a node that sets no dataDir.
 func (n *Node) defaultDataDir() string {
 	dir := layout.DefaultDataDir(n.reg.XDGDataHome, n.Config().Name)
 	if real, err := datadir.Resolve(dir); err == nil {
@@ -53,7 +53,7 @@ func (n *Node) defaultDataDir() string {
 	return dir
 }
 
-// place is the data dir with the directories that it must keep away from.
+// place returns the data dir with the directories that it must not overlap.
 func (n *Node) place() datadir.Place {
 	p := datadir.Place{
 		Name: n.Config().Name, Dir: n.data.Dir, UID: os.Getuid(), Default: n.defaultDataDir(),
@@ -68,7 +68,7 @@ func (n *Node) place() datadir.Place {
 	return p
 }
 
-// claim makes the data dir the node's, before anything is put there, and records it in the account's registry.
+// claim marks the data dir as the node's before any data is written to it, and records it in the account's registry.
 func (n *Node) claim() error {
 	name := n.Config().Name
 	dirs, err := n.reg.Find(name)
@@ -83,7 +83,7 @@ func (n *Node) claim() error {
 		return err
 	}
 	if before := slices.Concat(dirs, []string{n.defaultDataDir()})[0]; before != n.data.Dir && exists(before) {
-		n.log.Warnf("node %q had its data in %s before, and that data stays; to continue with it, stop the node and start it with --data-dir %[2]s", name, before)
+		n.log.Warnf("node %q used the data dir %s before, and its data is still there; to continue with that data, stop the node and start it with --data-dir %[2]s", name, before)
 	}
 	return n.reg.Put(name, n.data.Dir)
 }
@@ -93,31 +93,30 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// missing refuses to start from scratch where the node had its data elsewhere, which is not there now. chosen is the data dir
-// of the caller's configuration.
-func (n *Node) missing(chosen string) error {
+// checkDataPresent returns an error if the data dir of the last start does not exist now, because a start would create a new and
+// empty node. chosen is the data dir in the caller's configuration.
+func (n *Node) checkDataPresent(chosen string) error {
 	if chosen != "" || n.data.Dir == n.defaultDataDir() || exists(n.data.Dir) {
 		return nil
 	}
 	name := n.Config().Name
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig,
 		fmt.Errorf("dataDir: the data of node %q was in %s at its last start, and that directory does not exist now", name, n.data.Dir)),
-		"# mount its disk; or start with new data there:\nrootlessnode --name %[1]s up --data-dir %[2]s\n"+
-			"# or forget it, so that the node uses its default data dir:\nrootlessnode --name %[1]s down --delete-data", name, n.data.Dir)
+		"# mount the disk of that directory, or start with new data there:\nrootlessnode --name %[1]s up --data-dir %[2]s\n"+
+			"# or remove the directory from the registry, so that the node uses its default data dir:\nrootlessnode --name %[1]s down --delete-data", name, n.data.Dir)
 }
 
-// DeleteData removes the data of a node that does not run from its data dir, with what belongs to subordinate ids, and then the
-// data dir. Files there that are not the node's, and mounts, are kept: the result, which is nil where there was no data, names
-// them.
+// DeleteData removes the data of a stopped node, including files that belong to subordinate ids, and then the data dir itself. It
+// keeps foreign files and mounts in the data dir and lists them in the result. The result is nil if there was no data.
 //
-// Errors: of class ErrConfig for a directory that is not the node's data dir; else what could not be removed, and why. The
-// removal can be repeated.
+// Errors: of class errdefs.ErrConfig if the directory is not the node's data dir; otherwise the files that could not be removed,
+// with the reason. DeleteData can be called again after an error.
 func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 	cfg := *n.Config()
 	dir, err := datadir.Resolve(cfg.DataDir)
 	switch {
 	case err != nil && n.registered():
-		return nil, n.reg.Drop(cfg.Name, cfg.DataDir) // a link that leads nowhere
+		return nil, n.reg.Drop(cfg.Name, cfg.DataDir) // a dangling symbolic link
 	case err != nil:
 		return nil, err
 	}
@@ -127,7 +126,7 @@ func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 	}
 	n.cfg.Store(&cfg)
 	if res := n.onlyForeign(dir); res != nil {
-		return n.forget(res)
+		return n.unregister(res)
 	}
 	h, err := n.startHelper(layout.RoleRemove)
 	if err != nil {
@@ -144,11 +143,11 @@ func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
 	if dir == n.defaultDataDir() {
 		_ = os.Remove(filepath.Dir(dir)) // if it is empty
 	}
-	return n.forget(h.removed)
+	return n.unregister(h.removed)
 }
 
-// forget drops a data dir whose data is gone from the registry, and what leads to it or to nothing.
-func (n *Node) forget(res *datadir.Result) (*datadir.Result, error) {
+// unregister removes a deleted data dir from the registry, with all entries that resolve to it or that do not resolve.
+func (n *Node) unregister(res *datadir.Result) (*datadir.Result, error) {
 	name := n.Config().Name
 	dirs, err := n.reg.Find(name)
 	if err != nil {
@@ -168,8 +167,8 @@ func (n *Node) forget(res *datadir.Result) (*datadir.Result, error) {
 	return res, err
 }
 
-// onlyForeign is the result for a data dir of the registry in which nothing is the node's any more: it was removed by other means,
-// and the directory is used for something else.
+// onlyForeign returns the result for a registered data dir that no longer contains data of the node: the data was removed by other
+// means, and the directory is used for something else. It returns nil otherwise.
 func (n *Node) onlyForeign(dir string) *datadir.Result {
 	if !n.registered() || dir == n.defaultDataDir() || exists(layout.NewData(dir).Record()) {
 		return nil
@@ -181,14 +180,14 @@ func (n *Node) onlyForeign(dir string) *datadir.Result {
 	return &datadir.Result{Dir: dir, Foreign: append(known, foreign...)}
 }
 
-// registered reports whether the registry has the data dir as the node's.
+// registered reports whether the registry lists the data dir for the node.
 func (n *Node) registered() bool {
 	dirs, err := n.reg.Find(n.Config().Name)
 	return err == nil && slices.Contains(dirs, n.Config().DataDir)
 }
 
-// dataCertain reports whether the data in the data dir is the node's even if it has no record: an earlier version made it, or
-// the user removed a damaged record.
+// dataCertain reports whether the data in the data dir belongs to the node even without a record: an earlier version created it,
+// or the user removed a damaged record.
 func (n *Node) dataCertain() bool {
 	if n.Config().DataDir == n.defaultDataDir() {
 		return true

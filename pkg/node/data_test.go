@@ -16,7 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// started is a node that has been started with this data dir, as far as its data goes. An empty one is the default.
+// started returns a node whose data dir looks as after a start. If dir is empty, it is the default data dir.
 func started(t *testing.T, dir string) *Node {
 	t.Helper()
 	testutil.Require(t, testutil.Subids)
@@ -43,8 +43,8 @@ func attach(t *testing.T) *Node {
 	return n
 }
 
-// TestDataDirOfTheLastStart: commands that are given a name only find the data dir that the node was started with, and deleting
-// the data of one start leaves those of others alone.
+// TestDataDirOfTheLastStart checks that Attach finds the data dir of the last start by the node's name, and that DeleteData does not
+// delete data dirs of earlier starts.
 func TestDataDirOfTheLastStart(t *testing.T) {
 	_, xdg := home(t)
 	byDefault := layout.DefaultDataDir(xdg, "default")
@@ -53,7 +53,7 @@ func TestDataDirOfTheLastStart(t *testing.T) {
 	assert.NilError(t, os.Symlink(other, link))
 	assert.NilError(t, os.Mkdir(other, 0o755))
 	assert.Equal(t, started(t, "").Data().Dir, byDefault)
-	assert.Equal(t, started(t, link).Data().Dir, other, "the real path is used")
+	assert.Equal(t, started(t, link).Data().Dir, other, "symbolic links must be resolved")
 
 	n := attach(t)
 	assert.Equal(t, n.Data().Dir, other)
@@ -69,7 +69,7 @@ func TestDataDirOfTheLastStart(t *testing.T) {
 	_, err = os.Stat(filepath.Join(other, "precious.txt"))
 	assert.NilError(t, err)
 	_, err = os.Stat(layout.NewData(byDefault).AdminKubeconfig())
-	assert.NilError(t, err, "the data of another start is gone")
+	assert.NilError(t, err, "the data of another start must stay")
 
 	assert.Equal(t, attach(t).Data().Dir, byDefault)
 	res, err = attach(t).DeleteData(t.Context())
@@ -80,7 +80,8 @@ func TestDataDirOfTheLastStart(t *testing.T) {
 	assert.Equal(t, len(left), 0, "%v", left)
 }
 
-// TestDataDirIsMissing: a disk that is not mounted does not make the node begin from scratch.
+// TestDataDirIsMissing checks that the node does not start with new data when its data dir is missing, for example on an unmounted
+// disk.
 func TestDataDirIsMissing(t *testing.T) {
 	_, xdg := home(t)
 	other := filepath.Join(t.TempDir(), "other")
@@ -92,7 +93,7 @@ func TestDataDirIsMissing(t *testing.T) {
 	cfg := config.Default()
 	cfg.DataDir = other
 	_, err = New(cfg, Options{})
-	assert.NilError(t, err, "it was asked for")
+	assert.NilError(t, err, "the config names the data dir")
 	res, err := attach(t).DeleteData(t.Context())
 	assert.NilError(t, err)
 	assert.Assert(t, res == nil)
@@ -101,7 +102,7 @@ func TestDataDirIsMissing(t *testing.T) {
 	assert.Equal(t, n.Data().Dir, layout.DefaultDataDir(xdg, "default"))
 }
 
-// TestDataDirIsMoved: a link in the place of the data dir leads to the data, and is forgotten with it.
+// TestDataDirIsMoved checks that a symbolic link at the path of the data dir is followed, and removed from the registry with the data.
 func TestDataDirIsMoved(t *testing.T) {
 	_, xdg := home(t)
 	other := filepath.Join(t.TempDir(), "other")
@@ -128,7 +129,8 @@ func TestDataDirIsMoved(t *testing.T) {
 	assert.Equal(t, attach(t).Data().Dir, layout.DefaultDataDir(xdg, "default"))
 }
 
-// TestDataDirIsSomethingElseNow: the user removed the data and uses the directory otherwise. The registry must not mislead.
+// TestDataDirIsSomethingElseNow checks that foreign files are kept after the user has removed the data and uses the registered
+// directory for other files.
 func TestDataDirIsSomethingElseNow(t *testing.T) {
 	home(t)
 	other := filepath.Join(t.TempDir(), "other")
@@ -147,7 +149,7 @@ func TestDataDirIsSomethingElseNow(t *testing.T) {
 	assert.NilError(t, err)
 }
 
-// TestNewRefusesForeignDirs: with all other faults of the configuration, in one error.
+// TestNewRefusesForeignDirs checks that New reports a foreign data dir together with the other configuration errors.
 func TestNewRefusesForeignDirs(t *testing.T) {
 	home(t)
 	t.Setenv("HOME", t.TempDir())
@@ -167,7 +169,7 @@ func TestNewRefusesForeignDirs(t *testing.T) {
 	_, err = New(cfg, Options{})
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 
-	// A node that runs by an earlier version may have such a data dir. Its data is not known from the rest.
+	// A node that an earlier version started may use such a data dir. Its data cannot be distinguished from the foreign files.
 	n := attach(t)
 	running := *n.Config()
 	running.DataDir = foreign
@@ -179,7 +181,7 @@ func TestNewRefusesForeignDirs(t *testing.T) {
 	assert.NilError(t, err)
 }
 
-// TestNewReadsNoForeignJoinRecord: the refusal of the directory is reported, not what one of its files is not.
+// TestNewReadsNoForeignJoinRecord checks that New reports the foreign data dir and not an invalid join record in it.
 func TestNewReadsNoForeignJoinRecord(t *testing.T) {
 	home(t)
 	for _, file := range []string{"kubernetes", "kubernetes/join.json"} {
@@ -193,8 +195,8 @@ func TestNewReadsNoForeignJoinRecord(t *testing.T) {
 	}
 }
 
-// TestDeleteDataTellsWhy: what goes wrong in the processes of the removal comes back, with what root can do.
-func TestDeleteDataTellsWhy(t *testing.T) {
+// TestDeleteDataReportsErrors checks that DeleteData returns the error of the helper process with a hint for root.
+func TestDeleteDataReportsErrors(t *testing.T) {
 	home(t)
 	n := started(t, "")
 	cfg := *n.Config()
@@ -213,5 +215,5 @@ func TestDeleteDataTellsWhy(t *testing.T) {
 	_, err = n.DeleteData(t.Context())
 	assert.ErrorContains(t, err, "format 99 is newer")
 	_, err = os.Stat(n.Kubeconfig())
-	assert.NilError(t, err, "nothing was removed")
+	assert.NilError(t, err, "the data must not be removed")
 }

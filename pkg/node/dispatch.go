@@ -22,10 +22,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
 )
 
-// Dispatch must be the first thing that main does in every program that uses this package, before it reads flags, opens
-// files or starts goroutines. A node consists of several executions of the program that starts it; Dispatch tells from
-// the environment whether this is one of them. If so it plays that role and ends the process. If not it returns at once
-// and has changed nothing.
+// Dispatch runs the internal roles of a node. Every program that uses this package must call it first in main, before it reads
+// flags, opens files or starts goroutines. A node consists of several processes that execute the program that starts it. Dispatch
+// reads from the environment whether this process is one of them. If so, it runs that role and exits the process. Otherwise it
+// returns immediately and changes nothing.
 //
 // Runs in: parent, child or either.
 func Dispatch() {
@@ -43,7 +43,7 @@ func Dispatch() {
 	os.Exit(errdefs.ExitCode(err))
 }
 
-// role returns what this execution is to do; nil if it is the host program itself.
+// role returns the function of the role that the environment selects, or nil in the host program itself.
 func role() func(*logrus.Logger) error {
 	env := os.Getenv
 	removing := env(layout.EnvRemove) != ""
@@ -72,24 +72,24 @@ func role() func(*logrus.Logger) error {
 	return nil
 }
 
-// helperInput is what a helper process reads from its config descriptor.
+// helperInput is the JSON that a helper process reads from its config descriptor.
 type helperInput struct {
 	Config     *config.NodeConfig `json:"config"`
 	RuntimeDir string             `json:"runtimeDir"`
-	// DataCertain: the data is the node's even if it has no record.
+	// DataCertain is set if the data belongs to the node even without a record.
 	DataCertain bool `json:"dataCertain,omitempty"`
 }
 
-// helperReport is what a helper process writes to its report descriptor.
+// helperReport is the JSON that a helper process writes to its report descriptor.
 type helperReport struct {
 	Error   *errdefs.Report `json:"error,omitempty"`
 	Removed *datadir.Result `json:"removed,omitempty"`
 }
 
-// runParent is the parent role in a process of its own.
+// runParent runs the parent role in a helper process.
 func runParent(log *logrus.Logger) error {
-	err := dropForeign()
-	report := inherited(layout.EnvReport)
+	err := closeForeign()
+	report := inheritedFile(layout.EnvReport)
 	var in helperInput
 	if err == nil {
 		in, err = readInput()
@@ -97,16 +97,16 @@ func runParent(log *logrus.Logger) error {
 	if err == nil {
 		setLevel(log, in.Config)
 		err = parent.Run(context.Background(), parent.Options{
-			Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log, Lifeline: inherited(layout.EnvLifeline),
+			Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log, Lifeline: inheritedFile(layout.EnvLifeline),
 		})
 	}
-	return tell(report, helperReport{}, err)
+	return writeReport(report, helperReport{}, err)
 }
 
-// runRemove removes the data of a node in a process of its own.
+// runRemove removes the data of a node in a helper process.
 func runRemove(log *logrus.Logger) error {
-	err := dropForeign()
-	report := inherited(layout.EnvReport)
+	err := closeForeign()
+	report := inheritedFile(layout.EnvReport)
 	var in helperInput
 	if err == nil {
 		in, err = readInput()
@@ -115,7 +115,7 @@ func runRemove(log *logrus.Logger) error {
 	if err == nil {
 		r.Removed, err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir}, in.DataCertain)
 	}
-	return tell(report, r, err)
+	return writeReport(report, r, err)
 }
 
 func setLevel(log *logrus.Logger, cfg *config.NodeConfig) {
@@ -126,9 +126,9 @@ func setLevel(log *logrus.Logger, cfg *config.NodeConfig) {
 
 func readInput() (helperInput, error) {
 	var in helperInput
-	f := inherited(layout.EnvConfigFD)
+	f := inheritedFile(layout.EnvConfigFD)
 	if f == nil {
-		return in, errors.New("read the config: this role is not for starting by hand")
+		return in, errors.New("read the config: this role cannot be started manually")
 	}
 	b, err := io.ReadAll(f)
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -140,10 +140,10 @@ func readInput() (helperInput, error) {
 	return in, nil
 }
 
-// dropForeign closes what this process inherited from the caller of the program that started it, such as the pipes of a
-// shell, so that neither the node's processes get it nor its other end waits for the node's end. The standard streams and
-// what was passed on purpose stay.
-func dropForeign() error {
+// closeForeign closes the descriptors that the host program inherited from its own caller, such as pipes of a shell. Otherwise the
+// node's processes would inherit them, and readers of those pipes would wait until the node ends. It keeps the standard streams
+// and the descriptors that the environment names.
+func closeForeign() error {
 	var keep []int
 	for _, key := range []string{layout.EnvConfigFD, layout.EnvReport, layout.EnvLifeline} {
 		if fd, err := strconv.Atoi(os.Getenv(key)); err == nil {
@@ -153,8 +153,9 @@ func dropForeign() error {
 	return descriptors.CloseInherited(keep...)
 }
 
-// inherited returns the descriptor that an environment key names, and keeps it from our own children.
-func inherited(key string) *os.File {
+// inheritedFile returns the descriptor that an environment key names, and sets it to close on exec. It returns nil if the key is
+// not set.
+func inheritedFile(key string) *os.File {
 	fd, err := strconv.Atoi(os.Getenv(key))
 	if err != nil {
 		return nil
@@ -163,13 +164,13 @@ func inherited(key string) *os.File {
 	return os.NewFile(uintptr(fd), key)
 }
 
-// tell writes the way a helper ended for whoever started it, and passes it on. Nobody may be listening any more.
-func tell(report *os.File, r helperReport, err error) error {
+// writeReport writes the result of a helper process to report for the process that started it, and returns err.
+func writeReport(report *os.File, r helperReport, err error) error {
 	if report == nil {
 		return err
 	}
 	r.Error = errdefs.ReportOf(err)
-	_ = json.NewEncoder(report).Encode(r) // a closed pipe: the starter has gone its way
+	_ = json.NewEncoder(report).Encode(r) // fails if the host program no longer reads
 	_ = report.Close()
 	return err
 }

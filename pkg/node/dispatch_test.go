@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// TestForeignDescriptors: a pipe that the starting program inherited ends while the node's helper lives.
+// TestForeignDescriptors checks that a helper process closes a pipe that the host program inherited.
 func TestForeignDescriptors(t *testing.T) {
 	for _, role := range []string{layout.RoleParent, layout.RoleRemove} {
 		t.Run(role, func(t *testing.T) {
@@ -31,13 +31,13 @@ func TestForeignDescriptors(t *testing.T) {
 			assert.NilError(t, cmd.Start())
 			assert.NilError(t, foreignW.Close())
 			assert.NilError(t, reportW.Close())
-			_, err := io.ReadAll(foreignR) // the helper waits for its config
+			_, err := io.ReadAll(foreignR) // returns while the helper waits for its config
 			assert.NilError(t, err)
 			assert.NilError(t, configW.Close())
 			assert.ErrorContains(t, cmd.Wait(), "exit status")
 			report, err := io.ReadAll(reportR)
 			assert.NilError(t, err)
-			assert.Assert(t, len(report) > 0, "what was passed on purpose stays open")
+			assert.Assert(t, len(report) > 0, "the report descriptor must stay open")
 		})
 	}
 }

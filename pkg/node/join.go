@@ -10,8 +10,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
-// rejoin makes the node of a data dir that belongs to a cluster a worker of it again, under the name that it has there, when
-// cfg says nothing else. What the cluster's nodes agree on is then known before the cluster is asked.
+// rejoin reads the join record in the data dir. If there is one, it configures the node as a worker of that cluster under the
+// recorded name, unless cfg sets another server or name. The cluster-wide settings are then known before the cluster is contacted.
 func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 	probe := *cfg
 	probe.Complete(facts)
@@ -25,21 +25,22 @@ func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 	if cfg.NodeName == "" {
 		cfg.NodeName = r.NodeName
 	}
-	// Another server, or a kubeconfig, is for clusterjoin.Prepare to judge.
+	// clusterjoin.Prepare decides about another server or a kubeconfig.
 	if server, err := config.ParseServer(cfg.Join.Server); err == nil && server == r.Server {
 		r.Apply(cfg)
 	}
 	return nil
 }
 
-// joinCluster does a worker's part on the host, and takes over what its cluster agrees on. The token is used up by it.
+// joinCluster runs the host's part of joining a cluster and applies the cluster-wide settings to the config. It clears the join
+// token. It does nothing on a node that is not a worker.
 func (n *Node) joinCluster(ctx context.Context) error {
 	if !n.Config().Joins() {
 		return nil
 	}
 	in := clusterjoin.Input{Config: n.Config(), Data: n.data, Token: n.joinToken, Log: n.log}
 	n.joinToken = ""
-	if m, err := preflight.ReadManifest(n.Config().ComponentsDir); err == nil { // the preflight says when there is none
+	if m, err := preflight.ReadManifest(n.Config().ComponentsDir); err == nil { // the preflight reports a missing manifest
 		c, _ := m.Component(kubelet.Name)
 		in.KubeletVersion = c.Version
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// workerData is the data dir of a worker that has joined.
+// workerData returns the data dir of a worker that has joined a cluster.
 func workerData(t *testing.T) layout.Data {
 	t.Helper()
 	data := layout.NewData(t.TempDir())
@@ -33,7 +33,7 @@ func TestRejoin(t *testing.T) {
 		set                    func(*config.NodeConfig)
 		server, nodeName, pods string
 	}{
-		"nothing said":   {func(*config.NodeConfig) {}, "https://192.0.2.1:6443", "theirs", "10.142.0.0/16"},
+		"no setting":     {func(*config.NodeConfig) {}, "https://192.0.2.1:6443", "theirs", "10.142.0.0/16"},
 		"another name":   {func(c *config.NodeConfig) { c.NodeName = "mine" }, "https://192.0.2.1:6443", "mine", "10.142.0.0/16"},
 		"the same":       {func(c *config.NodeConfig) { c.Join.Server = "https://192.0.2.1" }, "https://192.0.2.1:6443", "theirs", "10.142.0.0/16"},
 		"another server": {func(c *config.NodeConfig) { c.Join.Server = "https://192.0.2.2:6443" }, "https://192.0.2.2:6443", "theirs", "10.42.0.0/16"},
@@ -56,14 +56,14 @@ func TestRejoin(t *testing.T) {
 	c := config.Default()
 	c.DataDir = t.TempDir()
 	assert.NilError(t, rejoin(c, facts))
-	assert.Assert(t, !c.Joins(), "a data dir that is new")
+	assert.Assert(t, !c.Joins(), "an empty data dir must not configure a worker")
 	broken := workerData(t)
 	assert.NilError(t, os.WriteFile(broken.JoinRecord(), []byte("{"), 0o600))
 	c.DataDir = broken.Dir
 	assert.ErrorIs(t, rejoin(c, facts), errdefs.ErrPreflight)
 }
 
-// TestJoinCluster: what cannot join leaves the config and uses the token up all the same; what need not is not asked.
+// TestJoinCluster checks that a failed join leaves the config unchanged and clears the token, and that a single node does not join.
 func TestJoinCluster(t *testing.T) {
 	t.Parallel()
 	with := func(change func(*config.NodeConfig)) *Node {
@@ -77,10 +77,10 @@ func TestJoinCluster(t *testing.T) {
 		n.cfg.Store(c)
 		return n
 	}
-	alone := with(func(*config.NodeConfig) {})
-	before := alone.Config()
-	assert.NilError(t, alone.joinCluster(t.Context()))
-	assert.Assert(t, alone.Config() == before)
+	single := with(func(*config.NodeConfig) {})
+	before := single.Config()
+	assert.NilError(t, single.joinCluster(t.Context()))
+	assert.Assert(t, single.Config() == before)
 
 	own := with(func(c *config.NodeConfig) { c.Join.Server = "https://192.0.2.1:6443" })
 	assert.NilError(t, os.MkdirAll(own.data.PKI(), 0o700))

@@ -9,12 +9,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// bootNetworkLimit is what DHCP usually needs, and some more.
+// bootNetworkLimit is the time to wait for the host's address: longer than DHCP usually takes.
 const bootNetworkLimit = 90 * time.Second
 
-// awaitNetwork lets a node of a cluster with others wait for its address. A service manager may start us as the host boots, and a
-// user's one knows no network-online.target (systemd.special(7)). Who types a command is told at once instead, as is everybody
-// by the preflight when the address is still missing.
+// awaitNetwork waits until the host has the address by which other nodes reach this one, up to bootNetworkLimit. A service manager
+// may start the node while the host boots, and systemd user managers have no network-online.target (systemd.special(7)). Only
+// starts by a service manager wait. If the address is still missing, the preflight reports it. A single-node cluster does not
+// wait.
 func (n *Node) awaitNetwork(ctx context.Context) {
 	cfg := n.Config()
 	if !cfg.MultiNode() {
@@ -22,18 +23,18 @@ func (n *Node) awaitNetwork(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, bootNetworkLimit)
 	defer cancel()
-	told := false
+	logged := false
 	_ = supervisor.Poll(100*time.Millisecond, "an address of this host", func(ctx context.Context) error {
 		ip, err := preflight.NodeAddress(ctx, cfg)
 		if err == nil {
 			var c net.PacketConn
-			if c, err = net.ListenPacket("udp4", net.JoinHostPort(ip.String(), "0")); err == nil { //nolint:noctx // asks nobody
+			if c, err = net.ListenPacket("udp4", net.JoinHostPort(ip.String(), "0")); err == nil { //nolint:noctx // sends nothing
 				return c.Close()
 			}
 		}
-		if !told {
+		if !logged {
 			n.log.WithError(err).Info("waiting for an address that other nodes can reach")
-			told = true
+			logged = true
 		}
 		return err
 	})(ctx)

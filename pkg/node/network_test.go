@@ -11,16 +11,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 )
 
-// TestAwaitNetwork: a node of a cluster waits for its address until that is there or nobody wants it any more; another does not wait.
+// TestAwaitNetwork checks that a node of a multi-node cluster waits for its address until the context ends, and that a single node
+// does not wait.
 func TestAwaitNetwork(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		nodeIP, server string
 		waits          bool
 	}{
-		"alone":             {"192.0.2.77", "", false},
-		"the address is":    {"127.0.0.1", "https://192.0.2.1:6443", false},
-		"the address isn't": {"192.0.2.77", "https://192.0.2.1:6443", true},
+		"single node":     {"192.0.2.77", "", false},
+		"address present": {"127.0.0.1", "https://192.0.2.1:6443", false},
+		"address missing": {"192.0.2.77", "https://192.0.2.1:6443", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -30,7 +31,7 @@ func TestAwaitNetwork(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			log, hook := test.NewNullLogger()
-			log.AddHook(ends(cancel))
+			log.AddHook(logHook(cancel))
 			n := &Node{log: log}
 			n.cfg.Store(c)
 			n.awaitNetwork(ctx)
@@ -40,8 +41,8 @@ func TestAwaitNetwork(t *testing.T) {
 	}
 }
 
-// ends is a hook that does something at the first word.
-type ends func()
+// logHook is called for every log entry.
+type logHook func()
 
-func (ends) Levels() []logrus.Level     { return logrus.AllLevels }
-func (e ends) Fire(*logrus.Entry) error { e(); return nil }
+func (logHook) Levels() []logrus.Level     { return logrus.AllLevels }
+func (h logHook) Fire(*logrus.Entry) error { h(); return nil }

@@ -1,7 +1,8 @@
-// Package node is the door for programs that embed a rootless Kubernetes node, and what the command line is made of.
+// Package node starts, stops and inspects rootless Kubernetes nodes. It is the entry point for programs that embed a node; the
+// command line uses it too.
 //
 //	func main() {
-//		node.Dispatch() // first of all
+//		node.Dispatch() // must come first
 //		n, err := node.New(config.Default(), node.Options{})
 //		...
 //		err = n.Start(ctx)
@@ -10,9 +11,21 @@
 //		err = n.Stop(ctx)
 //	}
 //
-// Start runs the node's parent as a helper process of the same executable, so the host program keeps its signals,
-// environment, standard streams and arguments. Should the host program end, however it does, the node ends with it,
-// unless Options.Detach was set. A program may hold several nodes of different names.
+// # Processes
+//
+// Start runs the node's parent process as a helper process of the same executable. The host program therefore keeps its signals,
+// environment, standard streams and arguments. When the host program ends, even if it is killed, the node ends too, unless
+// Options.Detach is set. RunForeground runs the parent in the calling process instead.
+//
+// # Handles
+//
+// New returns a handle for a node that the program configures, Attach one for an existing node by its name. A program may have
+// handles for several nodes with different names. A node has at most one running instance at a time.
+//
+// # Errors
+//
+// Errors have a class of package errdefs and often hints: commands that fix the cause. Test for a class with errors.Is and use
+// errdefs.ReportOf to get the hints.
 //
 // Runs in: parent.
 package node
@@ -43,40 +56,41 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// Options for New and Attach. The zero value is usable.
+// Options are options for New and Attach. The zero value is valid.
 type Options struct {
-	// Log takes what the host side has to say. Default: nothing is logged.
+	// Log receives the log messages of the host side. If nil, they are discarded.
 	Log logrus.FieldLogger
-	// Detach lets the node live on when the process that started it ends.
+	// Detach keeps the node running after the process that started it has ended.
 	Detach bool
-	// JoinToken is the bootstrap token, "ID.SECRET", with which a node joins its cluster (config.Join.Server) for the first
-	// time. It stays on the host's side: Start and RunForeground use it once; it is written into no config and passed to no
-	// component. Nodes that have joined need none.
+	// JoinToken is the bootstrap token, "ID.SECRET", with which a node joins the cluster at config.Join.Server for the first
+	// time. Start and RunForeground use it once. It is not written to the config and not passed to components. A node that has
+	// already joined does not need it.
 	JoinToken string
 }
 
-// Node is a handle on one node, running or not. Its methods may be called from any goroutine.
+// Node is a handle for one node, which may be running or stopped. Its methods are safe for concurrent use.
 type Node struct {
-	cfg    atomic.Pointer[config.NodeConfig] // replaced when a worker's cluster tells what it wants
-	rt     layout.Runtime
-	data   layout.Data
-	reg    datadir.Registry
-	log    logrus.FieldLogger
-	detach bool
-	tried  []string // places that hold no components
-	held   held
-	// joinToken is Options.JoinToken.
+	cfg       atomic.Pointer[config.NodeConfig] // replaced when a worker receives the settings of its cluster
+	rt        layout.Runtime
+	data      layout.Data
+	reg       datadir.Registry
+	log       logrus.FieldLogger
+	detach    bool
+	tried     []string // directories that were searched for components in vain
+	listeners inheritedListeners
+	// joinToken is Options.JoinToken, cleared after its use.
 	joinToken string
 
 	mu     sync.Mutex
 	helper *helper
 }
 
-// New completes and validates cfg, finds the runtime dir and the components, and returns a handle. It starts nothing
-// and makes nothing. cfg is the caller's to keep; the node has a copy.
+// New returns a handle for the node that cfg describes. It sets the defaults in a copy of cfg, validates the copy, and finds the
+// runtime dir and the components. It starts no process and creates no file.
 //
-// Errors: of class ErrConfig with every fault of cfg, or for a data dir that is not the node's to use; of class ErrPreflight for root. That an account has no runtime dir is
-// found by Check and refused by Start, with all else that is missing.
+// Errors: of class errdefs.ErrConfig with all invalid fields of cfg, or if the data dir contains data that is not the node's; of class
+// errdefs.ErrPreflight if the caller is root. A missing runtime dir is not an error here: Check and Start report it together with the
+// other unmet host requirements.
 func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	n, noRuntimeDir, err := build(cfg, o, true)
 	if err == nil && os.Getuid() == 0 {
@@ -88,16 +102,16 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 	return n, nil
 }
 
-// build is New. Where there is no runtime dir it says so, and the node has the one that should be there. The data dir is checked
-// for a start only.
+// build returns a handle for New and Attach. If the account has no runtime dir, it returns the reason as noRuntimeDir, and the
+// handle uses the path where the runtime dir is expected. It checks the data dir only if start is set.
 func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir, err error) {
 	own := *cfg
 	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
 	n.cfg.Store(&own)
 	if n.log == nil {
-		quiet := logrus.New()
-		quiet.SetOutput(io.Discard)
-		n.log = quiet
+		discard := logrus.New()
+		discard.SetOutput(io.Discard)
+		n.log = discard
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -112,7 +126,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		return nil, nil, err
 	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
-	unreadable := rejoin(&own, facts) // of less interest than a data dir that is refused
+	unreadable := rejoin(&own, facts) // returned last, because errors of the config and the data dir are more useful
 	own.Complete(facts)
 	invalid := own.Validate()
 	base, _, noRuntimeDir := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
@@ -128,7 +142,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	if start && filepath.IsAbs(own.DataDir) {
-		invalid = errors.Join(invalid, n.missing(cfg.DataDir), n.place().Check())
+		invalid = errors.Join(invalid, n.checkDataPresent(cfg.DataDir), n.place().Check())
 	}
 	if invalid != nil {
 		return nil, nil, invalid
@@ -139,10 +153,10 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	return n, noRuntimeDir, nil
 }
 
-// Attach returns a handle on the node of that name, running or not, with the config it runs with, else the default one with
-// the data dir of the last start.
+// Attach returns a handle for the node called name. The handle has the configuration of the running node; if the node is stopped,
+// it has the default configuration with the data dir of the last start.
 //
-// Errors: as New's; of class ErrPreflight when there is no runtime dir.
+// Errors: as for New; of class errdefs.ErrPreflight if the account has no runtime dir.
 func Attach(name string, o Options) (*Node, error) {
 	cfg := config.Default()
 	cfg.Name = name
@@ -164,8 +178,7 @@ func Attach(name string, o Options) (*Node, error) {
 	return n, nil
 }
 
-// findComponents returns the components directory, or "" and the places that were searched when there is none: the
-// preflight says so.
+// findComponents returns the components directory, or "" and the searched directories, which the preflight reports.
 func findComponents(xdgData string) (dir string, tried []string) {
 	dir, tried, err := preflight.FindComponents("", executable(), xdgData, filepath.SplitList(os.Getenv("PATH")))
 	if err != nil {
@@ -186,36 +199,39 @@ func xdgDataHome() (string, error) {
 	return filepath.Join(home, ".local", "share"), nil
 }
 
-// Config is the node's configuration, complete. The caller must not change it.
+// Config returns the node's configuration with defaults set. The caller must not change it.
 func (n *Node) Config() *config.NodeConfig { return n.cfg.Load() }
 
-// Runtime names the files of a run.
+// Runtime returns the paths of the files that exist while the node is running.
 func (n *Node) Runtime() layout.Runtime { return n.rt }
 
-// Data names the files that survive a stop.
+// Data returns the paths of the files that survive a stop.
 func (n *Node) Data() layout.Data { return n.data }
 
-// Kubeconfig is the path of the kubeconfig for the host, mode 0600: the administrator's, on a worker the node's own. It exists
-// once the node was started.
+// Kubeconfig returns the path of the kubeconfig for use on the host. Its user is the cluster administrator, or on a worker the node
+// itself. The file has mode 0600 and is created by the first start.
 func (n *Node) Kubeconfig() string { return n.data.AdminKubeconfig() }
 
-// ComponentPath is the path of a program of the components, for example kubectl.
+// ComponentPath returns the path of a program in the components directory, for example kubectl.
+//
+// Errors: of class errdefs.ErrPreflight if there is no components directory or the program is not in it.
 func (n *Node) ComponentPath(name string) (string, error) {
 	p := filepath.Join(n.Config().ComponentsDir, name)
 	if n.Config().ComponentsDir == "" {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("find the components: there are none")), "make components")
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("find the components: not found")), "make components")
 	}
 	if _, err := exec.LookPath(p); err != nil {
-		return "", errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find %s among the components: %w", name, err))
+		return "", errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find component program %s: %w", name, err))
 	}
 	return p, nil
 }
 
-// Check looks at the host without changing anything and returns what it finds, good and bad.
+// Check checks the requirements of the node on the host and returns the results of all checks, including the passed ones. It changes
+// nothing. It returns an error only if ctx ends.
 func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
 		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
-		Held: n.held.addresses(),
+		Held: n.listeners.addresses(),
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -223,7 +239,7 @@ func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	return findings, nil
 }
 
-// preflight refuses a host on which the node cannot run, and logs what is merely not as it should be.
+// preflight returns an error if the node is already running or cannot run on this host. It logs the warnings among the findings.
 func (n *Node) preflight(ctx context.Context) error {
 	h, err := parent.Holder(n.rt)
 	if err != nil {
@@ -231,7 +247,7 @@ func (n *Node) preflight(ctx context.Context) error {
 	}
 	if h.ParentPID > 0 {
 		return errdefs.WithHintf(errdefs.Class(errdefs.ErrAlreadyRunning,
-			fmt.Errorf("start the node %q: it is already running (parent pid %d)", n.Config().Name, h.ParentPID)),
+			fmt.Errorf("start node %q: already running (parent pid %d)", n.Config().Name, h.ParentPID)),
 			"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", n.Config().Name)
 	}
 	findings, err := n.Check(ctx)
@@ -246,13 +262,15 @@ func (n *Node) preflight(ctx context.Context) error {
 	return preflight.Err(findings)
 }
 
-// Exec runs a program inside the node, in its namespaces and its cgroup, and returns its exit code. See nodeexec.Run.
+// Exec runs a program in the namespaces and the cgroup of the node and returns its exit code. See nodeexec.Run.
+//
+// Errors: of class errdefs.ErrNotRunning if the node is not running.
 func (n *Node) Exec(ctx context.Context, req nodeexec.Request) (int, error) {
 	return nodeexec.Run(ctx, n.rt.ExecSocket(), req)
 }
 
-// Status is the picture now. For a node that does not run it has State stopped, or failed with the reason of the last
-// run's end.
+// Status returns the current status. The State of a node that is not running is status.NodeStopped, or status.NodeFailed with the
+// reason if the last run ended with an error.
 func (n *Node) Status(ctx context.Context) (*status.Status, error) {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
@@ -260,11 +278,11 @@ func (n *Node) Status(ctx context.Context) (*status.Status, error) {
 	if err == nil || !errors.Is(err, errdefs.ErrNotRunning) {
 		return s, err
 	}
-	return n.statusWithout()
+	return n.offlineStatus()
 }
 
-// statusWithout is the status of a node whose socket does not answer.
-func (n *Node) statusWithout() (*status.Status, error) {
+// offlineStatus returns the status of a node whose status socket does not respond.
+func (n *Node) offlineStatus() (*status.Status, error) {
 	h, err := parent.Holder(n.rt)
 	if err != nil {
 		return nil, err
@@ -275,9 +293,9 @@ func (n *Node) statusWithout() (*status.Status, error) {
 	}
 	switch {
 	case h.ParentPID > 0:
-		s.State, s.Reason = status.NodeStarting, "the namespaces are being made"
+		s.State, s.Reason = status.NodeStarting, "creating the namespaces"
 	case h.Locked:
-		s.State, s.Reason = status.NodeStopping, "the last run is being cleaned up"
+		s.State, s.Reason = status.NodeStopping, "cleaning up after the last run"
 	default:
 		if r := n.lastExit(); r != nil {
 			s.State, s.Reason = status.NodeFailed, r.Message
@@ -286,7 +304,7 @@ func (n *Node) statusWithout() (*status.Status, error) {
 	return s, nil
 }
 
-// lastExit is why the last run ended, if by a fault.
+// lastExit returns the error with which the last run ended, or nil if it ended without an error.
 func (n *Node) lastExit() *errdefs.Report {
 	var r errdefs.Report
 	if layout.ReadJSON(n.data.LastExit(), &r) != nil {
@@ -295,18 +313,21 @@ func (n *Node) lastExit() *errdefs.Report {
 	return &r
 }
 
-// Events calls fn for each event since the node was started, and with follow for those to come, until the node or ctx
-// ends or fn returns an error.
+// Events calls fn for each event that the node has kept since its start and, if follow is set, for each new event until the node or
+// ctx ends. It returns nil then, or the error of fn.
+//
+// Errors: of class errdefs.ErrNotRunning if the node is not running.
 func (n *Node) Events(ctx context.Context, follow bool, fn func(status.Event) error) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
 	return c.Events(ctx, follow, fn)
 }
 
-// lockPoll is how often a lock is looked at until it is free. Its end cannot be watched without taking it.
+// lockPoll is the interval for polling the node's lock. The kernel reports the release of a lock only to processes that wait to
+// acquire it.
 const lockPoll = 5 * time.Millisecond
 
-// executable is our own path without links; empty when the kernel does not tell.
+// executable returns the path of the running program with symbolic links resolved, or "" if it is unknown.
 func executable() string {
 	exe, err := os.Executable()
 	if err != nil {

@@ -23,12 +23,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	Dispatch() // a host program's first line
+	Dispatch() // as in the main function of a host program
 	testutil.QuickChildren()
 	goleak.VerifyTestMain(m)
 }
 
-// TestRole: the environment alone decides, and the child's pipe before all else.
+// TestRole checks that the environment decides the role, and that the child's pipe has priority.
 func TestRole(t *testing.T) {
 	for _, c := range []struct {
 		env  map[string]string
@@ -55,7 +55,7 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// home gives a test an account of its own, as far as directories go.
+// home sets XDG_RUNTIME_DIR and XDG_DATA_HOME to new directories and returns them.
 func home(t *testing.T) (runtime, data string) {
 	t.Helper()
 	testutil.Require(t, testutil.OrdinaryUser)
@@ -71,10 +71,10 @@ func TestNewTouchesNothing(t *testing.T) {
 	cfg := config.Default()
 	n, err := New(cfg, Options{})
 	assert.NilError(t, err)
-	assert.Equal(t, cfg.DataDir, "", "the caller's config is its own")
+	assert.Equal(t, cfg.DataDir, "", "New must not change the caller's config")
 	assert.Equal(t, n.Data().Dir, layout.DefaultDataDir(data, "default"))
 	assert.Equal(t, n.Runtime().Dir, filepath.Join(runtime, "rootlessnode", "default"))
-	assert.Assert(t, n.Config().Network.Driver != config.DriverAuto, "the driver is decided")
+	assert.Assert(t, n.Config().Network.Driver != config.DriverAuto, "the driver must be resolved")
 	for _, dir := range []string{runtime, data} {
 		entries, err := os.ReadDir(dir)
 		assert.NilError(t, err)
@@ -82,7 +82,7 @@ func TestNewTouchesNothing(t *testing.T) {
 	}
 }
 
-func TestNewTellsEveryFault(t *testing.T) {
+func TestNewReportsAllErrors(t *testing.T) {
 	home(t)
 	cfg := config.Default()
 	cfg.Name, cfg.Network.MTU, cfg.API.Port = "a/b", 1, 0
@@ -101,10 +101,10 @@ func TestNoNode(t *testing.T) {
 	s, err := n.Status(ctx)
 	assert.NilError(t, err)
 	assert.Equal(t, s.State, status.NodeStopped)
-	assert.NilError(t, n.Stop(ctx), "stopped already")
+	assert.NilError(t, n.Stop(ctx), "stopping a stopped node must succeed")
 	res, err := n.DeleteData(ctx)
 	assert.NilError(t, err)
-	assert.Assert(t, res == nil, "there is none")
+	assert.Assert(t, res == nil, "there is no data")
 	assert.ErrorIs(t, n.Wait(), errdefs.ErrNotRunning)
 	_, err = n.Exec(ctx, nodeexec.Request{Argv: []string{"true"}})
 	assert.ErrorIs(t, err, errdefs.ErrNotRunning)
@@ -112,7 +112,7 @@ func TestNoNode(t *testing.T) {
 	assert.ErrorIs(t, n.Events(ctx, false, nil), errdefs.ErrNotRunning)
 }
 
-// TestLastRun: why the last run ended is told until the next one.
+// TestLastRun checks that the status of a stopped node has the error of the last run.
 func TestLastRun(t *testing.T) {
 	home(t)
 	n, err := New(config.Default(), Options{})
@@ -129,7 +129,8 @@ func TestLastRun(t *testing.T) {
 	assert.ErrorContains(t, err, "disk full")
 }
 
-// TestAwaitLastExit: a node that ends closes its status socket before it writes down why, and holds its lock meanwhile.
+// TestAwaitLastExit checks that awaitLastExit waits for the report of a node that is ending. Such a node closes its status socket
+// before it writes the report, and holds its lock until then.
 func TestAwaitLastExit(t *testing.T) {
 	home(t)
 	n, err := New(config.Default(), Options{})
@@ -149,10 +150,10 @@ func TestAwaitLastExit(t *testing.T) {
 	})
 	assert.NilError(t, os.Remove(n.Data().LastExit()))
 	assert.NilError(t, lock.Close())
-	assert.Assert(t, n.awaitLastExit(t.Context()) == nil, "it ended and left no report")
+	assert.Assert(t, n.awaitLastExit(t.Context()) == nil, "the run ended without a report")
 }
 
-// TestPreflightStopsStart: a host that cannot run a node gets every finding at once, and nothing is made.
+// TestPreflightStopsStart checks that Start returns the preflight findings and creates nothing on a host that cannot run a node.
 func TestPreflightStopsStart(t *testing.T) {
 	runtime, _ := home(t)
 	cfg := config.Default()
@@ -168,7 +169,7 @@ func TestPreflightStopsStart(t *testing.T) {
 	assert.Equal(t, len(entries), 0)
 }
 
-func TestTimedOutSaysWhatWasAwaited(t *testing.T) {
+func TestTimedOutNamesComponents(t *testing.T) {
 	t.Parallel()
 	n := &Node{}
 	n.cfg.Store(config.Default())
@@ -182,19 +183,18 @@ func TestTimedOutSaysWhatWasAwaited(t *testing.T) {
 	assert.ErrorContains(t, n.timedOut(nil), "namespaces")
 }
 
-// TestHelperReports: the reason of a helper's end comes back with its class; here the data dir is that of a run whose
-// lock somebody holds.
+// TestHelperReports checks that the error of a helper process is returned. The helper fails because the lock's path is a directory.
 func TestHelperReports(t *testing.T) {
 	home(t)
 	cfg := config.Default()
 	n, err := New(cfg, Options{})
 	assert.NilError(t, err)
 	assert.NilError(t, os.MkdirAll(n.Data().Dir, 0o700))
-	assert.NilError(t, os.MkdirAll(n.Runtime().Lock(), 0o700)) // a directory in the lock's place
+	assert.NilError(t, os.MkdirAll(n.Runtime().Lock(), 0o700)) // a directory instead of the lock file
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = n.DeleteData(ctx)
 	assert.ErrorContains(t, err, "open the lock")
 	_, err = os.Stat(n.Data().Dir)
-	assert.NilError(t, err, "nothing was removed")
+	assert.NilError(t, err, "the data must not be removed")
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// notifier tells the service manager how the node fares (sd_notify(3)). nil: nobody asked.
+// notifier sends the node's state to the service manager (sd_notify(3)).
 type notifier struct {
 	socket string
-	// watchdog is how often the manager wants to hear of us; 0: not at all.
+	// watchdog is the service manager's watchdog timeout; 0 if there is no watchdog.
 	watchdog time.Duration
-	// stopLimit is how long the node may take to stop; 0 if it is not known.
+	// stopLimit is the time limit for stopping the node; 0 if it is not known.
 	stopLimit time.Duration
 	log       logrus.FieldLogger
 	ready     bool
 	stopping  bool
 }
 
-// stopSlack is added to stopLimit for what follows the stop of the node: the guard.
+// stopSlack is added to stopLimit for the guard, which cleans up after the node has stopped.
 const stopSlack = 15 * time.Second
 
-// notifyLimit: a manager that does not read must not keep the node from stopping.
+// notifyLimit is the write timeout for notifications, because a service manager that does not read must not block the stop.
 const notifyLimit = time.Second
 
-// takeNotifier reads what the service manager has put into the environment, and takes it out: the components inside would
-// speak to the manager too.
+// takeNotifier returns a notifier for the service manager that the environment names, or nil if it names none. It removes the
+// variables from the environment; otherwise the components would notify the service manager too.
 func takeNotifier(log logrus.FieldLogger) *notifier {
 	socket := os.Getenv("NOTIFY_SOCKET")
-	_ = os.Unsetenv("NOTIFY_SOCKET") // it fails for names that cannot be
+	_ = os.Unsetenv("NOTIFY_SOCKET") // fails only for invalid names
 	watchdog, err := daemon.SdWatchdogEnabled(true)
 	if err != nil {
-		log.WithError(err).Warn("the service manager's watchdog is not answered")
+		log.WithError(err).Warn("read watchdog settings; sending no watchdog pings")
 	}
 	if socket == "" {
 		return nil
@@ -48,21 +48,21 @@ func takeNotifier(log logrus.FieldLogger) *notifier {
 	return &notifier{socket: socket, watchdog: watchdog, log: log}
 }
 
-// send writes one datagram of assignments. The library's daemon.SdNotify would wait for a manager that does not read.
+// send writes one datagram of assignments. It does not use daemon.SdNotify, which blocks if the service manager does not read.
 func (n *notifier) send(assignments ...string) {
 	c, err := net.Dial("unixgram", n.socket)
 	if err == nil {
-		_ = c.SetWriteDeadline(time.Now().Add(notifyLimit)) // a socket takes deadlines
+		_ = c.SetWriteDeadline(time.Now().Add(notifyLimit)) // cannot fail on a socket
 		_, err = c.Write([]byte(strings.Join(assignments, "\n")))
 		err = errors.Join(err, c.Close())
 	}
 	if err != nil {
-		n.log.WithError(err).Warn("tell the service manager")
+		n.log.WithError(err).Warn("notify service manager")
 	}
 }
 
-// tell passes a status on.
-func (n *notifier) tell(s *status.Status) {
+// notify sends the state in s, and READY=1 and STOPPING=1 once each.
+func (n *notifier) notify(s *status.Status) {
 	text := string(s.State)
 	if s.Reason != "" {
 		text += ": " + strings.ReplaceAll(s.Reason, "\n", " ")
@@ -78,7 +78,7 @@ func (n *notifier) tell(s *status.Status) {
 		if !n.stopping {
 			n.stopping = true
 			out = append(out, "STOPPING=1")
-			if n.stopLimit > 0 { // a unit that was installed with other limits would kill the pods
+			if n.stopLimit > 0 { // a unit with a shorter stop timeout would kill the pods
 				out = append(out, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (n.stopLimit+stopSlack).Microseconds()))
 			}
 		}
@@ -86,13 +86,14 @@ func (n *notifier) tell(s *status.Status) {
 	n.send(out...)
 }
 
-// follow passes on what the node says of itself until ctx ends. The watchdog is answered while the node answers.
+// follow sends the node's status to the service manager after every change until ctx ends, and watchdog pings while the node's
+// status socket responds.
 func (n *notifier) follow(ctx context.Context, node *Node) {
 	n.stopLimit = node.Config().Timeouts.Stop.D()
 	beat := make(<-chan time.Time)
 	if n.watchdog > 0 {
-		const twice = 2 // sd_watchdog_enabled(3) advises half the time
-		t := time.NewTicker(n.watchdog / twice)
+		const pingsPerTimeout = 2 // sd_watchdog_enabled(3) recommends half of the timeout
+		t := time.NewTicker(n.watchdog / pingsPerTimeout)
 		defer t.Stop()
 		beat = t.C
 	}
@@ -103,7 +104,7 @@ func (n *notifier) follow(ctx context.Context, node *Node) {
 		defer c.Close()
 		for last := (*status.Status)(nil); ctx.Err() == nil; {
 			s, err := node.nextStatus(ctx, c, last)
-			if err != nil { // it does not answer yet, or not any more
+			if err != nil { // the status socket does not respond yet, or no longer
 				s = nil
 				select {
 				case <-ctx.Done():
@@ -124,29 +125,29 @@ func (n *notifier) follow(ctx context.Context, node *Node) {
 			if !ok {
 				return
 			}
-			n.tell(s)
+			n.notify(s)
 		case <-beat:
-			if err := node.answers(ctx, n.watchdog/4); err != nil {
-				n.log.WithError(err).Warn("the node does not answer, and so does not its watchdog")
+			if err := node.checkResponds(ctx, n.watchdog/4); err != nil {
+				n.log.WithError(err).Warn("node status not responding; skipping the watchdog ping")
 				continue
 			}
 			n.send("WATCHDOG=1")
 		case <-ctx.Done():
-			for range news { //nolint:revive // until its watcher has ended
+			for range news { //nolint:revive // wait until the watching goroutine has ended
 			}
 			return
 		}
 	}
 }
 
-// answers tells whether the node's own socket does.
-func (n *Node) answers(ctx context.Context, limit time.Duration) error {
+// checkResponds returns an error unless the node's status socket responds within limit.
+func (n *Node) checkResponds(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
 	if _, err := c.Status(ctx); err != nil {
-		return fmt.Errorf("ask the node: %w", err)
+		return fmt.Errorf("read node status: %w", err)
 	}
 	return nil
 }

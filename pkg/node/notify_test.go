@@ -28,7 +28,7 @@ func TestNotifier(t *testing.T) {
 	assert.Equal(t, n.watchdog, 3*time.Second)
 	for _, k := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		_, there := os.LookupEnv(k)
-		assert.Assert(t, !there, "%s is for nobody else", k)
+		assert.Assert(t, !there, "%s must be removed from the environment", k)
 	}
 	next := func() string {
 		assert.NilError(t, l.SetReadDeadline(time.Now().Add(10*time.Second)))
@@ -48,12 +48,12 @@ func TestNotifier(t *testing.T) {
 		{status.NodeStopping, "asked", "STATUS=stopping: asked\nSTOPPING=1\nEXTEND_TIMEOUT_USEC=105000000"},
 		{status.NodeStopped, "", "STATUS=stopped"},
 	} {
-		n.tell(&status.Status{State: c.state, Reason: c.reason})
+		n.notify(&status.Status{State: c.state, Reason: c.reason})
 		assert.Equal(t, next(), c.want)
 	}
-	assert.Assert(t, takeNotifier(logrus.New()) == nil, "nobody asks")
+	assert.Assert(t, takeNotifier(logrus.New()) == nil, "no service manager")
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "3000000")
 	t.Setenv("WATCHDOG_PID", "1")
-	assert.Equal(t, takeNotifier(logrus.New()).watchdog, time.Duration(0), "the watchdog is another's")
+	assert.Equal(t, takeNotifier(logrus.New()).watchdog, time.Duration(0), "the watchdog is for another process")
 }

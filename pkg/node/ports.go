@@ -7,11 +7,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// AddForward makes a forward by hand, "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]" as in config.ParseForward, and returns it as
-// soon as each of its ports is open or refused. It is kept over restarts of the node, until RemoveForward. One whose port
-// is refused is kept too, and opens when it can be: look at the State of what is returned.
+// AddForward adds a manual forward, "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]" as in config.ParseForward. It returns the ports of the
+// forward as soon as none of them is pending. Check the State of each port: a refused or failed port is not an error, and the node
+// opens it as soon as that is possible. The node keeps the forward over restarts, until RemoveForward.
 //
-// Errors: of class ErrConfig when it is malformed, ErrNotRunning when the node does not run.
+// Errors: of class errdefs.ErrConfig if forward is malformed; errdefs.ErrNotRunning if the node is not running.
 func (n *Node) AddForward(ctx context.Context, forward string) ([]status.Port, error) {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
@@ -24,8 +24,10 @@ func (n *Node) AddForward(ctx context.Context, forward string) ([]status.Port, e
 	})
 }
 
-// RemoveForward takes a forward made by hand back, named as it was made or by its host port, and returns when it is
-// closed. One that was not made by hand is an error of class ErrConfig.
+// RemoveForward removes a manual forward and returns when its ports are closed. forward is the text that was passed to AddForward,
+// or the host port.
+//
+// Errors: of class errdefs.ErrConfig if there is no such manual forward; errdefs.ErrNotRunning if the node is not running.
 func (n *Node) RemoveForward(ctx context.Context, forward string) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
@@ -37,7 +39,10 @@ func (n *Node) RemoveForward(ctx context.Context, forward string) error {
 	return err
 }
 
-// WatchStatus calls fn with the status now and after every change, until the node or ctx ends or fn returns an error.
+// WatchStatus calls fn with the current status and again after every change. It returns nil when ctx ends or the node has
+// stopped, or the error of fn.
+//
+// Errors: of class errdefs.ErrNotRunning if the node is not running.
 func (n *Node) WatchStatus(ctx context.Context, fn func(*status.Status) error) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
@@ -62,7 +67,7 @@ func (n *Node) WatchStatus(ctx context.Context, fn func(*status.Status) error) e
 	}
 }
 
-// waitPorts returns the forwards of an owner as soon as they are as wanted.
+// waitPorts waits until done returns true for the ports of owner, and returns these ports.
 func waitPorts(ctx context.Context, c *status.Client, owner string, done func([]status.Port) bool) ([]status.Port, error) {
 	for since := uint64(0); ; {
 		s, err := c.WaitStatus(ctx, since)

@@ -19,21 +19,22 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
 )
 
-// helper is a process of our own executable in one of the host-side roles.
+// helper is a process of this executable in one of the host-side roles.
 type helper struct {
 	cmd *exec.Cmd
-	// lifeline is our end of the pipe whose closing stops a parent; nil for a detached one.
+	// lifeline is the write end of the pipe whose closing stops the parent; nil if the parent is detached.
 	lifeline *os.File
-	// ended is closed when the process is gone; err is how then, and removed is what a removal reports.
+	// ended is closed when the process has ended. err is its error and removed its result afterwards.
 	ended   chan struct{}
 	err     error
 	removed *datadir.Result
 }
 
-// Start checks the host, then starts the node, and returns as soon as its parent process runs. Use WaitReady to learn
-// when it is usable. ctx bounds the start alone, not the life of the node.
+// Start checks the host, starts the node and returns as soon as its parent process is running. Use WaitReady to wait until the node
+// is usable. ctx limits only the start; the node continues to run when ctx ends.
 //
-// Errors: of class ErrPreflight with every finding, or why the cluster cannot be joined; ErrAlreadyRunning.
+// Errors: of class errdefs.ErrPreflight with all unmet host requirements, or if the cluster cannot be joined;
+// errdefs.ErrAlreadyRunning if the node is running.
 func (n *Node) Start(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -41,7 +42,7 @@ func (n *Node) Start(ctx context.Context) error {
 		select {
 		case <-n.helper.ended:
 		default:
-			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start the node %q: it was started by this program", n.Config().Name))
+			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start node %q: already started by this program", n.Config().Name))
 		}
 	}
 	if err := n.preflight(ctx); err != nil {
@@ -61,10 +62,14 @@ func (n *Node) Start(ctx context.Context) error {
 	return nil
 }
 
-// RunForeground checks the host and is the node's parent itself: it blocks until the node has ended. It takes the
-// process's signals and environment, so it is for command lines and units, not for embedders. A service manager that asks
-// by NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)) is told when the node is Ready, how it fares, and that it answers; sockets
-// that it hands over (sd_listen_fds(3)) are used for the ports at their addresses.
+// RunForeground checks the host and runs the node's parent in the calling process. It blocks until the node has ended. It handles
+// the signals of the process and changes its environment, so use it in command-line programs and systemd units only.
+//
+// If the environment has NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)), RunForeground reports to the service manager when the node
+// is Ready, its status, and that it responds. It uses the listening sockets from the service manager (sd_listen_fds(3)) for the
+// node's ports with the same addresses.
+//
+// Errors: as for Start; the error of the node if it ended by itself.
 func (n *Node) RunForeground(ctx context.Context) error {
 	exe, err := parent.Executable(n.Config().Network.Driver, n.Config().ComponentsDir)
 	if err != nil {
@@ -73,13 +78,13 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	if exe != selfExe {
 		env := os.Environ()
 		if n.joinToken != "" {
-			env = append(env, layout.EnvTakenToken+"="+n.joinToken) // it may have come from where it can be read once only
+			env = append(env, layout.EnvTakenToken+"="+n.joinToken) // its source may be readable only once
 		}
 		return syscall.Exec(exe, os.Args, env)
 	}
-	n.held = takeHeld(n.log)
-	defer n.held.close()
-	if err := descriptors.CloseInherited(); err != nil { // the held sockets are closed on exec now
+	n.listeners = takeListeners(n.log)
+	defer n.listeners.close()
+	if err := descriptors.CloseInherited(); err != nil { // keeps the listeners, which are close-on-exec now
 		return err
 	}
 	manager := takeNotifier(n.log)
@@ -97,18 +102,18 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	}
 	if manager != nil {
 		following, stop := context.WithCancel(ctx)
-		var told sync.WaitGroup
-		told.Go(func() { manager.follow(following, n) })
-		defer told.Wait()
+		var followers sync.WaitGroup
+		followers.Go(func() { manager.follow(following, n) })
+		defer followers.Wait()
 		defer stop()
 	}
-	return parent.Run(ctx, parent.Options{Config: n.Config(), Runtime: n.rt, Log: n.log, Held: n.held})
+	return parent.Run(ctx, parent.Options{Config: n.Config(), Runtime: n.rt, Log: n.log, Listeners: n.listeners})
 }
 
-// selfExe is this program, also after its file was replaced.
+// selfExe is the path of this program. It stays valid when the program's file is replaced.
 const selfExe = "/proc/self/exe"
 
-// startHelper starts a role and gives it its input. What it prints goes to the node's own log.
+// startHelper starts a helper process in the given role and passes its input. Output of the parent role goes to the node's log.
 func (n *Node) startHelper(role string) (*helper, error) {
 	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: n.dataCertain()})
 	if err != nil {
@@ -129,7 +134,7 @@ func (n *Node) startHelper(role string) (*helper, error) {
 	reportR, reportW := pipe()
 	lifelineR, lifelineW := pipe()
 	if err != nil {
-		return nil, fmt.Errorf("make the helper's pipes: %w", err)
+		return nil, fmt.Errorf("create the pipes of the helper process: %w", err)
 	}
 	log, err := n.openLog(role)
 	if err != nil {
@@ -150,7 +155,7 @@ func (n *Node) startHelper(role string) (*helper, error) {
 	cmd.ExtraFiles = []*os.File{configR, reportW}
 	cmd.Env = append(os.Environ(), layout.EnvRole+"="+role,
 		fmt.Sprintf("%s=%d", layout.EnvConfigFD, first), fmt.Sprintf("%s=%d", layout.EnvReport, first+1))
-	// A session of its own: signals of the host program's terminal are not for the node.
+	// A new session, so that the node does not get the signals of the host program's terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	h := &helper{cmd: cmd, ended: make(chan struct{})}
 	if !n.detach && role == layout.RoleParent {
@@ -171,15 +176,15 @@ func (n *Node) startHelper(role string) (*helper, error) {
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
-	go func() { // may be larger than a pipe holds
-		_, _ = feed.Write(input) // the helper tells when it did not get it
+	go func() { // blocks if the input is larger than the pipe buffer
+		_, _ = feed.Write(input) // the helper reports incomplete input
 		_ = feed.Close()
 	}()
 	go h.wait(role, report)
 	return h, nil
 }
 
-// wait reaps the helper and learns from its report how it ended.
+// wait reads the helper's report and waits for the process.
 func (h *helper) wait(role string, report *os.File) {
 	var r helperReport
 	derr := json.NewDecoder(report).Decode(&r) // blocks until the helper reports or ends
@@ -197,13 +202,14 @@ func (h *helper) wait(role string, report *os.File) {
 	close(h.ended)
 }
 
-// openLog opens the node's own log for appending, after it was put aside if it has grown.
+// openLog opens the node's log for appending. It rotates the log first if it is larger than logRotateSize. Roles other than the
+// parent log to /dev/null.
 func (n *Node) openLog(role string) (*os.File, error) {
 	if role != layout.RoleParent {
 		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}
 	if err := os.MkdirAll(n.data.LogDir(), 0o700); err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("make the log dir: %w", err))
+		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("create the log dir: %w", err))
 	}
 	path := n.data.Log("node")
 	if st, err := os.Stat(path); err == nil && st.Size() > logRotateSize {
@@ -218,7 +224,7 @@ func (n *Node) openLog(role string) (*os.File, error) {
 	return f, nil
 }
 
-// logRotateSize is the size in bytes above which the node's own log is put aside at the next start.
+// logRotateSize is the size in bytes above which a start rotates the node's log.
 const logRotateSize = 16 << 20
 
 func closeFiles(files []*os.File) {
@@ -227,7 +233,7 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// dup keeps one end of a pipe beyond the function that made it.
+// dup returns a duplicate of f that is closed on exec.
 func dup(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

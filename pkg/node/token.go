@@ -18,43 +18,45 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
-// JoinToken is what another node needs to join this one's cluster. Token is a secret.
+// JoinToken is the data that another node needs to join the cluster of this node. Token is a secret.
 type JoinToken struct {
-	// Server is the API server's URL, https://HOST:PORT, as others reach it.
+	// Server is the URL of the API server for other hosts, https://HOST:PORT.
 	Server string `json:"server"`
-	// Token is "ID.SECRET"; of no use after Expires.
+	// Token is the bootstrap token, "ID.SECRET". It is valid until Expires.
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
-	// CACertHashes pin the cluster's authority: sha256: and the digest of its public key.
+	// CACertHashes pin the cluster's certificate authority: "sha256:" and the digest of its public key.
 	CACertHashes []string `json:"caCertHashes"`
-	// NodeName is the only node that may join with the token; empty for any new name.
+	// NodeName is the only node name that can join with the token; empty for any new name.
 	NodeName string `json:"nodeName,omitempty"`
-	// Reusable is set if several nodes may join with the token.
+	// Reusable is set if several nodes can join with the token.
 	Reusable bool `json:"reusable,omitempty"`
 }
 
-// JoinTokenOptions are for CreateJoinToken. A token is for one node unless Reusable is set.
+// JoinTokenOptions are options for CreateJoinToken. A token is valid for one node unless Reusable is set.
 type JoinTokenOptions struct {
-	// TTL is how long nodes can join with the token.
-	TTL         time.Duration
+	// TTL is the lifetime of the token.
+	TTL time.Duration
+	// Description is a free text that JoinTokens returns.
 	Description string
-	// NodeName binds the token to the name of a Node object. Such a token can replace a node of that name that has stopped; no
-	// other token can join under the name of a Node object that exists.
+	// NodeName binds the token to the name of a Node object. Such a token can replace a stopped node of that name; no
+	// other token can join under the name of an existing Node object.
 	NodeName string
-	// Reusable lets several nodes join with the token. It excludes NodeName.
+	// Reusable allows several nodes to join with the token. It cannot be combined with NodeName.
 	Reusable bool
 }
 
-// CreateJoinToken makes a bootstrap token in the cluster of this node, whose own control plane must run and be there for
-// others (config.NodeConfig.Serves).
+// CreateJoinToken creates a bootstrap token in the cluster of this node. The node must run the control plane, and other nodes must be
+// able to reach it (config.NodeConfig.Serves).
 //
-// Errors: of class ErrConfig where the node serves no others; ErrNotRunning where it was never started.
+// Errors: of class errdefs.ErrConfig if o is invalid or other nodes cannot join this node; errdefs.ErrNotRunning if the node was never
+// started.
 func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinToken, error) {
 	if err := o.check(n.Config().NodeName); err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("make a bootstrap token: %w", err))
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("create bootstrap token: %w", err))
 	}
 	if !n.Config().Serves() {
-		return nil, n.servesNobody()
+		return nil, n.servesNoOthers()
 	}
 	host, err := serverHost(ctx, n.Config())
 	if err != nil {
@@ -92,14 +94,16 @@ func (o JoinTokenOptions) check(controlPlane string) error {
 	case o.Reusable:
 		return fmt.Errorf("a token for node %s cannot be reusable", o.NodeName)
 	case o.NodeName == controlPlane:
-		return fmt.Errorf("%s is the node of the control plane", o.NodeName)
+		return fmt.Errorf("%s is the control plane node itself", o.NodeName)
 	case !config.ValidNodeName(o.NodeName):
-		return fmt.Errorf("invalid node name %q: want a DNS name in lower case", o.NodeName)
+		return fmt.Errorf("invalid node name %q: must be a lower-case DNS name", o.NodeName)
 	}
 	return nil
 }
 
-// JoinTokens returns the cluster's bootstrap tokens without their secrets, the one that expires last at the end.
+// JoinTokens returns the cluster's bootstrap tokens without their secrets, ordered by expiry, the latest last.
+//
+// Errors: of class errdefs.ErrConfig if this node is a worker; errdefs.ErrNotRunning if the node was never started.
 func (n *Node) JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error) {
 	api, err := n.adminAPI()
 	if err != nil {
@@ -109,14 +113,15 @@ func (n *Node) JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error)
 	return api.BootstrapTokens(ctx)
 }
 
-// DeleteJoinToken removes a bootstrap token, named by its ID or written out. Nodes that joined with it stay.
+// DeleteJoinToken deletes a bootstrap token. idOrToken is the token or its ID. Nodes that joined with the token stay in the cluster.
 //
-// Errors: of class ErrConfig when there is none. No error holds the token's secret.
+// Errors: of class errdefs.ErrConfig if there is no such token or this node is a worker; errdefs.ErrNotRunning if the node was never
+// started. Errors do not contain the token's secret.
 func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 	const list = "rootlessnode token list"
 	id, ok := kubeapi.BootstrapTokenID(idOrToken)
 	if !ok {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("delete bootstrap token: want its ID, six of a-z and 0-9")), list)
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("delete bootstrap token: invalid token ID: must be six characters of a-z and 0-9")), list)
 	}
 	api, err := n.adminAPI()
 	if err != nil {
@@ -125,16 +130,16 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 	defer api.Close()
 	deleted, err := api.DeleteBootstrapToken(ctx, id)
 	if err == nil && !deleted {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("delete bootstrap token %s: there is none", id)), list)
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("delete bootstrap token %s: not found", id)), list)
 	}
 	return err
 }
 
-// adminAPI speaks to the API server of the node's own control plane as its administrator.
+// adminAPI returns an administrator's client for the API server of the node's own control plane.
 func (n *Node) adminAPI() (*kubeapi.Client, error) {
 	if n.Config().Joins() {
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			errors.New("bootstrap tokens are the control plane's, and this node is a worker")), "# on the cluster's first node:\nrootlessnode token create")
+			errors.New("this node is a worker: manage bootstrap tokens on the control plane node")), "# on the control plane node:\nrootlessnode token create")
 	}
 	if _, err := os.Stat(n.Kubeconfig()); err != nil {
 		return nil, n.neverStarted(err)
@@ -142,29 +147,30 @@ func (n *Node) adminAPI() (*kubeapi.Client, error) {
 	return kubeapi.New(n.Kubeconfig(), kubeapi.Options{Log: n.log})
 }
 
-func (n *Node) servesNobody() error {
+// servesNoOthers returns an error with the reason why no other node can join this node.
+func (n *Node) servesNoOthers() error {
 	err := fmt.Errorf("the API server listens on %s, where other nodes cannot reach it", n.Config().API.BindAddress)
 	hint := fmt.Sprintf("rootlessnode --name %[1]s down\nrootlessnode --name %[1]s up --set api.bindAddress=ADDRESS", n.Config().Name)
 	switch {
 	case n.Config().Joins():
-		err, hint = errors.New("this node is a worker: it has no cluster of its own"), "# on the cluster's first node:\nrootlessnode token create"
+		err, hint = errors.New("this node is a worker: it does not run a control plane"), "# on the control plane node:\nrootlessnode token create"
 	case !n.running():
-		err = errors.New("the node does not run, or not for others")
+		err = errors.New("the node is not running, or other nodes cannot join it")
 		hint = fmt.Sprintf("rootlessnode --name %s up --set api.bindAddress=ADDRESS", n.Config().Name)
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("make a bootstrap token: %w", err)), hint)
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("create bootstrap token: %w", err)), hint)
 }
 
 func (n *Node) neverStarted(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started: it has no cluster", n.Config().Name)),
+		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started and has no cluster", n.Config().Name)),
 			"rootlessnode --name %s up", n.Config().Name)
 	}
 	return err
 }
 
-// serverHost is the address by which other hosts reach the API server: where it listens, and if that is everywhere, the
-// node's.
+// serverHost returns the address by which other hosts reach the API server: its listen address, or the node's address if it
+// listens on all addresses.
 func serverHost(ctx context.Context, c *config.NodeConfig) (string, error) {
 	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && !ip.IsUnspecified() {
 		return c.API.BindAddress, nil

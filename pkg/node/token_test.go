@@ -32,7 +32,7 @@ func TestServerHost(t *testing.T) {
 	assert.Assert(t, is.Len(errdefs.ReportOf(err).Hints, 1))
 }
 
-func TestTokensOfNodesThatHaveNone(t *testing.T) {
+func TestTokensOfNodesWithoutCluster(t *testing.T) {
 	t.Parallel()
 	with := func(change func(*config.NodeConfig)) *Node {
 		c := config.Default()
@@ -45,7 +45,7 @@ func TestTokensOfNodesThatHaveNone(t *testing.T) {
 	alone := with(func(*config.NodeConfig) {})
 	worker := with(func(c *config.NodeConfig) { c.Join.Server = "https://a.example:6443" })
 	unstarted := with(func(c *config.NodeConfig) { c.API.BindAddress, c.NodeName = "192.0.2.1", "a" })
-	for n, want := range map[*Node]string{alone: "not for others", worker: "is a worker", unstarted: "was never started"} {
+	for n, want := range map[*Node]string{alone: "the node is not running", worker: "is a worker", unstarted: "was never started"} {
 		_, err := n.CreateJoinToken(t.Context(), JoinTokenOptions{TTL: time.Hour})
 		assert.ErrorContains(t, err, want)
 		assert.Assert(t, is.Len(errdefs.ReportOf(err).Hints, 1))

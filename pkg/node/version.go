@@ -1,4 +1,4 @@
 package node
 
-// Version of rootlessnode. Builds set it: -ldflags "-X github.com/rootlessnode/rootlessnode/pkg/node.Version=v1.2.3".
+// Version is the version of rootlessnode. Builds set it with -ldflags "-X github.com/rootlessnode/rootlessnode/pkg/node.Version=v1.2.3".
 var Version = "v0.0.0-dev"

@@ -14,18 +14,18 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// WaitReady blocks until the Node object is Ready. progress, if not nil, is called with the first status and with each
-// one that differs from the one before.
+// WaitReady blocks until the node is ready or degraded, which implies that its Node object is Ready. progress, if not nil, is called
+// with the first status and after every change.
 //
-// Errors: the node's own when it ends instead (class ErrComponent or ErrPreflight); of class ErrTimeout when ctx's
-// deadline passes, with what was waited for.
+// Errors: the error of the node if it ends first (of class errdefs.ErrComponent or errdefs.ErrPreflight); of class errdefs.ErrTimeout
+// with the components that are not ready if the deadline of ctx passes; errdefs.ErrNotRunning if the node is not running.
 func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if h := n.current(); h != nil {
-		// The end of the parent is seen at once and not when a request fails.
+		// Notice the end of the parent immediately, not when the next request fails.
 		go func() {
 			select {
 			case <-h.ended:
@@ -50,10 +50,10 @@ func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) erro
 	}
 }
 
-// errEnded: the parent process has ended while somebody waited for the node.
+// errEnded is the cancel cause when the parent process ends while WaitReady waits.
 var errEnded = errors.New("the node ended")
 
-// nextStatus waits for a status that differs from last; while there is no socket it waits for that.
+// nextStatus waits for a status that differs from last. While there is no status socket, it waits for the socket.
 func (n *Node) nextStatus(ctx context.Context, c *status.Client, last *status.Status) (*status.Status, error) {
 	if last != nil {
 		return c.WaitStatus(ctx, last.ResourceVersion)
@@ -78,7 +78,7 @@ func (n *Node) nextStatus(ctx context.Context, c *status.Client, last *status.St
 	}
 }
 
-// notReady says why a wait for readiness ended otherwise.
+// notReady returns the error for a wait that ended before the node was ready.
 func (n *Node) notReady(ctx context.Context, last *status.Status, err error) error {
 	if h := n.current(); h != nil {
 		select {
@@ -122,11 +122,11 @@ func (n *Node) awaitLastExit(ctx context.Context) *errdefs.Report {
 	}
 }
 
-// timedOut names what the node was still waiting for.
+// timedOut returns an error that names the components that are not ready.
 func (n *Node) timedOut(last *status.Status) error {
 	var waits []string
 	if last == nil {
-		waits = append(waits, "the namespaces are not made yet")
+		waits = append(waits, "the namespaces are not created yet")
 	} else {
 		for _, c := range last.Components {
 			switch c.State {
@@ -138,7 +138,7 @@ func (n *Node) timedOut(last *status.Status) error {
 			}
 		}
 	}
-	err := fmt.Errorf("wait for the node %q to be ready: %s", n.Config().Name, strings.Join(waits, "; "))
+	err := fmt.Errorf("wait for node %q to become ready: %s", n.Config().Name, strings.Join(waits, "; "))
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrTimeout, err),
 		"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s logs kubelet\nrootlessnode --name %[1]s down", n.Config().Name)
 }
@@ -149,21 +149,26 @@ func (n *Node) current() *helper {
 	return n.helper
 }
 
-// Wait blocks until the node that this handle started has ended, and returns how: nil after an orderly stop.
+// Wait blocks until the node that this handle started has ended. It returns nil after an orderly stop, otherwise the error of the
+// node.
+//
+// Errors: of class errdefs.ErrNotRunning if this handle has not started the node.
 func (n *Node) Wait() error {
 	h := n.current()
 	if h == nil {
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("wait for the node %q: it was not started here", n.Config().Name))
+		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("wait for node %q: not started by this program", n.Config().Name))
 	}
 	<-h.ended
 	return h.err
 }
 
-// Stop stops the node in order, whoever started it, and returns when nothing of it is left. A node that does not run is
-// stopped already. When ctx ends first the node is killed, and the error says so.
+// Stop stops the node, also if another program started it, and returns when all its processes have ended and its guard has cleaned
+// up. Stopping a stopped node succeeds.
+//
+// Errors: of class errdefs.ErrTimeout if ctx ends first; the node is killed then.
 func (n *Node) Stop(ctx context.Context) error {
 	if err := n.signalParent(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("ask the node %q to stop: %w", n.Config().Name, err)
+		return fmt.Errorf("signal node %q to stop: %w", n.Config().Name, err)
 	}
 	if err := n.waitGone(ctx); err == nil {
 		return nil
@@ -171,21 +176,21 @@ func (n *Node) Stop(ctx context.Context) error {
 	return n.kill(context.Cause(ctx))
 }
 
-// kill ends a node that does not stop: the parent, and with it everything inside; the guard cleans up.
+// kill kills the node's parent, which ends everything inside the node, and waits until the guard has cleaned up.
 func (n *Node) kill(cause error) error {
 	if err := n.signalParent(syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill the node %q: %w", n.Config().Name, err)
+		return fmt.Errorf("kill node %q: %w", n.Config().Name, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
 	if err := n.waitGone(ctx); err != nil {
-		return fmt.Errorf("kill the node %q: something of it is left: %w", n.Config().Name, err)
+		return fmt.Errorf("kill node %q: not completely stopped: %w", n.Config().Name, err)
 	}
-	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop the node %q: %w, it was killed", n.Config().Name, cause))
+	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop node %q: %w; the node was killed", n.Config().Name, cause))
 }
 
-// signalParent signals the node's parent, if there is one. It asks for the holder of the lock again once it has a handle
-// (pidfd) of the process, because the pid may have been reused before.
+// signalParent sends sig to the node's parent, if there is one. It reads the holder of the lock again after it has opened the process
+// (as a pidfd), because the pid may have been reused before that.
 func (n *Node) signalParent(sig syscall.Signal) error {
 	h, err := parent.Holder(n.rt)
 	if err != nil || h.ParentPID == 0 {
@@ -195,7 +200,7 @@ func (n *Node) signalParent(sig syscall.Signal) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = p.Release() }() // it has nothing to report
+	defer func() { _ = p.Release() }()
 	again, err := parent.Holder(n.rt)
 	if err != nil || again.ParentPID != h.ParentPID {
 		return err
@@ -206,19 +211,21 @@ func (n *Node) signalParent(sig syscall.Signal) error {
 	return nil
 }
 
-// killLimit is how long the end of a killed node may take.
+// killLimit is the time limit for the cleanup after a node was killed.
 const killLimit = 30 * time.Second
 
-// WaitCleaned waits until nothing is left of a node whose parent has ended, however that ended: its guard removes the rest. A
-// node whose parent lives is left alone. A service manager that kills what a service leaves needs it.
+// WaitCleaned waits until the guard has cleaned up after a node whose parent has ended. It returns immediately if the parent is
+// running. A systemd unit needs it after the main process has ended, because the service manager would kill the guard.
+//
+// Errors: of class errdefs.ErrTimeout if ctx ends first.
 func (n *Node) WaitCleaned(ctx context.Context) error {
 	if err := n.waitHolder(ctx, func(h parent.LockHolder) bool { return !h.Locked || h.ParentPID > 0 }); err != nil {
-		return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("wait for the guard of the node %q to clean up: %w", n.Config().Name, err))
+		return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("wait for the guard of node %q to clean up: %w", n.Config().Name, err))
 	}
 	return nil
 }
 
-// waitGone waits until nobody holds the lock.
+// waitGone waits until no process holds the lock.
 func (n *Node) waitGone(ctx context.Context) error {
 	if err := n.waitHolder(ctx, func(h parent.LockHolder) bool { return !h.Locked }); err != nil {
 		return err
@@ -229,7 +236,7 @@ func (n *Node) waitGone(ctx context.Context) error {
 	return nil
 }
 
-// waitHolder waits for a state of the lock.
+// waitHolder polls the lock until is returns true for its state.
 func (n *Node) waitHolder(ctx context.Context, is func(parent.LockHolder) bool) error {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()

@@ -40,9 +40,9 @@ type Options struct {
 	LogWriter io.Writer
 	// Lifeline: end of file on it stops the node, as if ctx had ended. Nil: nobody holds one.
 	Lifeline *os.File
-	// Held are listening sockets that the service manager opened for the node's ports. Only the port driver builtin takes
+	// Listeners are listening sockets that the service manager opened for the node's ports. Only the port driver builtin takes
 	// them over.
-	Held []*net.TCPListener
+	Listeners []*net.TCPListener
 }
 
 // Run makes the node and blocks until it has ended. Ending ctx, the lifeline, or a TERM, INT or HUP to the process stops
