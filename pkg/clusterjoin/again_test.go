@@ -309,7 +309,7 @@ func TestJoinByKubeconfigFaults(t *testing.T) {
 			text = []byte(strings.Replace(string(text), "token: x", "exec: {command: cloud, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", 1))
 			assert.Check(c.t, os.WriteFile(path, text, 0o600))
 			return config.Join{Kubeconfig: path}
-		}, class: errdefs.ErrConfig, texts: []string{"an exec plugin (cloud): want a client certificate or a token"}},
+		}, class: errdefs.ErrConfig, texts: []string{"an exec plugin (cloud): only a client certificate or a token is supported"}},
 		"nobody":         {join: bootstrap(kubeapi.Cluster{}), class: errdefs.ErrConfig, texts: []string{"neither a token nor a client certificate"}},
 		"path in server": {join: bootstrap(kubeapi.Cluster{Server: "https://a/b", BearerToken: "x"}), class: errdefs.ErrConfig, texts: []string{"want https://HOST:PORT"}},
 		"a token for a node": {join: func(c *fakeCluster) config.Join {

@@ -157,7 +157,7 @@ func TestJoinByTokenFaults(t *testing.T) {
 				signature, _ := jws.ComputeDetachedSignature("apiVersion: v1\nkind: Config\n", tokenID, tokenSecret)
 				c.info = map[string]string{tokenapi.KubeConfigKey: "apiVersion: v1\nkind: Config\n", tokenapi.JWSSignatureKeyPrefix + tokenID: signature}
 			},
-			texts: []string{"read the ConfigMap kube-public/cluster-info", "want one cluster, found 0"}, hints: []string{"--bootstrap-kubeconfig"},
+			texts: []string{"read the ConfigMap kube-public/cluster-info", "must contain exactly one cluster, found 0"}, hints: []string{"--bootstrap-kubeconfig"},
 		},
 		"wrong pin": {
 			set: func(_ *fakeCluster, in *Input) {

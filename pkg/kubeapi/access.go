@@ -9,7 +9,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// Resource is a resource of the API: its group, empty for the core group, and its name in the plural.
+// Resource is an API resource: its group, which is empty for the core group, and its plural name.
 type Resource struct{ Group, Name string }
 
 func (r Resource) String() string {
@@ -19,7 +19,7 @@ func (r Resource) String() string {
 	return r.Name + "." + r.Group
 }
 
-// MayList reports whether the client's user may list and watch all objects of a resource.
+// MayList reports whether the client's user may list and watch all objects of r.
 func (c *Client) MayList(ctx context.Context, r Resource) (bool, error) {
 	for _, verb := range []string{"list", "watch"} {
 		review := authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
@@ -33,7 +33,7 @@ func (c *Client) MayList(ctx context.Context, r Resource) (bool, error) {
 			}, &review)
 		}
 		if err != nil {
-			return false, fmt.Errorf("review the right to %s %s: %w", verb, r, err)
+			return false, fmt.Errorf("check permission to %s %s: %w", verb, r, err)
 		}
 		if !review.Status.Allowed {
 			return false, nil

@@ -19,16 +19,17 @@ import (
 )
 
 const (
-	// FieldManager owns the fields that Apply sets.
+	// FieldManager is the field manager that owns the fields set by Apply.
 	FieldManager = "rootlessnode"
-	// applyPatience is how long Apply asks again for one document when the server is not quite up: connection refused,
-	// unavailable, too many requests, or a namespace that the control plane makes by itself shortly.
+	// applyPatience is how long Apply retries one document while the server is starting: connection refused, unavailable,
+	// too many requests, or a namespace that the control plane is about to create.
 	applyPatience = 15 * time.Second
 )
 
-// Apply applies every document of a YAML stream by server-side apply, as FieldManager and with force: fields that
-// someone else set to another value become ours, fields we do not name stay. Unknown fields are errors. Documents are
-// applied in the order given; a List stands for its items. All are tried, and the faults are joined.
+// Apply applies every document of a YAML stream by server-side apply, as FieldManager and with force: it takes over fields
+// that another manager set to a different value, and keeps fields that the document does not name. Unknown fields are
+// errors. Documents are applied in the given order; a List is applied item by item. All documents are tried, and their
+// errors are joined.
 func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 	docs, err := parseManifest(manifest)
 	errs := []error{err}
@@ -41,29 +42,30 @@ func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 	return errors.Join(errs...)
 }
 
-// Remove deletes every object of a YAML stream, in the order given, and reports whether there was anything to delete. The last
-// object stands for all: if it does not exist, the others are taken to be deleted already, at the cost of one request. It is kept
-// if another one could not be deleted. Only the kind and the name of a document matter. The faults are joined.
+// Remove deletes every object of a YAML stream in the given order and reports whether there was anything to delete. Only the
+// kind and the name of a document matter. The last object marks the whole set: if it does not exist, the others are assumed
+// to be deleted already, which costs only one request. It is deleted last, and only if all others were deleted. The errors
+// are joined.
 func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err error) {
 	docs, err := parseManifest(manifest)
 	if err != nil || len(docs) == 0 {
 		return false, err
 	}
 	m := mapper{c: c, seen: map[string][]wireResource{}}
-	sign, err := m.path(ctx, docs[len(docs)-1])
+	marker, err := m.path(ctx, docs[len(docs)-1])
 	if err == nil {
-		err = c.do(ctx, request{method: http.MethodGet, path: sign}, nil)
+		err = c.do(ctx, request{method: http.MethodGet, path: marker}, nil)
 	}
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for %s: %w", docs[len(docs)-1], err)
+		return false, fmt.Errorf("read %s: %w", docs[len(docs)-1], err)
 	}
 	var errs []error
 	for i, d := range docs {
 		if i == len(docs)-1 && len(errs) > 0 {
-			break // the sign that something is left
+			break // it shows the next call that objects are left
 		}
 		path, err := m.path(ctx, d)
 		if err == nil {
@@ -79,7 +81,7 @@ func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err
 func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
-	w := waiter{pace: c.applyPace}
+	w := waiter{backoff: c.applyBackoff}
 	var last error
 	for {
 		path, err := m.path(ctx, d)
@@ -96,15 +98,15 @@ func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 		if last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return fmt.Errorf("%w; last: %w", err, last)
 		}
-		if err == nil || !passing(err) || !w.wait(ctx, err) {
+		if err == nil || !isRetryable(err) || !w.wait(ctx, err) {
 			return err
 		}
 		last = err
 	}
 }
 
-// passing tells whether err may be gone a moment later.
-func passing(err error) bool {
+// isRetryable reports whether a retry after err may succeed.
+func isRetryable(err error) bool {
 	var se *apierrors.StatusError
 	if !errors.As(err, &se) {
 		return !errors.Is(err, errUnknownKind) && !errors.Is(err, context.Canceled) &&
@@ -112,7 +114,7 @@ func passing(err error) bool {
 	}
 	switch se.ErrStatus.Code {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		// Not 500: that is also the answer to a field which the schema does not have.
+		// 500 is not retried, because it is also the answer to a field that is not in the schema.
 		return true
 	case http.StatusForbidden: // an admission plugin whose informers have not synced
 		return strings.Contains(se.ErrStatus.Message, "not yet ready to handle request")
@@ -142,7 +144,7 @@ func (d document) String() string {
 	return d.Kind + " " + name
 }
 
-// parseManifest splits a YAML stream. What can be read is returned beside the joined faults of the rest.
+// parseManifest splits a YAML stream. It returns the valid documents together with the joined errors of the others.
 func parseManifest(manifest []byte) ([]document, error) {
 	var (
 		docs []document
@@ -159,7 +161,7 @@ func parseManifest(manifest []byte) ([]document, error) {
 		}
 		js, err := yaml.YAMLToJSONStrict(raw)
 		if err == nil && string(js) == "null" {
-			continue // nothing but comments
+			continue // only comments
 		}
 		if err == nil {
 			docs, err = addDocument(docs, js)
@@ -201,7 +203,7 @@ type wireResource struct {
 	Namespaced bool   `json:"namespaced"`
 }
 
-// mapper finds the path of an object. The kinds that a node's own manifests use are known; others are looked up in the
+// mapper finds the URL path of an object. The kinds of a node's own manifests are built in; others are looked up in the
 // server's discovery, once for each group and version.
 type mapper struct {
 	c    *Client

@@ -16,18 +16,19 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// fileLimit is far above the size of a kubeconfig and of what it names, in bytes.
+// fileLimit is the largest size in bytes of a kubeconfig and of a file that it references. It is far above real sizes.
 const fileLimit = 4 << 20
 
-// loadAsRoot reads a kubeconfig for a process of root (Options.AsRoot). In what it returns the current context is data only.
+// loadAsRoot reads a kubeconfig for a process that runs as root (Options.AsRoot). The current context of the result contains
+// only data.
 func loadAsRoot(path string) (*clientcmdapi.Config, error) {
-	f, notRoots := hostinfo.OpenRootOnly(path)
+	f, notRootOwned := hostinfo.OpenRootOnly(path)
 	var replaceable *hostinfo.NotRootOnlyError
 	var err error
-	if errors.As(notRoots, &replaceable) {
-		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO does not block
+	if errors.As(notRootOwned, &replaceable) {
+		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // do not block on a FIFO
 	} else {
-		err, notRoots = notRoots, nil
+		err, notRootOwned = notRootOwned, nil
 	}
 	if err != nil {
 		return nil, err
@@ -42,22 +43,22 @@ func loadAsRoot(path string) (*clientcmdapi.Config, error) {
 	}
 	kubeCtx := raw.Contexts[raw.CurrentContext]
 	if kubeCtx == nil {
-		return raw, nil // which the caller reports
+		return raw, nil // the caller reports it
 	}
-	if faults := inline(raw.Clusters[kubeCtx.Cluster], raw.AuthInfos[kubeCtx.AuthInfo], filepath.Dir(path), notRoots); len(faults) > 0 {
+	if faults := inline(raw.Clusters[kubeCtx.Cluster], raw.AuthInfos[kubeCtx.AuthInfo], filepath.Dir(path), notRootOwned); len(faults) > 0 {
 		return nil, errdefs.WithHint(errors.Join(faults...),
-			"# run it as the account whose file it is:\nrootlessnode host enter --user NAME -- mounts verify --kubeconfig FILE --image IMAGE\n"+
-				"# or give root a kubeconfig with certificate-authority-data, client-certificate-data, client-key-data or token in it:\n"+
+			"# run it as the account that owns the file:\nrootlessnode host enter --user NAME -- mounts verify --kubeconfig FILE --image IMAGE\n"+
+				"# or use a kubeconfig with inline certificate-authority-data, client-certificate-data, client-key-data or token:\n"+
 				"kubectl config view --raw --flatten --minify")
 	}
 	return raw, nil
 }
 
-// inline replaces names of files by what is in them, and returns what root must not follow. notRoots is why the file that
-// says all this is not root's, nil if it is; dir is its directory.
-func inline(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir string, notRoots error) (faults []error) {
+// inline replaces file references by the contents of the files, and returns an error for each reference that root must not
+// follow. notRootOwned is the reason why the kubeconfig is not owned by root, or nil if it is; dir is its directory.
+func inline(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir string, notRootOwned error) (faults []error) {
 	refuse := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%s: root does not follow it", fmt.Sprintf(format, args...)))
+		faults = append(faults, fmt.Errorf("%s: refused when running as root", fmt.Sprintf(format, args...)))
 	}
 	read := func(what string, name *string) []byte {
 		file := *name
@@ -65,8 +66,8 @@ func inline(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir stri
 		if file == "" {
 			return nil
 		}
-		if notRoots != nil {
-			refuse("%s names the file %q, and %v", what, file, notRoots)
+		if notRootOwned != nil {
+			refuse("%s references the file %q, and %v", what, file, notRootOwned)
 			return nil
 		}
 		if !filepath.IsAbs(file) {
@@ -83,27 +84,27 @@ func inline(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir stri
 		return nil
 	}
 	data := func(what string, name *string, into *[]byte) {
-		if text := read(what, name); text != nil && len(*into) == 0 { // data goes before a file, as in client-go
+		if text := read(what, name); text != nil && len(*into) == 0 { // inline data takes precedence over a file, as in client-go
 			*into = text
 		}
 	}
 	if cluster != nil {
 		data("certificate-authority", &cluster.CertificateAuthority, &cluster.CertificateAuthorityData)
-		if cluster.ProxyURL != "" && notRoots != nil {
-			refuse("proxy-url is set, and %v", notRoots)
+		if cluster.ProxyURL != "" && notRootOwned != nil {
+			refuse("proxy-url is set, and %v", notRootOwned)
 		}
 	}
 	if user != nil {
 		data("client-certificate", &user.ClientCertificate, &user.ClientCertificateData)
 		data("client-key", &user.ClientKey, &user.ClientKeyData)
-		if token := read("tokenFile", &user.TokenFile); token != nil { // it goes before token
+		if token := read("tokenFile", &user.TokenFile); token != nil { // it takes precedence over token
 			user.Token = strings.TrimSpace(string(token))
 		}
 		if user.Exec != nil {
-			refuse("exec names the program %q", user.Exec.Command)
+			refuse("exec runs the program %q", user.Exec.Command)
 		}
 		if user.AuthProvider != nil {
-			refuse("auth-provider names the plugin %q", user.AuthProvider.Name)
+			refuse("auth-provider uses the plugin %q", user.AuthProvider.Name)
 		}
 	}
 	return faults

@@ -21,10 +21,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-func TestNewRefusesABadKubeconfig(t *testing.T) {
+func TestNewRefusesBadKubeconfig(t *testing.T) {
 	t.Parallel()
 	_, err := New("", Options{})
-	assert.ErrorContains(t, err, "no path given")
+	assert.ErrorContains(t, err, "the path is empty")
 	_, err = New(filepath.Join(t.TempDir(), "none"), Options{})
 	assert.Assert(t, errors.Is(err, os.ErrNotExist))
 	bad := filepath.Join(t.TempDir(), "bad")
@@ -45,12 +45,12 @@ func TestWaitReady(t *testing.T) {
 		}
 	}
 	c := f.client(t)
-	assert.ErrorContains(t, c.Ready(t.Context()), "500 Internal Server Error: not yet etcd, poststarthook/rbac/bootstrap-roles")
+	assert.ErrorContains(t, c.Ready(t.Context()), "500 Internal Server Error: failing checks: etcd, poststarthook/rbac/bootstrap-roles")
 	assert.NilError(t, c.WaitReady(t.Context()))
 	assert.Equal(t, n.Load(), int32(4))
 }
 
-func TestWaitReadyTellsTheLastReason(t *testing.T) {
+func TestWaitReadyReportsLastReason(t *testing.T) {
 	f := newFakeAPI(t, false)
 	c := f.client(t)
 	f.Close()
@@ -65,7 +65,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestWaitReadyPace(t *testing.T) {
+func TestWaitReadyBackoff(t *testing.T) {
 	f := newFakeAPI(t, false)
 	c, err := New(f.kubeconfig(t), Options{})
 	assert.NilError(t, err)
@@ -177,13 +177,13 @@ a: 2
 	})
 }
 
-func TestApplyKeepsTheLastReason(t *testing.T) {
+func TestApplyReportsLastReason(t *testing.T) {
 	f := newFakeAPI(t, false)
 	asked := 0
 	ctx, cancel := context.WithCancel(t.Context())
 	f.other = func(w http.ResponseWriter, r *http.Request) {
 		if asked++; asked == 5 {
-			bodyOf(r) // the server notices a client that leaves only once the body is read
+			bodyOf(r) // the server detects a closed connection only after the body was read
 			cancel()
 			<-r.Context().Done()
 			return
@@ -241,32 +241,32 @@ func TestEvent(t *testing.T) {
 	now := time.Now()
 	c.now = func() time.Time { return now }
 	ev := Event{Object: ObjectRef{"Service", "ns", "web", "7"}, Type: EventWarning, Reason: "PortInUse", Message: "m", Host: "me"}
-	tell := func() { assert.NilError(t, c.Event(t.Context(), ev)) }
+	record := func() { assert.NilError(t, c.Event(t.Context(), ev)) }
 
-	tell()
-	tell()
+	record()
+	record()
 	assert.DeepEqual(t, calls, []string{"POST"})
 	assert.Equal(t, created["involvedObject"].(object)["uid"], "7")
 	assert.Equal(t, created["source"].(object)["component"], "rootlessnode")
 
 	now = now.Add(eventQuiet)
-	tell()
+	record()
 	assert.DeepEqual(t, calls, []string{"POST", "PATCH"})
 
 	expired = true
 	now = now.Add(eventQuiet)
-	tell()
+	record()
 	assert.DeepEqual(t, calls, []string{"POST", "PATCH", "PATCH", "POST"})
 }
 
-func TestEventMemoryIsBounded(t *testing.T) {
+func TestEventCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	var m eventMemory
+	var m eventCache
 	now := time.Now()
 	for i := range 3 * maxEvents {
-		m.take(Event{Message: ident(i)}, now.Add(time.Duration(i)))
+		m.record(Event{Message: ident(i)}, now.Add(time.Duration(i)))
 	}
-	assert.Equal(t, len(m.told), maxEvents)
-	fresh, again := m.take(Event{Message: ident(3*maxEvents - 1)}, now)
+	assert.Equal(t, len(m.recorded), maxEvents)
+	fresh, again := m.record(Event{Message: ident(3*maxEvents - 1)}, now)
 	assert.Assert(t, fresh == nil && !again, "the latest are remembered")
 }

@@ -30,53 +30,53 @@ const (
 
 	mimeJSON       = "application/json"
 	mimeMergePatch = "application/merge-patch+json"
-	// A strategic merge patch changes one condition of a list, by its type.
+	// mimeStrategicPatch changes one condition of a list, selected by its type.
 	mimeStrategicPatch = "application/strategic-merge-patch+json"
 	mimeApplyPatch     = "application/apply-patch+yaml"
 
-	// maxErrorBody bounds how much of a refusal's body is read.
+	// maxErrorBody limits how much of an error response's body is read, in bytes.
 	maxErrorBody = 64 << 10
 )
 
-// Options for New. The zero value is useful.
+// Options are the arguments of New. The zero value is useful.
 type Options struct {
-	// UserAgent is what the API server's audit log shows; DefaultUserAgent if empty.
+	// UserAgent is the name in the API server's audit log; DefaultUserAgent if empty.
 	UserAgent string
-	// Log receives faults that are retried, at debug level, and at info level that a list had to be fetched anew because
-	// the API server keeps no older changes (410 Gone). Nothing is logged if it is nil.
+	// Log receives retried errors at debug level. A new list after the API server dropped older changes (410 Gone) is logged
+	// at info level. Nothing is logged if Log is nil.
 	Log logrus.FieldLogger
-	// Date receives the server's clock, to the second, with each answer that tells it; called by whoever asks. An answer
-	// of an insecure server proves nothing. May be nil.
+	// Date receives the server's clock, in seconds, with each response that contains it. It is called by the goroutine of
+	// the request. The time of a server that is not verified must not be trusted. May be nil.
 	Date func(time.Time)
-	// AsRoot: this process is root, and an account may have written the kubeconfig. Then the current context must come down to
-	// data in the file: no name of another file and no proxy-url, unless the file and those that it names are root's
-	// (hostinfo.RootOnly), and in no case a plugin. Files are read once.
+	// AsRoot is for a process that runs as root with a kubeconfig that another account may have written. The current context
+	// must then contain only data: no file reference and no proxy-url, unless only root can change the kubeconfig and the
+	// referenced files (hostinfo.RootOnly), and never a plugin. Files are read once.
 	AsRoot bool
 }
 
-// Client talks to one API server with one identity. It is safe for concurrent use and holds no goroutine of its own.
+// Client talks to one API server with one identity. It is safe for concurrent use and has no goroutine.
 type Client struct {
 	http  *http.Client
 	base  *url.URL
 	agent string
 	log   logrus.FieldLogger
 	date  func(time.Time)
-	// maxAnswer bounds what is read of one answer, in bytes.
+	// maxAnswer is the size limit of one response, in bytes.
 	maxAnswer int64
 
-	// Waits between attempts: readiness is asked for quickly since a starting API server answers within a second or
-	// two; a watch that was refused is taken up more slowly.
-	readyPace, followPace, applyPace pace
-	// now is the clock of Event time stamps.
+	// Back-off between attempts. Readiness is polled quickly, because a starting API server responds within one or two
+	// seconds; a refused watch is restarted more slowly.
+	readyBackoff, followBackoff, applyBackoff backoff
+	// now is the clock for the time stamps of Events.
 	now    func() time.Time
-	events eventMemory
+	events eventCache
 }
 
-// New reads the kubeconfig file and prepares a client for its current context. It does not connect: an API server that
-// is not there yet is no error. Client certificates given by file name are read again when they change.
+// New reads the kubeconfig file and prepares a client for its current context. It does not connect, so the API server need
+// not be running yet. Client certificates in files are read again when they change.
 func New(kubeconfigPath string, o Options) (*Client, error) {
 	if kubeconfigPath == "" {
-		return nil, errors.New("load kubeconfig: no path given")
+		return nil, errors.New("load kubeconfig: the path is empty")
 	}
 	load := clientcmd.LoadFromFile
 	if o.AsRoot {
@@ -98,9 +98,9 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse API server address %q: %w", cfg.Host, err)
 	}
-	// Watches outlive any timeout of a whole request; single requests are bounded by their context.
+	// A watch lasts longer than any timeout of a request; other requests are bounded by their context.
 	cfg.Timeout = 0
-	// The API server is near: compressing costs both sides more than it saves.
+	// The API server is near: compression would cost both sides more than it saves.
 	cfg.DisableCompression = true
 	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -108,9 +108,9 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 	}
 	c := &Client{
 		http: hc, base: base, agent: o.UserAgent, log: o.Log, date: o.Date, maxAnswer: maxAnswer, now: time.Now,
-		readyPace:  pace{first: 10 * time.Millisecond, limit: 100 * time.Millisecond},
-		followPace: pace{first: 50 * time.Millisecond, limit: time.Second},
-		applyPace:  pace{first: 20 * time.Millisecond, limit: 250 * time.Millisecond},
+		readyBackoff:  backoff{first: 10 * time.Millisecond, limit: 100 * time.Millisecond},
+		followBackoff: backoff{first: 50 * time.Millisecond, limit: time.Second},
+		applyBackoff:  backoff{first: 20 * time.Millisecond, limit: 250 * time.Millisecond},
 	}
 	if cfg.Insecure {
 		c.maxAnswer = maxPublicAnswer
@@ -126,13 +126,13 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close drops idle connections. Calls under way go on.
+// Close closes idle connections. Active calls continue.
 func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
-// Server returns the API server's host and port as the kubeconfig has them.
+// Server returns the API server's host and port from the kubeconfig.
 func (c *Client) Server() string { return c.base.Host }
 
-// request is one call of the API.
+// request is one API call.
 type request struct {
 	method, path string
 	query        url.Values
@@ -140,8 +140,8 @@ type request struct {
 	body         []byte
 }
 
-// stream sends r and returns the answer's body, which the caller closes. Every answer but 2xx is an error; those of the
-// API are *apierrors.StatusError, so that apierrors.IsNotFound and its kin apply.
+// stream sends r and returns the body of the response, which the caller must close. Every status except 2xx is an error;
+// errors of the API are *apierrors.StatusError, so that apierrors.IsNotFound and similar functions work.
 func (c *Client) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 	u := *c.base
 	u.Path = strings.TrimSuffix(u.Path, "/") + r.path
@@ -159,7 +159,7 @@ func (c *Client) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 	if err != nil {
 		var ue *url.Error
 		if errors.As(err, &ue) {
-			err = ue.Err // its text repeats method and address
+			err = ue.Err // without the method and address of url.Error
 		}
 		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(r.method), r.path, err)
 	}
@@ -175,7 +175,7 @@ func (c *Client) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// do sends r and decodes the answer into out, unless that is nil.
+// do sends r and decodes the response into out unless out is nil.
 func (c *Client) do(ctx context.Context, r request, out any) error {
 	body, err := c.stream(ctx, r)
 	if err != nil {
@@ -194,12 +194,12 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 	return nil
 }
 
-// refusal turns an answer other than 2xx into an error that says what the server said.
+// refusal converts a response other than 2xx into an error with the server's message.
 func refusal(resp *http.Response) error {
 	raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	var st metav1.Status
 	if json.Unmarshal(raw, &st) != nil || st.Kind != "Status" {
-		st = metav1.Status{Message: firstWords(resp.Status, string(raw))}
+		st = metav1.Status{Message: summarize(resp.Status, string(raw))}
 	}
 	st.Code = int32(resp.StatusCode)
 	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s >= 0 {
@@ -211,9 +211,9 @@ func refusal(resp *http.Response) error {
 	return &apierrors.StatusError{ErrStatus: st}
 }
 
-// firstWords makes one line of an answer that is not a Status object. The health endpoints answer with one line a
-// check; those that fail begin with "[-]" and are all that is of interest.
-func firstWords(status, body string) string {
+// summarize converts a response that is not a Status object into one line. The health endpoints return one line for each
+// check; failing checks begin with "[-]", and only those are included.
+func summarize(status, body string) string {
 	var failing []string
 	for line := range strings.Lines(body) {
 		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
@@ -222,7 +222,7 @@ func firstWords(status, body string) string {
 		}
 	}
 	if len(failing) > 0 {
-		return status + ": not yet " + strings.Join(failing, ", ")
+		return status + ": failing checks: " + strings.Join(failing, ", ")
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(body), "\n")
 	if line == "" {
@@ -231,7 +231,7 @@ func firstWords(status, body string) string {
 	return status + ": " + line
 }
 
-// code returns the HTTP status of an API refusal, 0 for any other error.
+// code returns the HTTP status of an API error, or 0 for any other error.
 func code(err error) int {
 	var se *apierrors.StatusError
 	if errors.As(err, &se) {
@@ -240,14 +240,14 @@ func code(err error) int {
 	return 0
 }
 
-// Untrusted tells that the server's certificate is not one that the client may believe: another authority, another
-// name, or not valid now. Asking again does not help. The certificate is found in err as crypto/x509 has it.
+// Untrusted reports whether err means that the server's certificate is not trusted: wrong authority, wrong name, or not
+// valid at this time. A retry does not help. The certificate is in err, as an error type of crypto/x509.
 func Untrusted(err error) bool {
 	var ve *tls.CertificateVerificationError
 	return errors.As(err, &ve)
 }
 
-// timedOut reports a wait that ended with ctx. A deadline is classed errdefs.ErrTimeout; last may be nil.
+// timedOut returns an error for a wait that ended with ctx. A deadline has the class errdefs.ErrTimeout; last may be nil.
 func timedOut(ctx context.Context, what string, last error) error {
 	err := context.Cause(ctx)
 	if last != nil && !errors.Is(last, context.Canceled) && !errors.Is(last, context.DeadlineExceeded) {

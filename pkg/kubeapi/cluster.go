@@ -12,29 +12,29 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Cluster says where an API server is, how it is known, and who asks. It holds data only, no name of a file, so that it
-// means the same on the host and inside.
+// Cluster is the address of an API server, its certificate authority, and the client's identity. It contains only data and
+// no file names, so that it means the same on the host and inside.
 type Cluster struct {
 	// Server is the URL, https://HOST:PORT.
 	Server string
-	// CA holds the PEM certificates of the authorities that may have certified the server.
+	// CA holds the PEM certificates of the authorities that may sign the server's certificate.
 	CA []byte
-	// Insecure takes any certificate of the server for good. It is for the discovery of a cluster alone, whose answer is
-	// proven by other means: with credentials it is refused.
+	// Insecure accepts any certificate of the server. It is only for the discovery of a cluster, whose result is verified by
+	// other means. It must not be combined with credentials.
 	Insecure bool
-	// BearerToken, or CertPEM with KeyPEM, is who asks; all empty, it is nobody in particular. Both PEMs may be the same
-	// text with certificate and key. These are secrets.
+	// BearerToken, or CertPEM with KeyPEM, is the client's identity; if all are empty, the client is anonymous. Both PEMs
+	// may be the same text with certificate and key. These are secrets.
 	BearerToken     string
 	CertPEM, KeyPEM []byte
 }
 
-// NewForCluster prepares a client as New does. It does not connect.
+// NewForCluster prepares a client like New. It does not connect.
 func NewForCluster(cl Cluster, o Options) (*Client, error) {
 	switch {
 	case cl.Insecure && (cl.BearerToken != "" || len(cl.CertPEM)+len(cl.KeyPEM) > 0):
-		return nil, fmt.Errorf("prepare transport to %s: credentials are not for a server that nobody vouches for", cl.Server)
+		return nil, fmt.Errorf("prepare transport to %s: refusing to send credentials to a server that is not verified", cl.Server)
 	case !cl.Insecure && len(cl.CA) == 0:
-		return nil, fmt.Errorf("prepare transport to %s: no authority given that certifies the server", cl.Server)
+		return nil, fmt.Errorf("prepare transport to %s: no certificate authority is set", cl.Server)
 	}
 	return newForConfig(&rest.Config{
 		Host: cl.Server, BearerToken: cl.BearerToken,
@@ -42,7 +42,7 @@ func NewForCluster(cl Cluster, o Options) (*Client, error) {
 	}, o)
 }
 
-// Kubeconfig renders a kubeconfig that stands alone. It is a secret if cl has credentials.
+// Kubeconfig returns a self-contained kubeconfig. It is a secret if cl has credentials.
 func (cl Cluster) Kubeconfig(user string) ([]byte, error) {
 	const name = "cluster"
 	cfg := clientcmdapi.NewConfig()
@@ -55,8 +55,8 @@ func (cl Cluster) Kubeconfig(user string) ([]byte, error) {
 	return clientcmd.Write(*cfg)
 }
 
-// LoadCluster reads the current context of the kubeconfig file at path, and the files that it names. What does not come
-// down to data is an error: a program that makes credentials, a password, a server that is not verified.
+// LoadCluster reads the current context of the kubeconfig file at path and the files that it references. A context that is
+// more than data is an error: a program that provides credentials, a password, or a server that is not verified.
 func LoadCluster(path string) (Cluster, error) {
 	cl, err := loadCluster(path)
 	if err != nil {
@@ -70,13 +70,13 @@ func loadCluster(path string) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
-	// This also makes the names of files relative to the kubeconfig's place absolute.
+	// This also makes relative file names absolute, based on the kubeconfig's directory.
 	if err := clientcmd.ResolveLocalPaths(raw); err != nil {
 		return Cluster{}, err
 	}
 	if kubeCtx := raw.Contexts[raw.CurrentContext]; kubeCtx != nil && raw.AuthInfos[kubeCtx.AuthInfo] != nil {
-		if what := dynamic(raw.AuthInfos[kubeCtx.AuthInfo]); what != "" {
-			return Cluster{}, fmt.Errorf("user %q has %s: want a client certificate or a token", kubeCtx.AuthInfo, what)
+		if what := unsupportedAuth(raw.AuthInfos[kubeCtx.AuthInfo]); what != "" {
+			return Cluster{}, fmt.Errorf("user %q has %s: only a client certificate or a token is supported", kubeCtx.AuthInfo, what)
 		}
 	}
 	cfg, err := clientcmd.NewDefaultClientConfig(*raw, nil).ClientConfig()
@@ -84,25 +84,25 @@ func loadCluster(path string) (Cluster, error) {
 		return Cluster{}, err
 	}
 	if cfg.Insecure {
-		return Cluster{}, errors.New("insecure-skip-tls-verify is set: want certificate-authority-data")
+		return Cluster{}, errors.New("insecure-skip-tls-verify is not supported: use certificate-authority-data")
 	}
 	if cfg.ServerName != "" {
-		return Cluster{}, errors.New("tls-server-name is set: want a server whose certificate has the name by which it is reached")
+		return Cluster{}, errors.New("tls-server-name is not supported: the server's certificate must contain the name in the server URL")
 	}
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return Cluster{}, err
 	}
 	if len(cfg.CAData) == 0 {
-		return Cluster{}, errors.New("no certificate-authority: want that of the cluster")
+		return Cluster{}, errors.New("no certificate-authority: add that of the cluster")
 	}
 	return Cluster{
 		Server: cfg.Host, CA: cfg.CAData, CertPEM: cfg.CertData, KeyPEM: cfg.KeyData,
-		BearerToken: strings.TrimSpace(cfg.BearerToken), // a token file's content is there too
+		BearerToken: strings.TrimSpace(cfg.BearerToken), // also contains the content of a token file
 	}, nil
 }
 
-// dynamic names what of a user is no certificate and no token.
-func dynamic(u *clientcmdapi.AuthInfo) string {
+// unsupportedAuth describes the part of a user that is not a certificate or a token, or returns an empty string.
+func unsupportedAuth(u *clientcmdapi.AuthInfo) string {
 	switch {
 	case u.Exec != nil:
 		return "an exec plugin (" + u.Exec.Command + ")"
@@ -116,15 +116,15 @@ func dynamic(u *clientcmdapi.AuthInfo) string {
 	return ""
 }
 
-// ParseClusterInfo reads the kubeconfig of a ConfigMap cluster-info: one cluster, with the authority as data, and no
-// user. Anyone can write such a text: verify its signature first.
+// ParseClusterInfo parses the kubeconfig in the ConfigMap cluster-info: one cluster with inline authority data and no user.
+// Anyone can write such a text, so verify its signature first.
 func ParseClusterInfo(kubeconfig []byte) (Cluster, error) {
 	raw, err := clientcmd.Load(kubeconfig)
 	if err != nil {
 		return Cluster{}, err
 	}
 	if len(raw.Clusters) != 1 {
-		return Cluster{}, fmt.Errorf("want one cluster, found %d", len(raw.Clusters))
+		return Cluster{}, fmt.Errorf("must contain exactly one cluster, found %d", len(raw.Clusters))
 	}
 	for _, cl := range raw.Clusters {
 		if len(cl.CertificateAuthorityData) == 0 {
@@ -135,7 +135,7 @@ func ParseClusterInfo(kubeconfig []byte) (Cluster, error) {
 	return Cluster{}, nil
 }
 
-// Version is the API server's version as it gives it, such as v1.37.2.
+// Version returns the version that the API server reports, such as v1.37.2.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	var v struct {
 		GitVersion string `json:"gitVersion"`

@@ -35,9 +35,9 @@ func TestNewForCluster(t *testing.T) {
 		who       string
 		untrusted bool
 	}{
-		"with a token":           {Cluster{Server: f.URL, CA: ca, BearerToken: "tok"}, "Bearer tok", false},
-		"nobody, not verified":   {Cluster{Server: f.URL, Insecure: true}, "", false},
-		"of another's authority": {Cluster{Server: f.URL, CA: otherCA(t)}, "", true},
+		"with a token":            {Cluster{Server: f.URL, CA: ca, BearerToken: "tok"}, "Bearer tok", false},
+		"anonymous, not verified": {Cluster{Server: f.URL, Insecure: true}, "", false},
+		"of another authority":    {Cluster{Server: f.URL, CA: otherCA(t)}, "", true},
 	} {
 		who = ""
 		var date time.Time
@@ -54,16 +54,16 @@ func TestNewForCluster(t *testing.T) {
 		assert.Equal(t, who, tc.who, name)
 	}
 	for want, cl := range map[string]Cluster{
-		"credentials are not for": {Server: f.URL, Insecure: true, BearerToken: "tok"},
-		"no authority given":      {Server: f.URL},
-		"prepare transport":       {Server: f.URL, CA: []byte("x")},
+		"refusing to send credentials": {Server: f.URL, Insecure: true, BearerToken: "tok"},
+		"no certificate authority":     {Server: f.URL},
+		"prepare transport":            {Server: f.URL, CA: []byte("x")},
 	} {
 		_, err := NewForCluster(cl, Options{})
 		assert.ErrorContains(t, err, want)
 	}
 }
 
-// otherCA is a certificate that has certified nothing here.
+// otherCA returns a certificate that has not signed the server's.
 func otherCA(t *testing.T) []byte {
 	t.Helper()
 	ca, _ := selfSigned(t)
@@ -93,7 +93,7 @@ users: [{name: u, user: {`+user+`}}]}`), 0o600))
 	want := Cluster{Server: "https://a.example:6443", CA: ca, BearerToken: "tok"}
 	assert.DeepEqual(t, got, want)
 
-	// What was rendered says the same with no file but itself.
+	// The rendered kubeconfig has the same content without other files.
 	text, err := want.Kubeconfig("boot")
 	assert.NilError(t, err)
 	alone := filepath.Join(t.TempDir(), "kubeconfig")
@@ -198,7 +198,7 @@ func TestNodeOfAMember(t *testing.T) {
 		assert.NilError(t, err)
 		assert.Equal(t, created, want)
 	}
-	assert.Equal(t, mine.Kind, "", "the caller's object is left alone")
+	assert.Equal(t, mine.Kind, "", "the caller's object is not changed")
 	n, err := c.Node(t.Context(), "me")
 	assert.NilError(t, err)
 	assert.Equal(t, string(n.UID), "u-me")
@@ -215,7 +215,7 @@ func TestNodeOfAMember(t *testing.T) {
 	})
 }
 
-// selfSigned makes a certificate and its key.
+// selfSigned creates a certificate and its key.
 func selfSigned(t *testing.T) (cert, key []byte) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -17,53 +17,53 @@ import (
 
 const csrsPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
-// Signers of a kubelet's certificates, which every conformant cluster has:
+// Signers of a kubelet's certificates, which exist in every conformant cluster:
 // https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers
 const (
 	SignerKubeletClient  = certificatesv1.KubeAPIServerClientKubeletSignerName
 	SignerKubeletServing = certificatesv1.KubeletServingSignerName
 )
 
-// CSR is a CertificateSigningRequest: who asks whom for what, and what has become of it.
+// CSR is a CertificateSigningRequest with its requester and its status.
 type CSR struct {
 	Name, UID string
-	// Signer is the signer's name. Username and Groups are who asks, as the API server authenticated it.
+	// Signer is the signer's name. Username and Groups are the requester, as authenticated by the API server.
 	Signer, Username string
 	Groups           []string
-	// PEM is the request itself, and Usages what the certificate is to be good for ("client auth", for one).
+	// PEM is the request itself. Usages are the requested key usages, for example "client auth".
 	PEM    []byte
 	Usages []string
-	// Lifetime is the one wished for, 0 if the signer may choose.
+	// Lifetime is the requested lifetime; 0 if the signer may choose.
 	Lifetime time.Duration
-	// Approved or Denied once somebody decided, Failed if the signer could not. Why is the reason and message of the last
-	// two in one line.
+	// Approved and Denied are the decision, Failed is set if the signer failed. Why contains reason and message of Denied or
+	// Failed in one line.
 	Approved, Denied, Failed bool
 	Why                      string
-	// Certificate is PEM, nil until it was issued.
+	// Certificate is PEM; nil until it is issued.
 	Certificate []byte
 }
 
-// Pending tells whether nobody has decided yet.
+// Pending reports whether there is no decision yet.
 func (r CSR) Pending() bool { return !r.Approved && !r.Denied && !r.Failed }
 
-// CertificateRequest is for RequestCertificate.
+// CertificateRequest is the argument of RequestCertificate.
 type CertificateRequest struct {
-	// NamePrefix begins the object's name; the API server makes it unique.
+	// NamePrefix is the prefix of the object's name; the API server adds a unique suffix.
 	NamePrefix string
-	// Signer is asked, by its name.
+	// Signer is the name of the signer.
 	Signer string
-	// PEM is a "CERTIFICATE REQUEST".
+	// PEM is a block of the type CERTIFICATE REQUEST.
 	PEM []byte
-	// Usages as Kubernetes names them. Each signer allows some alone.
+	// Usages are Kubernetes key usages. Each signer allows only some.
 	Usages []string
-	// Lifetime is a wish; 0 leaves it to the signer. The API takes no less than ten minutes.
+	// Lifetime is the requested lifetime; 0 leaves it to the signer. The API requires at least ten minutes.
 	Lifetime time.Duration
 }
 
-// RequestCertificate asks for a certificate and waits until it was issued, then returns its PEM. A request that was
-// denied, or that the signer failed to serve, is an error with the reason, and so is a server that refuses or is not the
-// one it ought to be; one that cannot be reached is asked again until ctx ends. progress is told in one line what is
-// waited for, each thing once; it may be nil.
+// RequestCertificate requests a certificate, waits until it is issued, and returns its PEM. It returns an error with the
+// reason if the request is denied or signing fails, or if the server refuses the client or is not trusted. A server that is
+// not reachable is retried until ctx ends. progress receives one line for each thing that the function waits for; it may be
+// nil.
 func (c *Client) RequestCertificate(ctx context.Context, r CertificateRequest, progress func(string)) ([]byte, error) {
 	name, err := c.createCSR(ctx, r)
 	if err != nil {
@@ -89,13 +89,13 @@ func (c *Client) createCSR(ctx context.Context, r CertificateRequest) (string, e
 		s := int32(r.Lifetime / time.Second)
 		obj.Spec.ExpirationSeconds = &s
 	}
-	w := waiter{pace: c.applyPace}
+	w := waiter{backoff: c.applyBackoff}
 	for {
 		err := c.create(ctx, csrsPath, &obj)
 		if err == nil {
 			return obj.Name, nil
 		}
-		if !passing(err) || Untrusted(err) {
+		if !isRetryable(err) || Untrusted(err) {
 			return "", err
 		}
 		if !w.wait(ctx, err) {
@@ -108,15 +108,15 @@ func (c *Client) awaitCertificate(ctx context.Context, name, signer string, prog
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
-		cert []byte
-		end  error // what makes waiting on useless
-		last error
-		told = map[string]bool{}
+		cert     []byte
+		end      error // final error: further waiting is useless
+		last     error
+		reported = map[string]bool{}
 	)
-	tell := func(text string) {
+	report := func(text string) {
 		last = errors.New(text)
-		if progress != nil && !told[text] {
-			told[text] = true
+		if progress != nil && !reported[text] {
+			reported[text] = true
 			progress(text)
 		}
 	}
@@ -125,7 +125,7 @@ func (c *Client) awaitCertificate(ctx context.Context, name, signer string, prog
 		case cert != nil || end != nil:
 			return
 		case gone:
-			end = errors.New("was deleted before there was a certificate")
+			end = errors.New("deleted before a certificate was issued")
 		case r.Denied:
 			end = fmt.Errorf("denied: %s", r.Why)
 		case r.Failed:
@@ -133,9 +133,9 @@ func (c *Client) awaitCertificate(ctx context.Context, name, signer string, prog
 		case len(r.Certificate) > 0:
 			cert = r.Certificate
 		case r.Approved:
-			tell("approved, waiting for " + signer + " to sign")
+			report("approved, waiting for " + signer + " to sign")
 		default:
-			tell("waiting for approval: kubectl certificate approve " + name)
+			report("waiting for approval: kubectl certificate approve " + name)
 		}
 		if cert != nil || end != nil {
 			cancel()
@@ -159,9 +159,9 @@ func (c *Client) awaitCertificate(ctx context.Context, name, signer string, prog
 	return nil, timedOut(ctx, "wait for the certificate", last)
 }
 
-// WatchCertificateRequests calls fn with every CertificateSigningRequest there is and with each that is made or changes,
-// until ctx ends; it returns ctx's error. One may come more than once. fn is called from one goroutine, owns what it is
-// given, and holds up the watch while it runs.
+// WatchCertificateRequests calls fn for every existing CertificateSigningRequest and for each new or changed one until ctx
+// ends. It returns ctx's error. The same request may be passed more than once. fn is called from one goroutine, owns its
+// argument, and blocks the watch while it runs.
 func (c *Client) WatchCertificateRequests(ctx context.Context, fn func(CSR)) error {
 	return c.followCSRs(ctx, "", func(r CSR, gone bool) {
 		if !gone {
@@ -170,7 +170,8 @@ func (c *Client) WatchCertificateRequests(ctx context.Context, fn func(CSR)) err
 	}, nil)
 }
 
-// followCSRs: gone is told of one that was deleted, and of a selected one that is not there.
+// followCSRs watches the selected requests. gone is true for a request that was deleted, or that was selected and does not
+// exist.
 func (c *Client) followCSRs(ctx context.Context, selector string, fn func(r CSR, gone bool), fault func(error)) error {
 	f := follower[wireCSR]{
 		c: c, path: csrsPath, selector: selector, fault: fault,
@@ -189,18 +190,18 @@ func (c *Client) followCSRs(ctx context.Context, selector string, fn func(r CSR,
 	return f.run(ctx)
 }
 
-// DecideCSR approves or denies the request that was looked at, for everyone to see with reason (one word) and message.
-// One that is gone, that somebody has decided by now, or whose name belongs to another by now, is left alone.
+// DecideCSR approves or denies csr with a reason (one word) and a message, which are public. It does nothing if the request
+// was deleted, is already decided, or has been replaced by another one of the same name.
 func (c *Client) DecideCSR(ctx context.Context, csr CSR, approve bool, reason, message string) error {
 	path := csrsPath + "/" + url.PathEscape(csr.Name)
-	// The whole object, because an update replaces labels and annotations too.
+	// The whole object is needed, because an update also replaces labels and annotations.
 	var obj certificatesv1.CertificateSigningRequest
 	err := c.do(ctx, request{method: http.MethodGet, path: path}, &obj)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("decide on certificate request %s: %w", csr.Name, err)
+		return fmt.Errorf("approve or deny certificate request %s: %w", csr.Name, err)
 	}
 	if string(obj.UID) != csr.UID {
 		return nil
@@ -221,16 +222,16 @@ func (c *Client) DecideCSR(ctx context.Context, csr CSR, approve bool, reason, m
 	obj.APIVersion, obj.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
 	body, err := json.Marshal(&obj)
 	if err == nil {
-		// A PUT, as an approver needs the verb update and no other of the subresource.
+		// Use PUT, because approvers have only the verb update for this subresource.
 		err = c.do(ctx, request{method: http.MethodPut, path: path + "/approval", contentType: mimeJSON, body: body}, nil)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("decide on certificate request %s: %w", csr.Name, err)
+		return fmt.Errorf("approve or deny certificate request %s: %w", csr.Name, err)
 	}
 	return nil
 }
 
-// wireCSR is what is decoded of a CertificateSigningRequest.
+// wireCSR contains the decoded fields of a CertificateSigningRequest.
 type wireCSR struct {
 	Metadata struct {
 		Name            string `json:"name"`

@@ -45,16 +45,16 @@ var request1 = CertificateRequest{
 func TestRequestCertificate(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		steps []object // after the request was made
-		cert  string
-		err   string
-		told  []string
+		steps    []object // after the request was made
+		cert     string
+		err      string
+		reported []string
 	}{
 		"issued at once": {steps: []object{csrObject("csr-1", "CERT", "Approved")}, cert: "CERT"},
-		"approved by hand": {
-			steps: []object{csrObject("csr-1", ""), csrObject("csr-1", ""), csrObject("csr-1", "", "Approved"), csrObject("csr-1", "CERT", "Approved")},
-			cert:  "CERT",
-			told:  []string{"waiting for approval: kubectl certificate approve csr-1", "approved, waiting for " + SignerKubeletClient + " to sign"},
+		"approved manually": {
+			steps:    []object{csrObject("csr-1", ""), csrObject("csr-1", ""), csrObject("csr-1", "", "Approved"), csrObject("csr-1", "CERT", "Approved")},
+			cert:     "CERT",
+			reported: []string{"waiting for approval: kubectl certificate approve csr-1", "approved, waiting for " + SignerKubeletClient + " to sign"},
 		},
 		"denied": {
 			steps: []object{csrObject("csr-1", "", "Denied")},
@@ -64,7 +64,7 @@ func TestRequestCertificate(t *testing.T) {
 			steps: []object{csrObject("csr-1", "", "Approved", "Failed")},
 			err:   "certificate request csr-1: " + SignerKubeletClient + " failed to sign: RFailed: because",
 		},
-		"gone": {err: "certificate request csr-1: was deleted before there was a certificate"},
+		"gone": {err: "certificate request csr-1: deleted before a certificate was issued"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,11 +84,11 @@ func TestRequestCertificate(t *testing.T) {
 				got["metadata"].(object)["name"] = "csr-1"
 				answer(w, 201, got)
 			}
-			var told []string
+			var reported []string
 			next := 1
 			cert, err := f.client(t).RequestCertificate(t.Context(), request1, func(s string) {
-				told = append(told, s)
-				for range 2 { // a repetition is not told, so one step may be two changes
+				reported = append(reported, s)
+				for range 2 { // a repetition is not reported, so one step may be two changes
 					if next < len(tc.steps) {
 						f.put(tc.steps[next])
 						next++
@@ -101,7 +101,7 @@ func TestRequestCertificate(t *testing.T) {
 				assert.NilError(t, err)
 			}
 			assert.Equal(t, string(cert), tc.cert)
-			assert.DeepEqual(t, told, tc.told)
+			assert.DeepEqual(t, reported, tc.reported)
 		})
 	}
 }
@@ -123,7 +123,7 @@ func TestRequestCertificateEnds(t *testing.T) {
 	assert.Assert(t, apierrors.IsForbidden(err))
 	assert.Equal(t, asked, 2)
 
-	// By the deadline, with what was waited for.
+	// With a deadline, the error contains what it waited for.
 	f.other = func(w http.ResponseWriter, _ *http.Request) {
 		o := csrObject("csr-1", "")
 		f.put(o)
@@ -135,7 +135,7 @@ func TestRequestCertificateEnds(t *testing.T) {
 	assert.ErrorIs(t, err, stop)
 	assert.ErrorContains(t, err, "last: waiting for approval: kubectl certificate approve csr-1")
 
-	// The identity is no longer good while one waits.
+	// The credentials become invalid while the client waits.
 	f = newFakeAPI(t, false)
 	deny := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -184,11 +184,11 @@ func TestDecideCSR(t *testing.T) {
 		approve bool
 		want    string
 	}{
-		"approve":          {csrObject("c", ""), "u-c", true, "Approved"},
-		"deny":             {csrObject("c", ""), "u-c", false, "Denied"},
-		"decided":          {csrObject("c", "", "Denied"), "u-c", true, ""},
-		"another's by now": {csrObject("c", ""), "u-old", true, ""},
-		"gone":             {nil, "u-c", true, ""},
+		"approve":                     {csrObject("c", ""), "u-c", true, "Approved"},
+		"deny":                        {csrObject("c", ""), "u-c", false, "Denied"},
+		"decided":                     {csrObject("c", "", "Denied"), "u-c", true, ""},
+		"replaced by another request": {csrObject("c", ""), "u-old", true, ""},
+		"gone":                        {nil, "u-c", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,12 +1,11 @@
-// Package kubeapi makes the few calls that a node needs of a Kubernetes API server: is it ready, what does this Node
-// look like, which Services are there, apply our own manifests, record an Event; and of a cluster that a node joins: what
-// does it say of itself, give this node a certificate.
+// Package kubeapi implements the few API calls that a node makes to a Kubernetes API server: check its readiness, watch the
+// Node and Services, apply manifests, record Events; and for a node that joins a cluster: read the cluster's configuration
+// and request a certificate.
 //
-// It stands on client-go's kubeconfig loading and transport (TLS, certificate rotation, credential plugins, HTTP/2
-// health checks) and on plain REST above them. It uses no clientset, no scheme and no informer: the processes of a node
-// all carry this package, and each of those costs memory and start-up time whether or not it is used. Objects are
-// decoded into the smallest form that serves the purpose, so that a cluster's managedFields never occupy memory here.
+// It uses client-go's kubeconfig loading and transport (TLS, certificate rotation, credential plugins, HTTP/2 health checks)
+// and plain REST on top. It does not use clientsets, schemes or informers: all processes of a node contain this package, and
+// these would cost memory and start-up time even where they are not used. Objects are decoded into small structs with the
+// needed fields, so that managedFields never occupy memory.
 //
-// Runs in: either. It never retries for longer than the caller's context lives, and it deletes only what it was told to by
-// name.
+// Runs in: either. It never retries after the caller's context has ended, and it deletes only objects that the caller names.
 package kubeapi

@@ -8,23 +8,23 @@ import (
 
 const (
 	slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
-	// labelService names a slice's Service (discovery.k8s.io/v1, LabelServiceName). The other label is on the slices of
-	// headless Services, which kube-proxy does not look at either. EndpointSlices have no field to select by but their name.
+	// labelService is the label with the name of a slice's Service (discovery.k8s.io/v1, LabelServiceName). The other label
+	// is on slices of headless Services, which kube-proxy ignores too. The name is the only field selector of
+	// EndpointSlices.
 	labelService = "kubernetes.io/service-name"
 	notHeadless  = "!service.kubernetes.io/headless"
 )
 
-// Endpoints says for which address families a Service has an endpoint that takes connections, anywhere and on the node
-// that was asked for. An endpoint takes connections if it is ready, or serves while it is being ended: kube-proxy falls
-// back on those.
+// Endpoints records for which address families a Service has a usable endpoint, on any node and on the given node. An
+// endpoint is usable if it is ready, or if it still serves while it is terminating, because kube-proxy falls back to those.
 type Endpoints struct{ Ready4, Ready6, Local4, Local6 bool }
 
 // EndpointsEvent is one step of WatchEndpoints.
 type EndpointsEvent struct {
-	// Listed: All holds every Service that has an endpoint; others have none.
+	// Listed means that All holds every Service that has an endpoint; others have none.
 	Listed bool
 	All    map[ServiceName]Endpoints
-	// Otherwise this Service's have changed.
+	// Service and Endpoints are the changed Service if Listed is false.
 	Service   ServiceName
 	Endpoints Endpoints
 }
@@ -32,12 +32,13 @@ type EndpointsEvent struct {
 // ServiceName names a Service.
 type ServiceName struct{ Namespace, Name string }
 
-// WatchEndpoints tells fn which Services have endpoints, and on node, by the rules of WatchServices. It is for these
-// services, told of with others of the same names in other namespaces, or, if that is nil, for all that are not headless.
-// It keeps four counts a Service and a few bytes a slice, not the endpoints.
+// WatchEndpoints calls fn with the Services that have endpoints, on any node and on node. The rules of WatchServices apply.
+// It watches the given services, and also those of the same names in other namespaces; if services is nil, it watches all
+// Services that are not headless. It stores four counters for each Service and a few bytes for each slice, not the
+// endpoints.
 func (c *Client) WatchEndpoints(ctx context.Context, node string, services []ServiceName, fn func(EndpointsEvent)) error {
-	b := endpointBook{node: node, slices: map[key]sliceState{}, services: map[ServiceName]*endpointCount{}}
-	tell := func(name ServiceName, before Endpoints) {
+	b := endpointIndex{node: node, slices: map[key]sliceState{}, services: map[ServiceName]*endpointCount{}}
+	report := func(name ServiceName, before Endpoints) {
 		if now := b.of(name); now != before {
 			fn(EndpointsEvent{Service: name, Endpoints: now})
 		}
@@ -61,26 +62,26 @@ func (c *Client) WatchEndpoints(ctx context.Context, node string, services []Ser
 		},
 		changed: func(w *wireSlice) {
 			name, before := w.service(), b.of(w.service())
-			// A slice that changes hands is no longer the first one's.
+			// A slice that now belongs to another Service no longer counts for the previous one.
 			if old, there := b.slices[w.key()]; there && old.service != name {
 				had := b.of(old.service)
 				b.drop(w.key())
-				tell(old.service, had)
+				report(old.service, had)
 			}
 			b.set(w)
-			tell(name, before)
+			report(name, before)
 		},
 		deleted: func(w *wireSlice) {
 			name := b.slices[w.key()].service
 			before := b.of(name)
 			b.drop(w.key())
-			tell(name, before)
+			report(name, before)
 		},
 	}
 	return f.run(ctx)
 }
 
-// slicesOf selects by name: a selector cannot hold pairs of namespace and name.
+// slicesOf returns a label selector by name: a selector cannot contain pairs of namespace and name.
 func slicesOf(services []ServiceName) string {
 	if services == nil {
 		return labelService + "," + notHeadless
@@ -93,8 +94,8 @@ func slicesOf(services []ServiceName) string {
 	return labelService + " in (" + strings.Join(slices.Compact(names), ",") + ")," + notHeadless
 }
 
-// endpointBook counts, for each Service, the slices that have a usable endpoint.
-type endpointBook struct {
+// endpointIndex counts, for each Service, the slices that have a usable endpoint.
+type endpointIndex struct {
 	node     string
 	slices   map[key]sliceState
 	services map[ServiceName]*endpointCount
@@ -108,7 +109,7 @@ type sliceState struct {
 // endpointCount counts slices.
 type endpointCount struct{ ready4, ready6, local4, local6, slices int32 }
 
-func (b *endpointBook) of(name ServiceName) Endpoints {
+func (b *endpointIndex) of(name ServiceName) Endpoints {
 	n := b.services[name]
 	if n == nil {
 		return Endpoints{}
@@ -116,7 +117,7 @@ func (b *endpointBook) of(name ServiceName) Endpoints {
 	return Endpoints{n.ready4 > 0, n.ready6 > 0, n.local4 > 0, n.local6 > 0}
 }
 
-func (b *endpointBook) set(w *wireSlice) {
+func (b *endpointIndex) set(w *wireSlice) {
 	name := w.service()
 	b.drop(w.key())
 	if name.Name == "" {
@@ -130,7 +131,7 @@ func (b *endpointBook) set(w *wireSlice) {
 	b.services[name].add(s.has, 1)
 }
 
-func (b *endpointBook) drop(k key) {
+func (b *endpointIndex) drop(k key) {
 	s, there := b.slices[k]
 	if !there {
 		return
@@ -154,13 +155,13 @@ func (n *endpointCount) add(e Endpoints, by int32) {
 	}
 }
 
-// wireSlice is what is decoded of an EndpointSlice.
+// wireSlice contains the decoded fields of an EndpointSlice.
 type wireSlice struct {
 	Metadata struct {
 		Namespace       string `json:"namespace"`
 		Name            string `json:"name"`
 		ResourceVersion string `json:"resourceVersion"`
-		// Labels: the one that names its Service (discovery.k8s.io/v1, LabelServiceName).
+		// Labels contains the label with the name of the Service (discovery.k8s.io/v1, LabelServiceName).
 		Labels struct {
 			Service string `json:"kubernetes.io/service-name"`
 		} `json:"labels"`
@@ -197,10 +198,10 @@ func (w *wireSlice) has(node string) Endpoints {
 	case "IPv6":
 		return Endpoints{Ready6: ready, Local6: local}
 	}
-	return Endpoints{} // names, which kube-proxy does not serve
+	return Endpoints{} // FQDNs, which kube-proxy does not serve
 }
 
-// usable: an unset condition means yes, as the API says.
+// usable reports whether the endpoint accepts connections. A condition that is not set means true, as the API defines.
 func (e *wireEndpoint) usable() bool {
 	c := e.Conditions
 	return c.Ready == nil || *c.Ready || c.Serving != nil && *c.Serving

@@ -16,50 +16,50 @@ import (
 )
 
 const (
-	// eventQuiet is how long the same Event is not told again.
+	// eventQuiet is the time in which an equal Event is not recorded again.
 	eventQuiet = time.Minute
-	// maxEvents bounds the memory of Events told; the one told longest ago is forgotten first.
+	// maxEvents bounds the number of remembered Events; the one recorded longest ago is dropped first.
 	maxEvents = 512
 )
 
-// Event types as Kubernetes has them.
+// Event types of Kubernetes.
 const (
 	EventNormal  = corev1.EventTypeNormal
 	EventWarning = corev1.EventTypeWarning
 )
 
-// ObjectRef names the object that an Event is about. Namespace is empty for a Node, whose UID is by convention its name
-// (the kubelet does the same, and `kubectl describe node` looks for it).
+// ObjectRef is the object of an Event. For a Node, Namespace is empty and UID is by convention the name: the kubelet does
+// the same, and `kubectl describe node` searches for it.
 type ObjectRef struct{ Kind, Namespace, Name, UID string }
 
-// Event is what can be told about an object.
+// Event is an Event about an object.
 type Event struct {
 	Object ObjectRef
 	// Type is EventNormal or EventWarning.
 	Type string
-	// Reason is one word in UpperCamelCase; Message is for people.
+	// Reason is one word in UpperCamelCase; Message is the text for users.
 	Reason, Message string
-	// Host is the Node's name, shown as the Event's source; may be empty.
+	// Host is the Node's name, the source of the Event; may be empty.
 	Host string
 }
 
-type told struct {
+type eventRecord struct {
 	namespace, name string
 	count           int32
 	last            time.Time
 }
 
-// eventMemory remembers which Events exist, so that a repetition raises a count and does not fill the datastore.
-type eventMemory struct {
-	mu   sync.Mutex
-	told map[Event]*told
+// eventCache remembers recorded Events, so that a repetition increases a count instead of creating another object.
+type eventCache struct {
+	mu       sync.Mutex
+	recorded map[Event]*eventRecord
 }
 
-// Event records ev with the API server. An equal Event is not told again within a minute; after that it raises the
-// count of the first one.
+// Event records ev in the API server. An equal Event is ignored for a minute; after that it increases the count of the first
+// one.
 func (c *Client) Event(ctx context.Context, ev Event) error {
 	now := c.now()
-	t, again := c.events.take(ev, now)
+	t, again := c.events.record(ev, now)
 	if t == nil {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (c *Client) Event(ctx context.Context, ev Event) error {
 	return nil
 }
 
-func (c *Client) recount(ctx context.Context, t *told, now time.Time) error {
+func (c *Client) recount(ctx context.Context, t *eventRecord, now time.Time) error {
 	body, err := json.Marshal(map[string]any{"count": t.count, "lastTimestamp": metav1.NewTime(now)})
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (c *Client) recount(ctx context.Context, t *told, now time.Time) error {
 	}, nil)
 }
 
-func (c *Client) createEvent(ctx context.Context, ev Event, t *told, now time.Time) error {
+func (c *Client) createEvent(ctx context.Context, ev Event, t *eventRecord, now time.Time) error {
 	obj := corev1.Event{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.namespace, Name: t.name},
@@ -118,11 +118,11 @@ func eventsPath(namespace string) string {
 	return "/api/v1/namespaces/" + url.PathEscape(namespace) + "/events"
 }
 
-// take decides what is to be done about ev: nothing (nil), create it, or raise its count (again).
-func (m *eventMemory) take(ev Event, now time.Time) (t *told, again bool) {
+// record decides how to handle ev: ignore it (nil), create it, or increase its count (again).
+func (m *eventCache) record(ev Event, now time.Time) (t *eventRecord, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if old := m.told[ev]; old != nil {
+	if old := m.recorded[ev]; old != nil {
 		if now.Sub(old.last) < eventQuiet {
 			return nil, false
 		}
@@ -135,34 +135,34 @@ func (m *eventMemory) take(ev Event, now time.Time) (t *told, again bool) {
 	if ns == "" {
 		ns = metav1.NamespaceDefault
 	}
-	if m.told == nil {
-		m.told = map[Event]*told{}
+	if m.recorded == nil {
+		m.recorded = map[Event]*eventRecord{}
 	}
-	if len(m.told) >= maxEvents {
+	if len(m.recorded) >= maxEvents {
 		m.dropOldest()
 	}
-	// As the usual recorders do: the object's name and a time stamp that makes it unique.
-	n := &told{namespace: ns, name: fmt.Sprintf("%s.%x", ev.Object.Name, now.UnixNano()), count: 1, last: now}
-	m.told[ev] = n
+	// The name has the format of client-go's recorder: the object's name and a time stamp that makes it unique.
+	n := &eventRecord{namespace: ns, name: fmt.Sprintf("%s.%x", ev.Object.Name, now.UnixNano()), count: 1, last: now}
+	m.recorded[ev] = n
 	c := *n
 	return &c, false
 }
 
-func (m *eventMemory) forget(ev Event) {
+func (m *eventCache) forget(ev Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.told, ev)
+	delete(m.recorded, ev)
 }
 
-func (m *eventMemory) dropOldest() {
+func (m *eventCache) dropOldest() {
 	var (
 		oldest Event
 		when   time.Time
 	)
-	for ev, t := range m.told {
+	for ev, t := range m.recorded {
 		if when.IsZero() || t.last.Before(when) {
 			oldest, when = ev, t.last
 		}
 	}
-	delete(m.told, oldest)
+	delete(m.recorded, oldest)
 }

@@ -32,7 +32,7 @@ type change struct {
 	obj     object
 }
 
-// fakeAPI is an API server with one collection: list with pages, watch with history, and the ways in which both break.
+// fakeAPI is an API server with one collection: lists with pages, watches with history, and their failures.
 type fakeAPI struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -72,14 +72,14 @@ func newFakeAPI(t *testing.T, tls bool) *fakeAPI {
 	return f
 }
 
-// client returns a client for f whose waits are short.
+// client returns a client for f with short delays.
 func (f *fakeAPI) client(t *testing.T) *Client {
 	t.Helper()
 	c, err := New(f.kubeconfig(t), Options{})
 	assert.NilError(t, err)
 	t.Cleanup(c.Close)
-	c.followPace = pace{first: time.Millisecond, limit: 4 * time.Millisecond}
-	c.readyPace, c.applyPace = c.followPace, c.followPace
+	c.followBackoff = backoff{first: time.Millisecond, limit: 4 * time.Millisecond}
+	c.readyBackoff, c.applyBackoff = c.followBackoff, c.followBackoff
 	return c
 }
 
@@ -107,7 +107,7 @@ func keyOf(o object) string {
 	return ns + "/" + m["name"].(string)
 }
 
-// put stores o and tells the watches. It returns the version given.
+// put stores o and sends it to the watches. It returns the new version.
 func (f *fakeAPI) put(o object) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +140,7 @@ func (f *fakeAPI) record(kind string, o object) {
 	f.cond.Broadcast()
 }
 
-// drop breaks all watches; with compact the versions up to now are forgotten as well.
+// drop breaks all watches; with compact it also drops the versions up to now.
 func (f *fakeAPI) drop(compact bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

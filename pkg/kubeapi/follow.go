@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// pageSize is how many objects one page of a list holds.
+	// pageSize is the number of objects in one page of a list.
 	pageSize = 500
-	// watchTime is what the server is asked to end a watch after; overtime is how much longer we believe in a watch
-	// whose server has stopped talking.
+	// watchTime is the requested duration of a watch. overtime is how much longer the client waits for a server that sends
+	// nothing.
 	watchTime = 5 * time.Minute
 	overtime  = 30 * time.Second
-	// steadyTime is how long a watch must have lasted for its end to be taken as ordinary.
+	// steadyTime is the time after which the end of a watch is considered normal.
 	steadyTime = 2 * time.Second
-	// relistAfter is how many watches in a row may be refused before the list is fetched anew, in case the version we
-	// go on from is itself the trouble (a restored etcd, for one).
+	// relistAfter is the number of consecutive refused watches after which the list is read again, in case the resource
+	// version itself causes the refusal, for example after etcd was restored.
 	relistAfter = 3
 )
 
-// follower keeps a picture of one collection by list and watch, as described in
-// https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
-// Its functions are called from one goroutine, in order.
+// follower tracks one collection by list and watch, as described in
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes. Its functions are called from
+// one goroutine, in order.
 type follower[T any] struct {
 	c        *Client
 	path     string
@@ -41,12 +41,12 @@ type follower[T any] struct {
 	replace  func([]T)
 	changed  func(*T)
 	deleted  func(*T)
-	fault    func(error) // every fault that is retried; may be nil
+	fault    func(error) // receives every retried error; may be nil
 }
 
-// run follows until ctx ends and returns its error.
+// run tracks the collection until ctx ends. It returns ctx's error.
 func (f *follower[T]) run(ctx context.Context) error {
-	w := waiter{pace: f.c.followPace}
+	w := waiter{backoff: f.c.followBackoff}
 	version, refused := "", 0
 	for {
 		err := f.once(ctx, &version, &w)
@@ -58,8 +58,8 @@ func (f *follower[T]) run(ctx context.Context) error {
 			continue
 		}
 		log := f.c.log.WithError(err).WithField("path", f.path)
-		if gone(err) {
-			log.Info("watch is too old to go on, listing anew")
+		if expired(err) {
+			log.Info("watch expired; listing again")
 		} else {
 			log.Debug("watch interrupted")
 		}
@@ -67,7 +67,7 @@ func (f *follower[T]) run(ctx context.Context) error {
 			f.fault(err)
 		}
 		refused++
-		if gone(err) || refused%relistAfter == 0 {
+		if expired(err) || refused%relistAfter == 0 {
 			version = ""
 		}
 		if !w.wait(ctx, err) {
@@ -76,7 +76,7 @@ func (f *follower[T]) run(ctx context.Context) error {
 	}
 }
 
-// once lists if version is empty, then watches until the watch ends. An orderly end is no error.
+// once lists if version is empty, then watches until the watch ends. A normal end is not an error.
 func (f *follower[T]) once(ctx context.Context, version *string, w *waiter) error {
 	if *version == "" {
 		items, v, err := f.list(ctx)
@@ -105,7 +105,7 @@ type listMeta struct {
 func (f *follower[T]) list(ctx context.Context) ([]T, string, error) {
 	var all []T
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	f.narrow(q)
+	f.addSelectors(q)
 	for {
 		var page struct {
 			Metadata listMeta `json:"metadata"`
@@ -122,8 +122,8 @@ func (f *follower[T]) list(ctx context.Context) ([]T, string, error) {
 	}
 }
 
-// narrow adds the selectors. An object that no longer fits one is told of as deleted.
-func (f *follower[T]) narrow(q url.Values) {
+// addSelectors adds the selectors to a query. An object that no longer matches one is reported as deleted.
+func (f *follower[T]) addSelectors(q url.Values) {
 	if f.selector != "" {
 		q.Set("fieldSelector", f.selector)
 	}
@@ -137,7 +137,7 @@ type watchEvent struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// watch goes on from *version and moves it forward. seen tells whether anything at all arrived.
+// watch continues from *version and updates it. seen reports whether any event arrived.
 func (f *follower[T]) watch(ctx context.Context, version *string) (seen bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+overtime)
 	defer cancel()
@@ -147,7 +147,7 @@ func (f *follower[T]) watch(ctx context.Context, version *string) (seen bool, er
 		"allowWatchBookmarks": {"true"},
 		"timeoutSeconds":      {strconv.Itoa(int(watchTime / time.Second))},
 	}
-	f.narrow(q)
+	f.addSelectors(q)
 	body, err := f.c.stream(ctx, request{method: http.MethodGet, path: f.path, query: q})
 	if err != nil {
 		return false, err
@@ -198,5 +198,5 @@ func (f *follower[T]) event(ev watchEvent, version *string) error {
 	return nil
 }
 
-// gone tells that the version we would go on from is no longer kept.
-func gone(err error) bool { return code(err) == http.StatusGone || apierrors.IsResourceExpired(err) }
+// expired reports whether the server no longer has the changes since the requested version.
+func expired(err error) bool { return code(err) == http.StatusGone || apierrors.IsResourceExpired(err) }

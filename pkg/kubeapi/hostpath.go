@@ -2,19 +2,19 @@ package kubeapi
 
 import "context"
 
-// HostPathPod is a Pod with volumes that are directories, files or sockets of its node.
+// HostPathPod is a pod with hostPath volumes.
 type HostPathPod struct {
 	Namespace, Name, UID string
 	Paths                []HostPath
 }
 
-// HostPath is one such volume. Type is empty, or one of Kubernetes' (DirectoryOrCreate, Socket, …).
+// HostPath is a hostPath volume. Type is empty or a Kubernetes type (DirectoryOrCreate, Socket, …).
 type HostPath struct{ Path, Type string }
 
-// WatchHostPaths calls fn once for each pod of one node that has hostPath volumes and has not ended, by the rules of
-// WatchServices.
+// WatchHostPaths calls fn once for each pod of a node that has hostPath volumes and has not ended. The rules of
+// WatchServices apply.
 func (c *Client) WatchHostPaths(ctx context.Context, node string, fn func(HostPathPod)) error {
-	known := map[key]string{} // uid
+	known := map[key]string{} // UIDs
 	set := func(w *wireVolumes) {
 		k := key{w.Metadata.Namespace, w.Metadata.Name}
 		p := w.pod()
@@ -45,7 +45,7 @@ func (c *Client) WatchHostPaths(ctx context.Context, node string, fn func(HostPa
 	return f.run(ctx)
 }
 
-// wireVolumes is what is decoded of a Pod object for its volumes.
+// wireVolumes contains the decoded fields of a Pod for its volumes.
 type wireVolumes struct {
 	Metadata struct {
 		Namespace       string `json:"namespace"`

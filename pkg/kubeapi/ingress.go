@@ -8,11 +8,11 @@ import (
 	"net/url"
 )
 
-// ApplyIngress makes ips the addresses in the load balancer status of a Service, for as long as it has this uid. With
-// none it gives up those that it applied before: the API server takes them out, and leaves what another manager wrote.
+// ApplyIngress sets the load balancer status of a Service to ips if its UID is uid. If ips is empty, the API server removes
+// the addresses that were applied before, and keeps those of other managers.
 //
-// The addresses get ipMode Proxy, since connections to them arrive at the node's own forwards: kube-proxy must not take
-// the host's address for its own inside (https://kubernetes.io/docs/concepts/services-networking/service/#load-balancer-ip-mode).
+// The addresses have ipMode Proxy, because connections to them arrive at the node's forwards: kube-proxy must not treat the
+// host's address as its own inside (https://kubernetes.io/docs/concepts/services-networking/service/#load-balancer-ip-mode).
 func (c *Client) ApplyIngress(ctx context.Context, namespace, name, uid string, ips []string) error {
 	type ingress struct {
 		IP     string `json:"ip"`

@@ -16,8 +16,8 @@ import (
 
 const nodeLeasesPath = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.NamespaceNodeLease + "/leases"
 
-// NodeLeaseRenewed returns when the kubelet of a node renewed its Lease last, by that node's clock; zero if there is no Lease.
-// Only the node itself may write it (admission plugin NodeRestriction).
+// NodeLeaseRenewed returns the last time when the kubelet of a node renewed its Lease, by that node's clock; zero if there
+// is no Lease. Only the node itself may write it (admission plugin NodeRestriction).
 func (c *Client) NodeLeaseRenewed(ctx context.Context, nodeName string) (time.Time, error) {
 	var lease coordinationv1.Lease
 	err := c.do(ctx, request{method: http.MethodGet, path: nodeLeasesPath + "/" + url.PathEscape(nodeName)}, &lease)
@@ -32,8 +32,8 @@ func (c *Client) NodeLeaseRenewed(ctx context.Context, nodeName string) (time.Ti
 	return lease.Spec.RenewTime.Time, nil
 }
 
-// RenewNodeLease writes a time into the Lease of a node, as its kubelet does, and creates the Lease if there is none. It is
-// deleted with the Node object.
+// RenewNodeLease writes the renew time into the Lease of a node, as its kubelet does, and creates the Lease if it does not
+// exist. The Lease is deleted together with the Node object.
 func (c *Client) RenewNodeLease(ctx context.Context, node *corev1.Node, at time.Time) error {
 	now := metav1.NewMicroTime(at)
 	body, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})

@@ -5,14 +5,14 @@ import (
 	"io"
 )
 
-// Limits of what is read from a server, in bytes. A server that is not authenticated may be anything.
+// Size limits of responses, in bytes. They protect the client from a server that is not authenticated.
 const (
-	// maxPublicAnswer is for an answer of a server that is not authenticated: a ConfigMap has at most 1 MiB.
+	// maxPublicAnswer is the limit for a server that is not authenticated: a ConfigMap has at most 1 MiB.
 	maxPublicAnswer = 4 << 20
-	// maxAnswer is for an answer of the cluster's API server. A page of 500 objects of the largest size that etcd stores
-	// (1.5 MiB) does not occur; the lists of a cluster of thousands of nodes are far below it.
+	// maxAnswer is the limit for a response of the cluster's API server. The lists of a cluster with thousands of nodes are
+	// far below it; a page of 500 objects of etcd's maximum size (1.5 MiB) does not occur.
 	maxAnswer = 256 << 20
-	// maxEvent is for one event of a watch, which holds one object.
+	// maxEvent is the limit for one watch event, which contains one object.
 	maxEvent = 16 << 20
 )
 
@@ -30,7 +30,7 @@ func (b *boundedReader) reset() { b.left = b.limit }
 
 func (b *boundedReader) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("the answer is larger than %d bytes", b.limit)
+		return 0, fmt.Errorf("the response is larger than %d bytes", b.limit)
 	}
 	n, err := b.from.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)

@@ -10,9 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// EnsureNode creates the Node object and reports whether it did: one that exists already stays as it is. In a cluster of
-// rootlessnode's only its control plane may create a Node. A node gets the refusal as the error if there is no Node object
-// of its name. Elsewhere a node may create its own (admission plugin NodeRestriction) with labels that a kubelet may set.
+// EnsureNode creates the Node object if it does not exist and reports whether it did. In clusters of rootlessnode, only the
+// control plane may create Nodes; a node then gets the refusal as the error if its Node object does not exist. In other
+// clusters, a node may create its own Node object (admission plugin NodeRestriction) with the labels that a kubelet may set.
 func (c *Client) EnsureNode(ctx context.Context, node *corev1.Node) (created bool, err error) {
 	wanted := *node
 	wanted.APIVersion, wanted.Kind = "v1", "Node"
@@ -31,24 +31,24 @@ func (c *Client) EnsureNode(ctx context.Context, node *corev1.Node) (created boo
 	return true, nil
 }
 
-// DeleteNode deletes the Node object name. One that does not exist is no error.
+// DeleteNode deletes the Node object name. It succeeds if the object does not exist.
 func (c *Client) DeleteNode(ctx context.Context, name string) error {
 	err := c.do(ctx, request{method: http.MethodDelete, path: nodePath(name)}, nil)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove node %s: %w", name, err)
+		return fmt.Errorf("delete node %s: %w", name, err)
 	}
 	return nil
 }
 
-// SetNodeAddresses gives the Node object name exactly these addresses. Whoever does it keeps doing it when they change: a
-// kubelet with an external cloud provider leaves them alone.
+// SetNodeAddresses replaces the addresses of the Node object name. The caller must call it again when they change, because a
+// kubelet with an external cloud provider does not update them.
 func (c *Client) SetNodeAddresses(ctx context.Context, name string, addresses []corev1.NodeAddress) error {
 	if addresses == nil {
-		addresses = []corev1.NodeAddress{} // null would mean: remove the field
+		addresses = []corev1.NodeAddress{} // null would remove the field
 	}
 	body, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": addresses}})
 	if err == nil {
-		// A merge patch replaces a list; a strategic one would merge this one by type, and keep what is not named.
+		// A merge patch replaces a list; a strategic patch would merge it by type and keep addresses that are not named.
 		err = c.do(ctx, request{
 			method: http.MethodPatch, path: nodePath(name) + "/status", contentType: mimeMergePatch, body: body,
 		}, nil)
@@ -59,7 +59,7 @@ func (c *Client) SetNodeAddresses(ctx context.Context, name string, addresses []
 	return nil
 }
 
-// Nodes lists all Node objects once.
+// Nodes lists all Node objects.
 func (c *Client) Nodes(ctx context.Context) ([]corev1.Node, error) {
 	var list corev1.NodeList
 	if err := c.do(ctx, request{method: http.MethodGet, path: nodesPath}, &list); err != nil {

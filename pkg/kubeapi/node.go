@@ -15,15 +15,15 @@ import (
 
 const nodesPath = "/api/v1/nodes"
 
-// WatchNode calls fn with the Node object name at once and after every change, until ctx ends; it returns ctx's error.
-// While there is no such object fn gets one that has a name and nothing else: no UID, no conditions. fn is called from
-// one goroutine, owns what it is given, and holds up the watch while it runs. managedFields are left out.
+// WatchNode calls fn with the Node object name immediately and after every change until ctx ends. It returns ctx's error.
+// While the object does not exist, fn gets a Node that has only a name: no UID and no conditions. fn is called from one
+// goroutine, owns its argument, and blocks the watch while it runs. managedFields are omitted.
 func (c *Client) WatchNode(ctx context.Context, name string, fn func(*corev1.Node)) error {
 	return c.followNode(ctx, name, fn, nil)
 }
 
-// WaitNode returns the Node object name as soon as cond holds for it; cond is asked only while the object exists. The
-// error at the end of ctx tells what was seen last (class errdefs.ErrTimeout if by its deadline).
+// WaitNode waits until cond returns true for the Node object name and returns the object. cond is called only while the
+// object exists. If ctx ends, the error contains the last state (class errdefs.ErrTimeout for a deadline).
 func (c *Client) WaitNode(ctx context.Context, name string, cond func(*corev1.Node) bool) (*corev1.Node, error) {
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -77,7 +77,7 @@ func (c *Client) followNode(ctx context.Context, name string, fn func(*corev1.No
 	return f.run(ctx)
 }
 
-// NodeReady tells whether the Node's Ready condition is true, and otherwise why not in one line.
+// NodeReady reports whether the Node's Ready condition is true, and otherwise the reason in one line.
 func NodeReady(n *corev1.Node) (bool, string) {
 	for _, cond := range n.Status.Conditions {
 		if cond.Type != corev1.NodeReady {
@@ -95,19 +95,19 @@ func NodeReady(n *corev1.Node) (bool, string) {
 	return false, "no Ready condition yet"
 }
 
-// PatchNodeLabels sets and removes labels of the Node object name in one request; other labels are left alone. A label
-// in both set and remove is set. With nothing to do it asks nothing.
+// PatchNodeLabels sets and removes labels of the Node object name in one request and keeps its other labels. A label in both
+// set and remove is set. Without changes, it sends no request.
 func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[string]string, remove []string) error {
 	return c.patchNode(ctx, name, "labels", set, remove)
 }
 
-// PatchNodeAnnotations sets annotations of the Node object name in one request; others are left alone. With nothing to do it
-// asks nothing.
+// PatchNodeAnnotations sets annotations of the Node object name in one request and keeps the others. Without changes, it
+// sends no request.
 func (c *Client) PatchNodeAnnotations(ctx context.Context, name string, set map[string]string) error {
 	return c.patchNode(ctx, name, "annotations", set, nil)
 }
 
-// patchNode changes one of the maps of a Node's metadata.
+// patchNode changes the labels or the annotations of a Node.
 func (c *Client) patchNode(ctx context.Context, name, field string, set map[string]string, remove []string) error {
 	if len(set)+len(remove) == 0 {
 		return nil
@@ -131,7 +131,7 @@ func (c *Client) patchNode(ctx context.Context, name, field string, set map[stri
 
 func nodePath(name string) string { return nodesPath + "/" + url.PathEscape(name) }
 
-// Node is the Node object name, or nil if it does not exist.
+// Node returns the Node object name, or nil if it does not exist.
 func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	var node corev1.Node
 	err := c.do(ctx, request{method: http.MethodGet, path: nodePath(name)}, &node)
@@ -144,8 +144,8 @@ func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return &node, nil
 }
 
-// RemoveNode deletes the Node object name if it exists and unfit says so of it. Its pods stay: the control plane removes
-// those of a Node that is gone after some time only, and the kubelet registers it again.
+// RemoveNode deletes the Node object name if it exists and unfit returns true for it. The pods stay: the control plane
+// removes pods of a deleted Node only after some time, and the kubelet registers the Node again before.
 func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1.Node) bool) (removed bool, err error) {
 	node, err := c.Node(ctx, name)
 	if err != nil || node == nil || !unfit(node) {
@@ -157,12 +157,11 @@ func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1
 	return true, nil
 }
 
-// MarkNodeNotReady sets the Ready condition of the Node object name to Unknown, as the control plane does with a node
-// that went silent. A Node that is not Ready, or does not exist, is left alone.
+// MarkNodeNotReady sets the Ready condition of the Node object name to Unknown, as the control plane does for a node that
+// stopped reporting. It does nothing if the Node does not exist or is not Ready.
 //
-// It is for the beginning of a node's run: the Node object still says what it said at the end of the last one, and a
-// kubelet that finds its Node Ready skips the quick first reports and waits for its next regular one (kubelet 1.37,
-// fastNodeStatusUpdate).
+// It is called when a node starts, while the Node object still has the status of the last run: a kubelet that finds its Node
+// Ready skips the fast first reports and waits for the next regular one (kubelet 1.37, fastNodeStatusUpdate).
 func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message string) error {
 	node, err := c.Node(ctx, name)
 	if err != nil || node == nil {

@@ -11,16 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodePod is the part of a Pod object that decides in which order the pods of a node are stopped.
+// NodePod contains the fields of a Pod that determine the order in which the pods of a node are stopped.
 type NodePod struct {
 	Namespace, Name string
-	// UID is the one that the node's runtime has. For the mirror of a static pod it is that of the static pod.
+	// UID is the UID that the container runtime knows. For the mirror of a static pod it is the UID of the static pod.
 	UID string
-	// Static: the Pod object mirrors a static pod.
+	// Static reports whether the Pod object mirrors a static pod.
 	Static        bool
 	Priority      int32
 	RestartPolicy string
-	// GraceSeconds is the grace period of the specification.
+	// GraceSeconds is the termination grace period of the pod's spec.
 	GraceSeconds int64
 	// Containers are the main containers. Sidecars are the restartable init containers, in their order.
 	Containers, Sidecars []string
@@ -28,7 +28,7 @@ type NodePod struct {
 	DeletionGraceSeconds *int64
 }
 
-// NodePods returns the pods that are bound to a node and have not ended.
+// NodePods returns the pods of a node that have not ended.
 func (c *Client) NodePods(ctx context.Context, node string) ([]NodePod, error) {
 	var list struct {
 		Items []wireNodePod `json:"items"`
@@ -46,7 +46,7 @@ func (c *Client) NodePods(ctx context.Context, node string) ([]NodePod, error) {
 	return pods, nil
 }
 
-// wireNodePod is what is decoded of a Pod object.
+// wireNodePod contains the decoded fields of a Pod.
 type wireNodePod struct {
 	Metadata struct {
 		Namespace                  string            `json:"namespace"`
@@ -95,8 +95,8 @@ func (w *wireNodePod) pod() NodePod {
 	return p
 }
 
-// MarkContainersWaiting writes into the status of a pod that containers wait to be started. Only the kubelet of the pod's
-// node does so otherwise; it must not run. A pod that was replaced by another one of its name is left alone.
+// MarkContainersWaiting sets containers to waiting in the status of a pod. Normally only the kubelet of the pod's node does
+// this, so the kubelet must not be running. A pod that was replaced by another one of the same name is not changed.
 func (c *Client) MarkContainersWaiting(ctx context.Context, p NodePod, containers []string, reason, message string) error {
 	type state struct {
 		Running *struct{}                    `json:"running"` // null removes it

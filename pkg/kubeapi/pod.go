@@ -8,16 +8,16 @@ import (
 
 const podsPath = "/api/v1/pods"
 
-// Pod is the part of a Pod object that decides about ports on the host. Slices and maps are shared with the watch's own
-// copy: read them, do not change them.
+// Pod contains the fields of a Pod that determine its ports on the host. Slices and maps are shared with the watch's copy:
+// do not change them.
 type Pod struct {
 	Namespace, Name, UID string
 	HostNetwork          bool
 	IPs                  []string
 	Ports                []PodPort
-	// Annotations holds those that begin with AnnotationPrefix; nil if there are none.
+	// Annotations holds those with AnnotationPrefix; nil if there are none.
 	Annotations map[string]string
-	// Created is the creation timestamp; zero if there is none.
+	// Created is the creation timestamp; zero if it is not set.
 	Created time.Time
 }
 
@@ -30,16 +30,16 @@ type PodPort struct {
 
 // PodEvent is one step of WatchPods.
 type PodEvent struct {
-	// Listed: Pods holds all there are; whatever was known before and is not in it is gone.
+	// Listed means that Pods is the complete list; other known pods are gone.
 	Listed bool
 	Pods   []Pod
-	// Gone: the Pod with Pod's namespace and name exists no longer, has ended, or has no ports any more; else it is new or
-	// has changed.
+	// Gone means that Pod, which has only a namespace and a name, was deleted, has ended, or has no ports any more.
+	// Otherwise Pod is new or changed.
 	Gone bool
 	Pod  Pod
 }
 
-// WatchPods tells fn of the pods of one node that declare ports and have not ended, by the rules of WatchServices.
+// WatchPods calls fn for the pods of a node that declare ports and have not ended. The rules of WatchServices apply.
 func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) error {
 	known := map[key]Pod{}
 	f := follower[wirePod]{
@@ -49,7 +49,7 @@ func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) 
 			clear(known)
 			list := []Pod{}
 			for i := range all {
-				if p, counts := all[i].pod(); counts {
+				if p, relevant := all[i].pod(); relevant {
 					known[key{p.Namespace, p.Name}] = p
 					list = append(list, p)
 				}
@@ -57,14 +57,14 @@ func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) 
 			fn(PodEvent{Listed: true, Pods: list})
 		},
 		changed: func(w *wirePod) {
-			p, counts := w.pod()
+			p, relevant := w.pod()
 			k := key{p.Namespace, p.Name}
 			old, there := known[k]
 			switch {
-			case !counts && there:
+			case !relevant && there:
 				delete(known, k)
 				fn(PodEvent{Gone: true, Pod: p})
-			case counts && (!there || !reflect.DeepEqual(old, p)):
+			case relevant && (!there || !reflect.DeepEqual(old, p)):
 				known[k] = p
 				fn(PodEvent{Pod: p})
 			}
@@ -81,7 +81,7 @@ func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) 
 	return f.run(ctx)
 }
 
-// wirePod is what is decoded of a Pod object.
+// wirePod contains the decoded fields of a Pod.
 type wirePod struct {
 	Metadata struct {
 		Namespace       string            `json:"namespace"`
@@ -115,8 +115,8 @@ type wireContainer struct {
 	} `json:"ports"`
 }
 
-// pod tells also whether it can have anything to do with ports of the host.
-func (w *wirePod) pod() (p Pod, counts bool) {
+// pod converts w. relevant reports whether the pod can have ports on the host.
+func (w *wirePod) pod() (p Pod, relevant bool) {
 	p = Pod{
 		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
 		HostNetwork: w.Spec.HostNetwork, Annotations: ownAnnotations(w.Metadata.Annotations),
@@ -134,8 +134,8 @@ func (w *wirePod) pod() (p Pod, counts bool) {
 	for _, c := range containers {
 		for _, q := range c.Ports {
 			p.Ports = append(p.Ports, PodPort{q.Name, q.Protocol, q.ContainerPort, q.HostPort, q.HostIP})
-			counts = counts || q.HostPort != 0 || w.Spec.HostNetwork
+			relevant = relevant || q.HostPort != 0 || w.Spec.HostNetwork
 		}
 	}
-	return p, counts && w.Status.Phase != "Succeeded" && w.Status.Phase != "Failed"
+	return p, relevant && w.Status.Phase != "Succeeded" && w.Status.Phase != "Failed"
 }

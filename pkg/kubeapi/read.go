@@ -9,12 +9,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// ConfigMap returns the data of a ConfigMap: nil if there is none of that name, empty but not nil if it has no data.
+// ConfigMap returns the data of a ConfigMap: nil if it does not exist, empty but not nil if it has no data.
 func (c *Client) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
 	return readData[string](ctx, c, "configmaps", namespace, name)
 }
 
-// Secret returns the data of a Secret, decoded: nil if there is none of that name, empty but not nil if it has no data.
+// Secret returns the decoded data of a Secret: nil if it does not exist, empty but not nil if it has no data.
 func (c *Client) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
 	return readData[[]byte](ctx, c, "secrets", namespace, name)
 }

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// readyAttempt bounds a single question, so that a server which accepts and then says nothing is asked again.
+// readyAttempt bounds a single request, so that a server that accepts a connection and does not respond is retried.
 const readyAttempt = 5 * time.Second
 
-// Ready asks /readyz once. Its error names the checks that do not pass yet.
+// Ready requests /readyz once. Its error names the failing checks.
 func (c *Client) Ready(ctx context.Context) error {
 	return c.do(ctx, request{method: http.MethodGet, path: "/readyz"}, nil)
 }
 
-// WaitReady returns nil as soon as /readyz says ok, and otherwise an error with the last reason when ctx ends (class
-// errdefs.ErrTimeout if by its deadline). It asks again after 10 ms at first and never waits more than 100 ms.
+// WaitReady waits until /readyz succeeds. If ctx ends, it returns an error with the last reason (class errdefs.ErrTimeout
+// for a deadline). The first retry is after 10 ms, later ones after at most 100 ms.
 func (c *Client) WaitReady(ctx context.Context) error {
-	w := waiter{pace: c.readyPace}
+	w := waiter{backoff: c.readyBackoff}
 	var last error
 	for {
 		one, cancel := context.WithTimeout(ctx, readyAttempt)

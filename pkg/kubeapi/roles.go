@@ -9,15 +9,15 @@ import (
 
 const clusterRoleBindingsPath = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"
 
-// HasRoleBindings returns nil when all these ClusterRoleBindings exist. It asks once.
+// HasRoleBindings returns nil if all these ClusterRoleBindings exist. It does not wait.
 //
-// The API server makes the default ones a second or more after it serves, and its health endpoint says later still that
-// it has; in a cluster that was started before they are there from the beginning.
+// The API server creates the default ones a second or more after it starts to serve, and its health endpoint reports that
+// even later. In a cluster that ran before, they exist from the start.
 func (c *Client) HasRoleBindings(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		err := c.do(ctx, request{method: http.MethodGet, path: clusterRoleBindingsPath + url.PathEscape(name)}, nil)
 		if err != nil {
-			return fmt.Errorf("look for cluster role binding %s: %w", name, err)
+			return fmt.Errorf("read cluster role binding %s: %w", name, err)
 		}
 	}
 	return nil

@@ -9,19 +9,19 @@ import (
 
 const (
 	servicesPath = "/api/v1/services"
-	// Nobody listens for headless Services, nor for names of others. The API selects Services by these two fields alone
-	// (AddFieldLabelConversionsForService in Kubernetes' pkg/apis/core/v1/conversion.go); kube-proxy uses the first.
+	// No forward is possible for headless Services and for external names. The API can select Services only by these two
+	// fields (AddFieldLabelConversionsForService in Kubernetes' pkg/apis/core/v1/conversion.go); kube-proxy uses the first.
 	servedServices  = "spec.clusterIP!=None,spec.type!=ExternalName"
 	exposedServices = servedServices + ",spec.type!=ClusterIP"
-	// AnnotationPrefix marks the annotations that are kept in a Service; all others but AnnotationSourceRanges are dropped on
-	// arrival.
+	// AnnotationPrefix is the prefix of the annotations that are kept in a Service. All others except AnnotationSourceRanges
+	// are dropped on arrival.
 	AnnotationPrefix = "rootlessnode.dev/"
-	// AnnotationSourceRanges is Kubernetes' own.
+	// AnnotationSourceRanges is defined by Kubernetes.
 	AnnotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 )
 
-// Service is the part of a Service object that decides about ports on the host. Slices and maps are shared with the
-// watch's own copy: read them, do not change them.
+// Service contains the fields of a Service that determine its ports on the host. Slices and maps are shared with the watch's
+// copy: do not change them.
 type Service struct {
 	Namespace, Name, UID string
 	// Type is ClusterIP, NodePort, LoadBalancer or ExternalName.
@@ -31,36 +31,36 @@ type Service struct {
 	IPFamilies []string
 	// ExternalTrafficPolicy is Cluster, Local or empty.
 	ExternalTrafficPolicy string
-	// HealthCheckNodePort is 0 if there is none.
+	// HealthCheckNodePort is 0 if it is not set.
 	HealthCheckNodePort int
 	LoadBalancerClass   string
 	ExternalIPs         []string
 	ClusterIPs          []string
-	// LoadBalancerSourceRanges are as the user wrote them.
+	// LoadBalancerSourceRanges are the unparsed values.
 	LoadBalancerSourceRanges []string
-	// Ingress are the addresses in its load balancer status; an entry with a host name instead is left out.
+	// Ingress are the addresses in the load balancer status; entries with a host name are omitted.
 	Ingress []string
-	// Annotations holds AnnotationSourceRanges and those that begin with AnnotationPrefix; nil if there are none.
+	// Annotations holds AnnotationSourceRanges and those with AnnotationPrefix; nil if there are none.
 	Annotations map[string]string
-	// Created is the creation timestamp; zero if there is none.
+	// Created is the creation timestamp; zero if it is not set.
 	Created time.Time
 }
 
-// ServicePort is one port of a Service. Protocol is TCP, UDP or SCTP; NodePort is 0 if there is none.
+// ServicePort is one port of a Service. Protocol is TCP, UDP or SCTP; NodePort is 0 if it is not set.
 type ServicePort struct {
 	Name, Protocol string
 	Port, NodePort int
 }
 
-// ServiceChange says what a ServiceEvent is about.
+// ServiceChange is the kind of a ServiceEvent.
 type ServiceChange int
 
 const (
-	// ServicesListed: Services holds all there are; whatever was known before and is not in it is gone.
+	// ServicesListed means that Services is the complete list; other known Services are gone.
 	ServicesListed ServiceChange = iota
-	// ServiceSet: Service is new or has changed.
+	// ServiceSet means that Service is new or changed.
 	ServiceSet
-	// ServiceGone: the Service with Service's namespace and name exists no longer.
+	// ServiceGone means that the Service with this namespace and name was deleted.
 	ServiceGone
 )
 
@@ -71,14 +71,14 @@ type ServiceEvent struct {
 	Services []Service
 }
 
-// key names an object in its namespace.
+// key is the namespace and the name of an object.
 type key struct{ namespace, name string }
 
-// WatchServices tells fn of the cluster's Services, and then of every change that touches a field of Service, until ctx
-// ends; it returns ctx's error. Headless ones and those of type ExternalName are left out, and if exposed those of type
-// ClusterIP, which have a port outside the cluster by external addresses at most. The first event is ServicesListed, and another one follows whenever the watch could
-// not be taken up where it broke off. An event that changes nothing is not passed on. fn is called from one goroutine
-// and holds up the watch while it runs.
+// WatchServices calls fn with the cluster's Services and then with every change of a field of Service until ctx ends. It
+// returns ctx's error. Headless Services and those of type ExternalName are omitted; if exposed is set, also those of type
+// ClusterIP, which have ports outside the cluster only through external addresses. The first event is ServicesListed;
+// another one follows whenever the watch could not be continued where it broke off. Changes of other fields are not
+// reported. fn is called from one goroutine and blocks the watch while it runs.
 func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(ServiceEvent)) error {
 	selector := servedServices
 	if exposed {
@@ -110,7 +110,7 @@ func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(Servic
 			s := w.service()
 			k := key{s.Namespace, s.Name}
 			if old, ok := known[k]; !ok || old.UID != s.UID {
-				return // told already, or a successor of the same name is there
+				return // already reported, or replaced by another one of the same name
 			}
 			delete(known, k)
 			fn(ServiceEvent{Change: ServiceGone, Service: s})
@@ -119,7 +119,7 @@ func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(Servic
 	return f.run(ctx)
 }
 
-// wireService is what is decoded of a Service object; encoding/json skips the rest without keeping it.
+// wireService contains the decoded fields of a Service; encoding/json skips the others without storing them.
 type wireService struct {
 	Metadata struct {
 		Namespace       string            `json:"namespace"`
@@ -183,7 +183,7 @@ func (w *wireService) service() Service {
 	return s
 }
 
-// ownAnnotations keeps those that decide about ports; nil if there are none.
+// ownAnnotations returns the annotations that affect ports; nil if there are none.
 func ownAnnotations(all map[string]string) map[string]string {
 	var own map[string]string
 	for k, v := range all {

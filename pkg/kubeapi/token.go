@@ -17,22 +17,22 @@ import (
 	"k8s.io/cluster-bootstrap/token/util"
 )
 
-// BootstrapGroup is the group of those who come with a bootstrap token of CreateBootstrapToken. Its rights are in
+// BootstrapGroup is the group of clients with a bootstrap token of CreateBootstrapToken. Its permissions are in
 // pkg/component/resources.
 const BootstrapGroup = "system:bootstrappers:rootlessnode"
 
-// BootstrapUserPrefix begins the name of whoever comes with any bootstrap token; the token's ID follows.
+// BootstrapUserPrefix is the prefix of the user name of a client with a bootstrap token; the token's ID follows.
 const BootstrapUserPrefix = api.BootstrapUserPrefix
 
 const tokenSecretsPath = "/api/v1/namespaces/" + metav1.NamespaceSystem + "/secrets"
 
-// Annotations of a bootstrap token's Secret. The approver of node certificates reads them.
+// Annotations of a bootstrap token's Secret, which the approver of node certificates reads.
 const (
 	// annotationTokenNode names the only node that may join with the token.
 	annotationTokenNode = "rootlessnode.dev/node-name"
 	// annotationTokenSingleUse is "true" on a token for one node.
 	annotationTokenSingleUse = "rootlessnode.dev/single-use"
-	// annotationTokenUsedBy names the node that a token for one node was used by, and annotationTokenUsedAt says when.
+	// annotationTokenUsedBy names the node that used a token for one node, and annotationTokenUsedAt is the time.
 	annotationTokenUsedBy = "rootlessnode.dev/used-by"
 	annotationTokenUsedAt = "rootlessnode.dev/used-at"
 )
@@ -40,24 +40,25 @@ const (
 // BootstrapToken is a bootstrap token without its secret.
 type BootstrapToken struct {
 	ID string `json:"id"`
-	// Expires is when the token ends; zero if it never does. A controller deletes it then.
+	// Expires is the expiration time, after which a controller deletes the token; zero if it does not expire.
 	Expires     time.Time `json:"expires,omitzero"`
 	Description string    `json:"description,omitempty"`
-	// NodeName is the only node that may join with it; empty for any new name.
+	// NodeName is the only node that may join with the token; empty for any new name.
 	NodeName string `json:"nodeName,omitempty"`
-	// SingleUse is set on a token for one node. UsedBy names that node once it has requested its certificate, and UsedAt is the
-	// last time that it did.
+	// SingleUse is set on a token for one node. UsedBy is the node that requested its certificate with it, and UsedAt is the
+	// time of its last request.
 	SingleUse bool      `json:"singleUse,omitempty"`
 	UsedBy    string    `json:"usedBy,omitempty"`
 	UsedAt    time.Time `json:"usedAt,omitzero"`
 }
 
-// CreateBootstrapToken creates a bootstrap token as t describes, apart from its ID, and returns it: "ID.SECRET". Only the
-// result and the cluster's Secret hold it. It authenticates as a member of BootstrapGroup and signs kube-public/cluster-info.
+// CreateBootstrapToken creates a bootstrap token with the properties of t except the ID and returns it as "ID.SECRET". Only
+// the result and the cluster's Secret contain it. It authenticates as a member of BootstrapGroup and signs
+// kube-public/cluster-info.
 func (c *Client) CreateBootstrapToken(ctx context.Context, t BootstrapToken) (string, error) {
 	token, err := util.GenerateBootstrapToken()
 	if err != nil {
-		return "", fmt.Errorf("make a bootstrap token: %w", err)
+		return "", fmt.Errorf("create bootstrap token: %w", err)
 	}
 	id, secret, _ := strings.Cut(token, ".")
 	data := map[string]string{
@@ -82,16 +83,16 @@ func (c *Client) CreateBootstrapToken(ctx context.Context, t BootstrapToken) (st
 		Type:       api.SecretTypeBootstrapToken, StringData: data,
 	})
 	if err != nil {
-		return "", fmt.Errorf("make a bootstrap token: %w", err)
+		return "", fmt.Errorf("create bootstrap token: %w", err)
 	}
 	err = c.do(ctx, request{method: http.MethodPost, path: tokenSecretsPath, contentType: mimeJSON, body: body}, nil)
 	if err != nil {
-		return "", fmt.Errorf("make a bootstrap token: %w", err)
+		return "", fmt.Errorf("create bootstrap token: %w", err)
 	}
 	return token, nil
 }
 
-// wireToken is what is decoded of a bootstrap token: not its secret.
+// wireToken contains the decoded fields of a bootstrap token, without its secret.
 type wireToken struct {
 	Metadata struct {
 		Annotations map[string]string `json:"annotations"`
@@ -109,7 +110,7 @@ func (w *wireToken) token() BootstrapToken {
 		ID: string(w.Data.ID), Description: string(w.Data.Description), NodeName: notes[annotationTokenNode],
 		SingleUse: notes[annotationTokenSingleUse] == "true", UsedBy: notes[annotationTokenUsedBy],
 	}
-	t.UsedAt, _ = time.Parse(time.RFC3339Nano, notes[annotationTokenUsedAt]) // zero without it
+	t.UsedAt, _ = time.Parse(time.RFC3339Nano, notes[annotationTokenUsedAt]) // zero if it is not set
 	if len(w.Data.Expiration) > 0 {
 		var err error
 		if t.Expires, err = time.Parse(time.RFC3339, string(w.Data.Expiration)); err != nil {
@@ -119,7 +120,7 @@ func (w *wireToken) token() BootstrapToken {
 	return t
 }
 
-// BootstrapToken returns the bootstrap token of that ID, nil if there is none.
+// BootstrapToken returns the bootstrap token with this ID, or nil if it does not exist.
 func (c *Client) BootstrapToken(ctx context.Context, id string) (*BootstrapToken, error) {
 	var w wireToken
 	err := c.do(ctx, request{method: http.MethodGet, path: tokenPath(id)}, &w)
@@ -133,7 +134,7 @@ func (c *Client) BootstrapToken(ctx context.Context, id string) (*BootstrapToken
 	return &t, nil
 }
 
-// UseBootstrapToken notes that a token for one node was used, by which node and when.
+// UseBootstrapToken records that a node used a token for one node, and the time.
 func (c *Client) UseBootstrapToken(ctx context.Context, id, nodeName string, at time.Time) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		annotationTokenUsedBy: nodeName, annotationTokenUsedAt: at.UTC().Format(time.RFC3339Nano),
@@ -142,7 +143,7 @@ func (c *Client) UseBootstrapToken(ctx context.Context, id, nodeName string, at 
 		err = c.do(ctx, request{method: http.MethodPatch, path: tokenPath(id), contentType: mimeMergePatch, body: body}, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("note the use of bootstrap token %s: %w", id, err)
+		return fmt.Errorf("record the use of bootstrap token %s: %w", id, err)
 	}
 	return nil
 }
@@ -151,8 +152,8 @@ func tokenPath(id string) string {
 	return tokenSecretsPath + "/" + url.PathEscape(util.BootstrapTokenSecretName(id))
 }
 
-// BootstrapTokens returns the cluster's bootstrap tokens, the one that expires last at the end. One whose expiry cannot be
-// read has expired, as for the API server.
+// BootstrapTokens returns the cluster's bootstrap tokens in the order of their expiration. A token with a malformed
+// expiration has expired, as for the API server.
 func (c *Client) BootstrapTokens(ctx context.Context) ([]BootstrapToken, error) {
 	var list struct {
 		Items []wireToken `json:"items"`
@@ -180,14 +181,14 @@ func (c *Client) BootstrapTokens(ctx context.Context) ([]BootstrapToken, error) 
 	return tokens, nil
 }
 
-// BootstrapTokenID returns the ID of a token that is named by it or written out, and whether it is one. The part after the
-// ID, the secret, plays no role.
+// BootstrapTokenID returns the ID of idOrToken, which is an ID or a whole token, and whether it is valid. The secret, the
+// part after the ID, is not checked.
 func BootstrapTokenID(idOrToken string) (string, bool) {
 	id, secret, written := strings.Cut(idOrToken, ".")
 	return id, util.IsValidBootstrapTokenID(id) && (!written || secret != "")
 }
 
-// DeleteBootstrapToken removes the bootstrap token of that ID, if there is one.
+// DeleteBootstrapToken deletes the bootstrap token with this ID and reports whether it existed.
 func (c *Client) DeleteBootstrapToken(ctx context.Context, id string) (deleted bool, err error) {
 	err = c.do(ctx, request{method: http.MethodDelete, path: tokenPath(id)}, nil)
 	if apierrors.IsNotFound(err) {

@@ -40,7 +40,7 @@ func TestCreateBootstrapToken(t *testing.T) {
 
 	f.other = func(w http.ResponseWriter, _ *http.Request) { answer(w, 403, status(403, "Forbidden", "not you")) }
 	token, err = f.client(t).CreateBootstrapToken(t.Context(), BootstrapToken{Expires: expires})
-	assert.ErrorContains(t, err, "make a bootstrap token: ")
+	assert.ErrorContains(t, err, "create bootstrap token: ")
 	assert.Equal(t, token, "")
 }
 

@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// trialPause is between two questions whether something is gone or can be made by now.
-const trialPause = 200 * time.Millisecond
+// pollInterval is the time between two checks of whether an object is gone or can be created.
+const pollInterval = 200 * time.Millisecond
 
-// NodeNames lists the Node objects.
+// NodeNames lists the names of the Node objects.
 func (c *Client) NodeNames(ctx context.Context) ([]string, error) {
 	var list metav1.PartialObjectMetadataList
 	if err := c.do(ctx, request{method: http.MethodGet, path: nodesPath}, &list); err != nil {
@@ -30,19 +30,19 @@ func (c *Client) NodeNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// CreateNamespace makes a namespace whose name begins with prefix, and whose pods may be privileged. It returns its name.
+// CreateNamespace creates a namespace whose name begins with prefix and whose pods may be privileged. It returns the name.
 func (c *Client) CreateNamespace(ctx context.Context, prefix string) (string, error) {
 	ns := corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{
 		GenerateName: prefix, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 	}}
 	err := c.create(ctx, namespacesPath, &ns)
 	if err != nil {
-		return "", fmt.Errorf("create a namespace: %w", err)
+		return "", fmt.Errorf("create namespace: %w", err)
 	}
 	return ns.Name, nil
 }
 
-// RemoveNamespace deletes a namespace with all that is in it and waits until it is gone, or ctx ends.
+// RemoveNamespace deletes a namespace with its contents and waits until it is gone or ctx ends.
 func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
 	path := namespacesPath + "/" + url.PathEscape(name)
 	method := http.MethodDelete
@@ -60,8 +60,7 @@ func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
 	}
 }
 
-// CreatePod makes a pod. In a namespace that was just made it waits until the control plane has given that its service
-// account.
+// CreatePod creates a pod. In a new namespace it waits until the control plane has created the service account.
 func (c *Client) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 	path := namespacesPath + "/" + url.PathEscape(pod.Namespace) + "/pods"
 	for {
@@ -87,7 +86,7 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.P
 
 const namespacesPath = "/api/v1/namespaces"
 
-// create posts an object, and decodes what has become of it.
+// create posts an object and decodes the response into it.
 func (c *Client) create(ctx context.Context, path string, object any) error {
 	body, err := json.Marshal(object)
 	if err != nil {
@@ -103,7 +102,7 @@ func pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(trialPause):
+	case <-time.After(pollInterval):
 		return true
 	}
 }

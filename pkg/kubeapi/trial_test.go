@@ -14,8 +14,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// TestTrial: a namespace is made, a pod in it once there is a service account, and the namespace is gone in the end.
-func TestTrial(t *testing.T) {
+// TestCreateAndRemoveNamespace creates a namespace and, once there is a service account, a pod in it, and removes the namespace.
+func TestCreateAndRemoveNamespace(t *testing.T) {
 	f := newFakeAPI(t, false)
 	posts, asked := 0, 0
 	f.other = func(w http.ResponseWriter, r *http.Request) {

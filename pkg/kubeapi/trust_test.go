@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestEnsureNodeWithoutTheRight: where nodes may not create Node objects, one that exists is enough.
-func TestEnsureNodeWithoutTheRight(t *testing.T) {
+// TestEnsureNodeWithoutPermission checks that an existing Node object is enough where nodes may not create one.
+func TestEnsureNodeWithoutPermission(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t, false)
 	f.other = func(w http.ResponseWriter, r *http.Request) {
@@ -72,7 +72,7 @@ metadata: {name: sign}
 	c := f.client(t)
 	_, err := c.Remove(t.Context(), []byte(manifest))
 	assert.ErrorContains(t, err, "delete Secret kube-system/a: ")
-	assert.Assert(t, left[sign], "what shows that something is left stays")
+	assert.Assert(t, left[sign], "the marker object stays")
 	refused = ""
 	removed, err := c.Remove(t.Context(), []byte(manifest))
 	assert.NilError(t, err)
@@ -142,7 +142,7 @@ func TestNodeLease(t *testing.T) {
 		assert.Assert(t, at.Equal(want), "%v", at)
 	}
 	owner := made["metadata"].(map[string]any)["ownerReferences"].([]any)[0].(map[string]any)
-	assert.Equal(t, owner["uid"], "u", "it goes with the Node object")
+	assert.Equal(t, owner["uid"], "u", "deleted together with the Node object")
 }
 
 func TestUsedBootstrapToken(t *testing.T) {
@@ -176,7 +176,7 @@ func TestUsedBootstrapToken(t *testing.T) {
 	assert.Assert(t, got == nil)
 }
 
-// TestAnswersAreBounded: a server that is not authenticated does not fill the memory, and one that is has a limit too.
+// TestAnswersAreBounded checks the size limits for servers that are not authenticated and for those that are.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -192,7 +192,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	assert.NilError(t, err)
 	defer c.Close()
 	_, err = c.ConfigMap(t.Context(), "kube-public", "cluster-info")
-	assert.ErrorContains(t, err, "the answer is larger than 4194304 bytes")
+	assert.ErrorContains(t, err, "the response is larger than 4194304 bytes")
 
 	b := bound(strings.NewReader("0123456789"), 4)
 	p := make([]byte, 8)

@@ -62,7 +62,7 @@ func TestWatchServices(t *testing.T) {
 		f.put(service("b", "2", 30002))
 		assert.DeepEqual(t, next(t, events), ServiceEvent{Change: ServiceSet, Service: wantService("b", "2", 30002)})
 
-		f.put(service("b", "2", 30002)) // nothing that counts has changed
+		f.put(service("b", "2", 30002)) // no relevant field has changed
 		f.put(service("b", "2", 30003))
 		assert.DeepEqual(t, next(t, events), ServiceEvent{Change: ServiceSet, Service: wantService("b", "2", 30003)})
 
@@ -77,7 +77,7 @@ func TestWatchServices(t *testing.T) {
 	}
 }
 
-func TestWatchServicesGoesOnAfterADrop(t *testing.T) {
+func TestWatchServicesContinuesAfterDrop(t *testing.T) {
 	f := newFakeAPI(t, false)
 	f.double = true
 	events := follow(t, f.client(t))
@@ -89,24 +89,24 @@ func TestWatchServicesGoesOnAfterADrop(t *testing.T) {
 	assert.Equal(t, next(t, events).Service.Name, "b")
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	assert.Equal(t, f.lists, 1, "a dropped watch is taken up where it was")
+	assert.Equal(t, f.lists, 1, "a dropped watch continues where it was")
 }
 
-func TestWatchServicesListsAnewWhenGone(t *testing.T) {
+func TestWatchServicesListsAgainWhenExpired(t *testing.T) {
 	f := newFakeAPI(t, false)
 	a := service("a", "1", 30001)
 	f.put(a)
 	events := follow(t, f.client(t))
 	next(t, events)
 	f.mu.Lock()
-	delete(f.objects, keyOf(a)) // a deletion that no watch ever tells
+	delete(f.objects, keyOf(a)) // a deletion that no watch reports
 	f.mu.Unlock()
 	f.drop(true)
 	f.put(service("b", "1", 30002))
 	for {
 		e := next(t, events)
 		if e.Change == ServicesListed && len(e.Services) == 0 {
-			continue // listed before b was there
+			continue // listed before b existed
 		}
 		if e.Change == ServicesListed {
 			assert.DeepEqual(t, e.Services, []Service{wantService("b", "1", 30002)})
@@ -125,7 +125,7 @@ func typed(name, typ, clusterIP string) object {
 	return o
 }
 
-func TestWatchServicesThatCount(t *testing.T) {
+func TestWatchServicesSelection(t *testing.T) {
 	for exposed, want := range map[bool][]string{true: {"a"}, false: {"a", "inner"}} {
 		f := newFakeAPI(t, false)
 		c := f.client(t)
@@ -139,7 +139,7 @@ func TestWatchServicesThatCount(t *testing.T) {
 			got = append(got, s.Name)
 		}
 		assert.DeepEqual(t, got, want)
-		f.put(typed("a", "ExternalName", "")) // for those who watch, it is gone
+		f.put(typed("a", "ExternalName", "")) // reported as gone
 		e := next()
 		assert.Assert(t, e.Change == ServiceGone && e.Service.Name == "a", "%v", e)
 		f.put(typed("a", "LoadBalancer", "10.43.0.3"))
@@ -159,7 +159,7 @@ func TestWatchServicesPages(t *testing.T) {
 	assert.Equal(t, f.lists, 3)
 }
 
-// Whatever happens to the connection, the picture at the end is the server's.
+// The final state is the server's after any disruption of the connection.
 func TestWatchServicesConverges(t *testing.T) {
 	f := newFakeAPI(t, false)
 	f.double = true
@@ -169,18 +169,18 @@ func TestWatchServicesConverges(t *testing.T) {
 	events := follow(t, f.client(t))
 	next(t, events)
 
-	picture := map[string]Service{}
+	state := map[string]Service{}
 	take := func(e ServiceEvent) {
 		switch e.Change {
 		case ServicesListed:
-			clear(picture)
+			clear(state)
 			for _, s := range e.Services {
-				picture[s.Name] = s
+				state[s.Name] = s
 			}
 		case ServiceSet:
-			picture[e.Service.Name] = e.Service
+			state[e.Service.Name] = e.Service
 		case ServiceGone:
-			delete(picture, e.Service.Name)
+			delete(state, e.Service.Name)
 		}
 	}
 	for range 300 {
@@ -207,16 +207,16 @@ func TestWatchServicesConverges(t *testing.T) {
 		}
 	}
 	f.put(service("last", "u", 1))
-	for picture["last"].Name == "" {
+	for state["last"].Name == "" {
 		take(next(t, events))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	assert.Equal(t, len(picture), len(f.objects))
+	assert.Equal(t, len(state), len(f.objects))
 	for _, o := range f.objects {
 		name := o["metadata"].(object)["name"].(string)
 		port := o["spec"].(object)["ports"].([]object)[0]["nodePort"].(int)
-		assert.DeepEqual(t, picture[name], wantService(name, "u", port))
+		assert.DeepEqual(t, state[name], wantService(name, "u", port))
 	}
 }
 
@@ -247,7 +247,7 @@ func TestWaitNode(t *testing.T) {
 	assert.Assert(t, is.Len(n.ManagedFields, 0))
 }
 
-func TestWaitNodeTellsWhatItSawLast(t *testing.T) {
+func TestWaitNodeReportsLastState(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t, false)
 	c := f.client(t)
@@ -270,7 +270,7 @@ func TestWaitNodeTellsWhatItSawLast(t *testing.T) {
 	assert.Assert(t, errors.Is(err, context.Canceled) && !errors.Is(err, errdefs.ErrTimeout))
 }
 
-func TestWatchNodeTellsOfAbsence(t *testing.T) {
+func TestWatchNodeReportsAbsence(t *testing.T) {
 	f := newFakeAPI(t, false)
 	c := f.client(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,22 +8,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// pace says how long to wait between attempts: first, then twice as long each time, at most limit.
-type pace struct{ first, limit time.Duration }
+// backoff defines the delay between attempts: first, then doubled each time up to limit.
+type backoff struct{ first, limit time.Duration }
 
-// waiter walks along a pace. Its zero value with a pace set is at the beginning.
+// waiter waits with increasing delays. Its zero value with a backoff starts with the first delay.
 type waiter struct {
-	pace pace
-	next time.Duration
+	backoff backoff
+	next    time.Duration
 }
 
 func (w *waiter) reset() { w.next = 0 }
 
-// wait sleeps for the present step, or for longer if err carries the server's Retry-After. It returns false when ctx
-// ended first.
+// wait sleeps for the current delay, or longer if err contains the server's Retry-After. It returns false if ctx ends first.
 func (w *waiter) wait(ctx context.Context, err error) bool {
-	d := max(w.next, w.pace.first)
-	w.next = min(2*d, w.pace.limit)
+	d := max(w.next, w.backoff.first)
+	w.next = min(2*d, w.backoff.limit)
 	if s, ok := retryAfter(err); ok {
 		d = max(d, s)
 	}

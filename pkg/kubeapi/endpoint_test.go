@@ -11,7 +11,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// gather runs a watch until the test ends and hands out its events.
+// gather runs a watch until the test ends. It returns a function that returns the next event.
 func gather[E any](t *testing.T, run func(context.Context, func(E)) error) func() E {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,7 +62,7 @@ func TestWatchEndpoints(t *testing.T) {
 	a := ServiceName{"ns", "a"}
 	assert.DeepEqual(t, next(), EndpointsEvent{Listed: true, All: map[ServiceName]Endpoints{a: {Ready4: true}}})
 
-	f.put(slice("a-2", "a", "IPv4", endpoint("other", ready))) // one more changes nothing
+	f.put(slice("a-2", "a", "IPv4", endpoint("other", ready))) // another one changes nothing
 	f.put(slice("a-3", "a", "IPv4", endpoint("me", object{}))) // no condition means ready
 	assert.DeepEqual(t, next(), EndpointsEvent{Service: a, Endpoints: Endpoints{Ready4: true, Local4: true}})
 	f.put(slice("a-6", "a", "IPv6", endpoint("me", object{"ready": false, "serving": true, "terminating": true})))
@@ -105,12 +105,12 @@ func TestWatchEndpointsOfSomeServices(t *testing.T) {
 	next := watch([]ServiceName{{"other", "b"}, {"ns", "b"}, {"ns", "a"}})
 	assert.DeepEqual(t, next().All, has("a", "b"))
 	f.remove(slice("z-1", "z", "IPv4", ready))
-	f.put(slice("b-1", "z", "IPv4", ready)) // no longer one that is asked for
+	f.put(slice("b-1", "z", "IPv4", ready)) // no longer a watched one
 	assert.DeepEqual(t, next(), EndpointsEvent{Service: ServiceName{"ns", "b"}})
 	assert.Equal(t, slicesOf([]ServiceName{{"y", "b"}, {"x", "b"}, {"x", "a"}}), "kubernetes.io/service-name in (a,b),!service.kubernetes.io/headless")
 }
 
-// Whatever happens to the connection, the counts at the end are right.
+// The final counts are correct after any disruption of the connection.
 func TestWatchEndpointsConverges(t *testing.T) {
 	f := newFakeAPI(t, false)
 	f.double = true
@@ -139,12 +139,12 @@ func TestWatchEndpointsConverges(t *testing.T) {
 		}
 		f.put(slice("last", "last", "IPv4", endpoint("me", object{})))
 	}()
-	picture := map[ServiceName]Endpoints{}
-	for picture[ServiceName{"ns", "last"}] == (Endpoints{}) {
+	state := map[ServiceName]Endpoints{}
+	for state[ServiceName{"ns", "last"}] == (Endpoints{}) {
 		if e := next(); e.Listed {
-			picture = e.All
+			state = e.All
 		} else {
-			picture[e.Service] = e.Endpoints
+			state[e.Service] = e.Endpoints
 		}
 	}
 	ready := map[string]bool{}
@@ -152,7 +152,7 @@ func TestWatchEndpointsConverges(t *testing.T) {
 		ready[service] = true
 	}
 	for i := range 2 {
-		assert.Equal(t, picture[ServiceName{"ns", ident(i)}].Ready4, ready[ident(i)], ident(i))
+		assert.Equal(t, state[ServiceName{"ns", ident(i)}].Ready4, ready[ident(i)], ident(i))
 	}
 }
 
@@ -180,13 +180,13 @@ func TestWatchPods(t *testing.T) {
 			Ports: []PodPort{{"web", "TCP", 80, port, "127.0.0.1"}, {"side", "", 2, 0, ""}}}
 	}
 	assert.DeepEqual(t, next(), PodEvent{Listed: true, Pods: []Pod{want("a", 8080)}})
-	f.put(pod("a", "me", "Running", http)) // nothing that counts
+	f.put(pod("a", "me", "Running", http)) // no relevant change
 	f.put(pod("b", "me", "Pending", http))
 	assert.DeepEqual(t, next(), PodEvent{Pod: want("b", 8080)})
 	f.put(pod("b", "me", "Failed", http))
 	e := next()
 	assert.Assert(t, e.Gone && e.Pod.Name == "b")
-	f.remove(pod("b", "me", "Failed", http)) // told already
+	f.remove(pod("b", "me", "Failed", http)) // already reported
 	f.remove(pod("a", "me", "Running", http))
 	e = next()
 	assert.Assert(t, e.Gone && e.Pod.Name == "a")
