@@ -6,27 +6,30 @@ import (
 	"strings"
 )
 
-// DeriveInput is all that decides a node's state.
+// DeriveInput is the input of Derive: the facts that determine a node's state.
 type DeriveInput struct {
 	Components []Component
 	Conditions []Condition
 	Ports      []Port
-	// WasReady: the node has been ready before in this run.
+	// WasReady is set if the node was ready before in this run.
 	WasReady bool
-	// Failure is why the node gave up; empty while it did not.
+	// Failure is the reason for which the node failed; empty if it has not failed.
 	Failure string
-	// Stopping is why the node was told to stop; empty while it was not.
+	// Stopping is the reason for which the node is being stopped; empty if it is not.
 	Stopping string
-	// Stopped: everything has ended.
+	// Stopped is set after all components have ended.
 	Stopped bool
 }
 
-// Derive makes the node's state from the states of its parts, and says why. It is the only place that does.
+// Derive returns the node's state and the reason for it. No other function determines the state.
 //
-//   - ready needs the Node object to be Ready, every component ready (or done) and every promise kept;
-//   - degraded needs the same once (WasReady), or the Node object Ready and all components up while a promise is broken;
-//   - a component that was given up makes the node failed, whatever the others say;
-//   - stopping, stopped and failed beat what the parts say.
+//   - stopping, stopped and failed take precedence over the states of components, conditions and ports.
+//   - The node is failed if a component has failed permanently.
+//   - The node is ready if the Node object is Ready, every component is ready (or done), every condition is true and no port has
+//     failed.
+//   - The node is degraded if that is not so, but it was ready before (WasReady) or the Node object is Ready and all components
+//     are up.
+//   - Otherwise the node is starting.
 func Derive(in DeriveInput) (State, string) {
 	switch {
 	case in.Stopped && in.Failure != "":
@@ -41,13 +44,13 @@ func Derive(in DeriveInput) (State, string) {
 	if i := slices.IndexFunc(in.Components, func(c Component) bool { return c.State == Failed }); i >= 0 {
 		return NodeFailed, describe(in.Components[i])
 	}
-	missing := missingParts(in)
+	unmet := unmetRequirements(in)
 	up := componentsUp(in.Components) && nodeObjectReady(in.Conditions)
 	switch {
-	case up && len(missing) == 0:
+	case up && len(unmet) == 0:
 		return NodeReady, ""
 	case up || in.WasReady:
-		return NodeDegraded, strings.Join(missing, "; ")
+		return NodeDegraded, strings.Join(unmet, "; ")
 	}
 	return NodeStarting, startingReason(in)
 }
@@ -62,8 +65,8 @@ func nodeObjectReady(cs []Condition) bool {
 	return slices.ContainsFunc(cs, func(c Condition) bool { return c.Type == ConditionNodeReady && c.OK })
 }
 
-// missingParts lists everything promised that is not there, components first because they are the usual cause.
-func missingParts(in DeriveInput) []string {
+// unmetRequirements describes everything that keeps the node from being ready, components first because they are the usual cause.
+func unmetRequirements(in DeriveInput) []string {
 	var out []string
 	for _, c := range in.Components {
 		if !isUp(c) {
@@ -86,11 +89,12 @@ func missingParts(in DeriveInput) []string {
 	return out
 }
 
-// startingReason names what the start waits for: what is in trouble first, then what is at work, then the Node object.
+// startingReason returns the reason for which the node is still starting: first a component in backoff or stopped, then one that is
+// starting, then one that waits, then the Node object.
 func startingReason(in DeriveInput) string {
-	for _, want := range [][]ComponentState{{Backoff, Stopping, Stopped}, {Starting, Running}, {Waiting}} {
+	for _, states := range [][]ComponentState{{Backoff, Stopping, Stopped}, {Starting, Running}, {Waiting}} {
 		for _, c := range in.Components {
-			if slices.Contains(want, c.State) {
+			if slices.Contains(states, c.State) {
 				return describe(c)
 			}
 		}
@@ -131,5 +135,5 @@ func describeCondition(c Condition) string {
 	return s
 }
 
-// Address writes the host's side of p as IP:PORT/PROTO.
+// Address returns the host side of p as IP:PORT/PROTO.
 func (p Port) Address() string { return fmt.Sprintf("%s:%d/%s", p.HostIP, p.HostPort, p.Proto) }

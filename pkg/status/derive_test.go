@@ -52,10 +52,10 @@ func TestDerive(t *testing.T) {
 		{"given up", DeriveInput{WasReady: true, Components: append(up[:2:2], comp("kubelet", Failed, "5 starts")), Conditions: []Condition{nodeReady}},
 			NodeFailed, "kubelet is failed: 5 starts"},
 		{"failed for a reason of its own", DeriveInput{Failure: "uplink lost", Components: up}, NodeFailed, "uplink lost"},
-		{"stopping beats failed", DeriveInput{Failure: "uplink lost", Stopping: "asked to"}, NodeStopping, "asked to"},
-		{"stopped", DeriveInput{Stopping: "asked to", Stopped: true}, NodeStopped, "asked to"},
-		{"stopped by a fault", DeriveInput{Failure: "uplink lost", Stopping: "asked to", Stopped: true}, NodeFailed, "uplink lost"},
-		{"stopped components while stopping", DeriveInput{Stopping: "asked to", Components: []Component{comp("kubelet", Stopped, "")}}, NodeStopping, "asked to"},
+		{"stopping precedes failed", DeriveInput{Failure: "uplink lost", Stopping: "stop requested"}, NodeStopping, "stop requested"},
+		{"stopped", DeriveInput{Stopping: "stop requested", Stopped: true}, NodeStopped, "stop requested"},
+		{"stopped after a failure", DeriveInput{Failure: "uplink lost", Stopping: "stop requested", Stopped: true}, NodeFailed, "uplink lost"},
+		{"stopped components while stopping", DeriveInput{Stopping: "stop requested", Components: []Component{comp("kubelet", Stopped, "")}}, NodeStopping, "stop requested"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -2,10 +2,10 @@ package status
 
 import "context"
 
-// ring keeps the newest events.
+// ring is a ring buffer of the newest events.
 type ring struct {
 	keep int
-	last uint64 // Seq of the newest
+	last uint64 // Seq of the newest event
 	buf  []Event
 }
 
@@ -19,12 +19,12 @@ func (r *ring) add(e Event) {
 	r.buf[int((e.Seq-1)%uint64(r.keep))] = e
 }
 
-// oldest is the Seq of the oldest event kept; last+1 without any.
+// oldest returns the Seq of the oldest event in the buffer, or last+1 if the buffer is empty.
 func (r *ring) oldest() uint64 { return r.last - uint64(len(r.buf)) + 1 }
 
 func (r *ring) at(seq uint64) Event { return r.buf[int((seq-1)%uint64(r.keep))] }
 
-// Publish adds e. Seq is the hub's, Time and Level are filled in where empty.
+// Publish adds e to the events. It sets Seq, and sets Time and Level if they are empty.
 func (h *Hub) Publish(e Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -43,9 +43,9 @@ func (h *Hub) publish(e Event) {
 	h.arrived = make(chan struct{})
 }
 
-// Subscribe returns the events from the oldest kept one on (fromStart) or from now on. The channel is closed when ctx
-// ends, or when the hub is closed and everything was read. A reader that falls behind by more than the hub keeps gets
-// one event with Lost set in place of those that it missed; the hub never waits for it.
+// Subscribe returns a channel of events, from the oldest kept event if fromStart is set, otherwise from now on. The channel is closed
+// when ctx ends, or when the hub is closed and all events were read. The hub does not wait for readers: a reader that is slower than
+// the hub discards old events gets one event with Lost set in place of the discarded ones.
 func (h *Hub) Subscribe(ctx context.Context, fromStart bool) <-chan Event {
 	h.mu.Lock()
 	next := h.events.last + 1
@@ -81,8 +81,8 @@ func (h *Hub) feed(ctx context.Context, next uint64, out chan<- Event) {
 	}
 }
 
-// take returns the event that next stands at and moves it on. Without one it returns the channel that tells of the next
-// arrival, nil when there will be none.
+// take returns the event with the number next and increments next. If there is no such event yet, it returns a channel that is closed
+// at the next event, or nil if the hub is closed.
 func (h *Hub) take(next *uint64) (Event, <-chan struct{}, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +102,7 @@ func (h *Hub) take(next *uint64) (Event, <-chan struct{}, bool) {
 	return e, nil, true
 }
 
-// Events returns the events that are kept, oldest first.
+// Events returns the kept events, oldest first.
 func (h *Hub) Events() []Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()

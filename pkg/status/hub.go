@@ -8,19 +8,20 @@ import (
 	"time"
 )
 
-// DefaultKeep is how many events a Hub keeps for late and slow readers.
+// DefaultKeep is the default number of events that a Hub keeps.
 const DefaultKeep = 1024
 
-// Options of a Hub.
+// Options are options for NewHub. The zero value is valid.
 type Options struct {
-	// Keep is how many events are kept. Default DefaultKeep.
+	// Keep is the number of events that the hub keeps. Default: DefaultKeep.
 	Keep int
-	// Now is the clock. Default time.Now.
+	// Now returns the current time. Default: time.Now.
 	Now func() time.Time
 }
 
-// Hub holds the one picture of a node and its events. All methods may be called from any goroutine; none waits for a
-// reader. Runs in: the node role; the parent may use one of its own.
+// Hub holds the status of a node and its events. Its methods are safe for concurrent use and do not block on readers.
+//
+// Runs in: the node role; the parent may have a hub of its own.
 type Hub struct {
 	now func() time.Time
 
@@ -35,7 +36,7 @@ type Hub struct {
 	stopped  bool
 }
 
-// NewHub returns a hub that starts with the picture initial. Its State is derived at once, without an event.
+// NewHub returns a hub with the given initial status. It derives State immediately and without an event.
 func NewHub(initial Status, o Options) *Hub {
 	if o.Keep <= 0 {
 		o.Keep = DefaultKeep
@@ -53,8 +54,8 @@ func NewHub(initial Status, o Options) *Hub {
 	return h
 }
 
-// Update changes the picture with f, which must not keep its argument nor call the hub. State, Reason, Since and
-// ResourceVersion are the hub's; what f does to them is undone. A change of the node's state makes one event.
+// Update changes the status with f, which must not keep its argument and must not call the hub. The hub sets State, Reason, Since and
+// ResourceVersion itself and discards changes that f makes to them. A change of the node's state publishes one event.
 func (h *Hub) Update(f func(*Status)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,7 +100,7 @@ func stateLevel(s State) string {
 	return LevelInfo
 }
 
-// SetFailed makes the node failed for the given reason. The first reason stays.
+// SetFailed sets the node's state to failed with the given reason. Later calls do not change the reason.
 func (h *Hub) SetFailed(reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,7 +110,7 @@ func (h *Hub) SetFailed(reason string) {
 	h.update(func(*Status) {})
 }
 
-// SetStopping makes the node stopping for the given reason. The first reason stays.
+// SetStopping sets the node's state to stopping with the given reason. Later calls do not change the reason.
 func (h *Hub) SetStopping(reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,7 +120,7 @@ func (h *Hub) SetStopping(reason string) {
 	h.update(func(*Status) {})
 }
 
-// SetStopped makes the node stopped, or failed where SetFailed came before.
+// SetStopped sets the node's state to stopped, or to failed if SetFailed was called before.
 func (h *Hub) SetStopped() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,22 +135,22 @@ func orUnknown(reason string) string {
 	return reason
 }
 
-// Snapshot returns a copy of the picture.
+// Snapshot returns a copy of the current status.
 func (h *Hub) Snapshot() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return clone(h.cur)
 }
 
-// Changed returns a channel that is closed at the next change. Take it before Snapshot and no change is missed.
+// Changed returns a channel that is closed at the next change of the status. Call Changed before Snapshot so that no change is missed.
 func (h *Hub) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.changed
 }
 
-// Wait blocks until the picture's ResourceVersion differs from since and returns it. It returns the picture as it is
-// when ctx ends (with ctx's error) or the hub is closed (without one).
+// Wait blocks until the status's ResourceVersion differs from since, and returns the status. It also returns the current status when
+// ctx ends (with the error of ctx) or the hub is closed (with a nil error).
 func (h *Hub) Wait(ctx context.Context, since uint64) (Status, error) {
 	for {
 		h.mu.Lock()
@@ -166,7 +167,7 @@ func (h *Hub) Wait(ctx context.Context, since uint64) (Status, error) {
 	}
 }
 
-// Close ends every subscription once it has read the events that are kept, and every Wait. The hub stays readable.
+// Close ends every Wait, and every subscription after it has received the kept events. The hub can still be read.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,7 +181,7 @@ func (h *Hub) Close() {
 	h.arrived = make(chan struct{})
 }
 
-// setTiming notes the first time only.
+// setTiming records the seconds since the start, unless the key has a value already.
 func setTiming(s *Status, key string, at time.Time) {
 	if _, ok := s.Timings[key]; ok {
 		return

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// becomeReady brings a hub to ready through one component.
+// becomeReady changes the state of a hub to ready.
 func becomeReady(h *Hub) {
 	h.SetComponent(Component{Name: "kubelet", State: Starting}, nil)
 	h.SetComponent(Component{Name: "kubelet", State: Ready}, nil)
@@ -43,13 +43,13 @@ func TestHubLife(t *testing.T) {
 		time.Sleep(time.Minute)
 		h.SetComponent(Component{Name: "kubelet", State: Backoff, Restarts: 1, Reason: "exit 1"}, []string{"panic"})
 		h.SetComponent(Component{Name: "kubelet", State: Ready, Restarts: 1}, nil)
-		h.SetStopping("asked to")
+		h.SetStopping("stop requested")
 		h.SetStopping("again")
 		h.SetStopped()
 		s = h.Snapshot()
 		assert.Equal(t, s.State, NodeStopped)
-		assert.Equal(t, s.Reason, "asked to")
-		assert.DeepEqual(t, s.Timings, map[string]float64{"kubelet": 2, NodeReadyTiming: 3}) // the first time only
+		assert.Equal(t, s.Reason, "stop requested")
+		assert.DeepEqual(t, s.Timings, map[string]float64{"kubelet": 2, NodeReadyTiming: 3}) // not updated by later changes
 
 		var got []string
 		for _, e := range h.Events() {
@@ -70,7 +70,7 @@ func TestHubFailure(t *testing.T) {
 	h := NewHub(Status{}, Options{})
 	h.SetFailed("uplink lost")
 	h.SetFailed("something later")
-	h.SetStopping("asked to")
+	h.SetStopping("stop requested")
 	assert.Equal(t, h.Snapshot().State, NodeStopping)
 	h.SetStopped()
 	s := h.Snapshot()
@@ -144,11 +144,11 @@ func TestSubscribe(t *testing.T) {
 		all, fresh := h.Subscribe(t.Context(), true), h.Subscribe(t.Context(), false)
 		slow := h.Subscribe(t.Context(), true)
 		assert.Equal(t, (<-all).Component, "a")
-		synctest.Wait() // slow has one event in its hand
+		synctest.Wait() // the goroutine of slow has taken one event
 		for range 10 {
 			h.Publish(Event{Component: "b"})
 		}
-		// Nobody read, and nothing blocked. What slow holds is event 1; 2 to 7 are lost, 8 to 11 kept.
+		// The hub did not block although no event was read. Event 1 is pending for slow, 2 to 7 are lost, 8 to 11 kept.
 		assert.Equal(t, (<-slow).Seq, uint64(1))
 		assert.Equal(t, (<-slow).Lost, uint64(6))
 		assert.Equal(t, (<-slow).Seq, uint64(8))
@@ -164,7 +164,7 @@ func TestSubscribe(t *testing.T) {
 			n++
 		}
 		assert.Check(t, n > 0)
-		for range all { // ends since the hub is closed
+		for range all { // ends because the hub is closed
 		}
 	})
 }
@@ -174,7 +174,7 @@ func TestSubscriptionEndsWithContext(t *testing.T) {
 	h := NewHub(Status{}, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ch := h.Subscribe(ctx, true)
-	h.Publish(Event{Component: "a"}) // stays in the feeder's hand
+	h.Publish(Event{Component: "a"}) // stays pending, because nothing reads the channel
 	cancel()
 	for range ch {
 	}
@@ -183,10 +183,10 @@ func TestSubscriptionEndsWithContext(t *testing.T) {
 func TestConditionEvents(t *testing.T) {
 	t.Parallel()
 	h := NewHub(Status{}, Options{})
-	h.SetCondition(Condition{Type: ConditionUplink, OK: true})                     // as promised: nothing to tell
-	h.SetCondition(Condition{Type: ConditionUplink, Message: "slirp4netns died"})  // flipped
-	h.SetCondition(Condition{Type: ConditionUplink, Message: "still"})             // not again
-	h.SetCondition(Condition{Type: ConditionNodeReady, Message: "not registered"}) // the normal beginning
+	h.SetCondition(Condition{Type: ConditionUplink, OK: true})                     // true from the start: no event
+	h.SetCondition(Condition{Type: ConditionUplink, Message: "slirp4netns died"})  // changed
+	h.SetCondition(Condition{Type: ConditionUplink, Message: "still"})             // unchanged: no event
+	h.SetCondition(Condition{Type: ConditionNodeReady, Message: "not registered"}) // normal during the start
 	h.SetCondition(Condition{Type: ConditionUplink, OK: true})
 	var got []string
 	for _, e := range h.Events() {

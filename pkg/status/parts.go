@@ -1,8 +1,8 @@
 package status
 
-// SetComponent puts c in the place of the component of its name, or at the end. An empty Since is filled in: the time
-// of the last change of state. A change of state makes an event with c's reason and tail, and a first ready is noted in
-// Timings. An empty Log keeps the known one.
+// SetComponent replaces the component with the name of c, or appends c. An empty Since is set to the time of the last change of state.
+// An empty Log keeps the previous value. A change of state publishes an event with the reason of c and tail, the last lines of the
+// component's output. The first time that a component is ready is recorded in Timings.
 func (h *Hub) SetComponent(c Component, tail []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,8 +48,8 @@ func componentLevel(s ComponentState) string {
 	return LevelInfo
 }
 
-// SetCondition puts c in the place of the condition of its type, or at the end. An empty Since is filled in: the time of
-// the last flip of OK. A flip, and a condition that is new and broken, makes an event of NodeEvents/TYPE.
+// SetCondition replaces the condition with the type of c, or appends c. An empty Since is set to the time of the last change of OK. A
+// change of OK, and a new condition whose OK is false, publishes an event of NodeEvents/TYPE.
 func (h *Hub) SetCondition(c Condition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,14 +82,14 @@ func conditionEvent(c Condition, known bool) Event {
 	if e.Reason == "" {
 		e.Reason = c.Reason
 	}
-	// A Node object that is not Ready yet is the normal beginning, not a fault.
+	// A Node object that is not Ready is normal during the start.
 	if !c.OK && (known || c.Type != ConditionNodeReady) {
 		e.Level = LevelWarning
 	}
 	return e
 }
 
-// SetPorts replaces the forwards. Each that is new, gone or in another state makes an event of port/ADDRESS.
+// SetPorts replaces the forwarded ports. A port that is new, removed or in another state publishes an event of port/ADDRESS.
 func (h *Hub) SetPorts(ports []Port) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,7 +112,7 @@ func (h *Hub) SetPorts(ports []Port) {
 	h.update(func(s *Status) { s.Ports, s.PortCounts = append([]Port(nil), ports...), CountPorts(ports) })
 }
 
-// portKey distinguishes forwards. An address has one forward, and may have several that are refused.
+// portKey returns a key that identifies a port. Refused ports include their owner, because one address can have several of them.
 func portKey(p Port) string {
 	if p.State == PortRefused {
 		return p.Address() + " " + p.Owner

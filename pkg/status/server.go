@@ -15,35 +15,46 @@ import (
 )
 
 const (
-	// maxLongPoll bounds ?timeout= of a status request, so that a forgotten client costs little.
+	// maxLongPoll limits ?timeout= of a status request, so that an abandoned client does not hold a connection for long.
 	maxLongPoll = 10 * time.Minute
-	// drainTime is how long Serve lets requests end by themselves after ctx has ended.
+	// drainTime is how long Serve waits for open requests after ctx has ended.
 	drainTime = time.Second
-	// maxBody is the largest request body read, in bytes.
+	// maxBody is the maximum size of a request body in bytes.
 	maxBody = 64 << 10
 )
 
-// Control is what the socket can ask of the node. All methods begin the thing and return; they do not wait for it.
+// Control has the operations on the node that the socket offers. The methods start an operation and return without waiting for its
+// end.
 type Control interface {
-	// Stop begins to stop the node.
+	// Stop starts the stop of the node.
 	Stop(reason string) error
-	// Restart ends a component so that it is started again. An unknown name is an error of class errdefs.ErrConfig.
+	// Restart ends a component so that the supervisor starts it again. It returns an error of class errdefs.ErrConfig if there is no
+	// such component.
 	Restart(component string) error
-	// AddForward makes a forward by hand and returns its owner in Status.Ports. A malformed one is an error of class
-	// errdefs.ErrConfig; whether its port can be had, Status.Ports tells.
+	// AddForward adds a manual forward and returns the Owner of its ports in Status.Ports, which shows whether the ports are open. It
+	// returns an error of class errdefs.ErrConfig if forward is malformed.
 	AddForward(forward string) (owner string, err error)
-	// RemoveForward takes one back, and returns its owner.
+	// RemoveForward removes a manual forward and returns the Owner of its ports.
 	RemoveForward(forward string) (owner string, err error)
 }
 
-// Listen makes the socket at path for Serve: mode 0600 in a directory of mode 0700. See localsock.Listen.
+// Listen creates the socket at path for Serve, with mode 0600 in a directory with mode 0700. See localsock.Listen.
 func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(path) }
 
-// Serve answers HTTP on l until ctx ends: GET /v1/status, GET /v1/events, POST /v1/stop,
-// POST /v1/components/NAME/restart, POST and DELETE /v1/forwards. Only the process's own uid is served, as its user namespace sees it: on the host
-// that is the account itself. It closes l.
+// Serve serves HTTP on l until ctx ends, and closes l:
 //
-// Close the hub before ctx ends and followers get the last events first. Runs in: child (node role).
+//	GET    /v1/status                    the status; ?wait=VERSION waits for a change
+//	GET    /v1/events                    the events as JSON lines; ?follow=true continues with new events
+//	POST   /v1/stop                      Control.Stop
+//	POST   /v1/components/NAME/restart   Control.Restart
+//	POST   /v1/forwards                  Control.AddForward
+//	DELETE /v1/forwards                  Control.RemoveForward
+//
+// Serve accepts only clients with the uid of this process in its user namespace; on the host, that is the account of the node.
+//
+// Close the hub before ctx ends, so that clients that follow the events get the last ones.
+//
+// Runs in: child (node role).
 func Serve(ctx context.Context, l net.Listener, h *Hub, c Control) error {
 	base, cancelRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelRequests()
@@ -99,7 +110,7 @@ type forwardRequest struct {
 	Forward string `json:"forward"`
 }
 
-type forwardAnswer struct {
+type forwardResponse struct {
 	Owner string `json:"owner"`
 }
 
@@ -114,7 +125,7 @@ func serveForward(w http.ResponseWriter, r *http.Request, do func(string) (strin
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, forwardAnswer{owner})
+	writeJSON(w, http.StatusOK, forwardResponse{owner})
 }
 
 type stopRequest struct {
@@ -143,7 +154,7 @@ func serveStatus(w http.ResponseWriter, r *http.Request, h *Hub) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	s, _ := h.Wait(ctx, since) // the picture is right either way: after the timeout it is the unchanged one
+	s, _ := h.Wait(ctx, since) // after the timeout, s is the unchanged status
 	writeJSON(w, http.StatusOK, s)
 }
 
@@ -162,7 +173,7 @@ func serveEvents(w http.ResponseWriter, r *http.Request, h *Hub) {
 	defer cancel()
 	flush := http.NewResponseController(w)
 	events := h.Subscribe(ctx, true)
-	// The headers tell the client that it is connected even while nothing happens.
+	// Send the headers now, so that the client sees the connection before the first event.
 	if flush.Flush() != nil {
 		return
 	}
@@ -192,6 +203,6 @@ func writeError(w http.ResponseWriter, err error) {
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	// The client went away: there is nobody to tell.
+	// An error means that the client has closed the connection.
 	_ = json.NewEncoder(w).Encode(v)
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// fakeControl notes what it was asked for.
-type fakeControl struct{ asked chan string }
+// fakeControl records the requests that it receives.
+type fakeControl struct{ calls chan string }
 
 func (f fakeControl) Stop(reason string) error {
-	f.asked <- "stop " + reason
+	f.calls <- "stop " + reason
 	return nil
 }
 
@@ -30,17 +30,17 @@ func (f fakeControl) AddForward(s string) (string, error) {
 	if s == "" {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("nothing")), "8080:80")
 	}
-	f.asked <- "add " + s
+	f.calls <- "add " + s
 	return "manual/" + s, nil
 }
 
 func (f fakeControl) RemoveForward(s string) (string, error) {
-	f.asked <- "remove " + s
+	f.calls <- "remove " + s
 	return "manual/" + s, nil
 }
 
 func (f fakeControl) Restart(name string) error {
-	f.asked <- "restart " + name
+	f.calls <- "restart " + name
 	switch name {
 	case "unknown":
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("no such component")), "try kubelet")
@@ -60,7 +60,7 @@ type running struct {
 
 func socketPath(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "st") // short: a socket's path has few bytes
+	dir, err := os.MkdirTemp("", "st") // a short path, because the length of socket paths is limited
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.NilError(t, os.RemoveAll(dir)) })
 	return filepath.Join(dir, "run", "node.sock")
@@ -110,7 +110,7 @@ func TestStatusOverTheSocket(t *testing.T) {
 	}
 }
 
-// stripClock makes times comparable after JSON: they lose what only this process knows.
+// stripClock removes monotonic clock readings, which JSON does not preserve, so that times can be compared.
 func stripClock(s *Status) {
 	round := func(t *time.Time) { *t = t.Round(0).UTC() }
 	round(&s.Since)
@@ -163,11 +163,11 @@ func TestEventsOverTheSocket(t *testing.T) {
 	for _, want := range once {
 		assert.Equal(t, <-seen, want)
 	}
-	r.hub.SetStopping("asked to")
+	r.hub.SetStopping("calls to")
 	assert.Equal(t, <-seen, "node stopping")
 	r.hub.SetStopped()
 	go r.stop()
-	assert.Equal(t, <-seen, "node stopped") // the last event comes before the end
+	assert.Equal(t, <-seen, "node stopped") // the last event must arrive before the end of the stream
 	assert.NilError(t, <-followed)
 }
 
@@ -184,29 +184,29 @@ func TestFollowEndsAsTold(t *testing.T) {
 func TestControl(t *testing.T) {
 	t.Parallel()
 	r := serve(t)
-	assert.NilError(t, r.client.Stop(t.Context(), "by hand"))
-	assert.Equal(t, <-r.ctl.asked, "stop by hand")
+	assert.NilError(t, r.client.Stop(t.Context(), "test"))
+	assert.Equal(t, <-r.ctl.calls, "stop test")
 	assert.NilError(t, r.client.Restart(t.Context(), "kubelet"))
-	assert.Equal(t, <-r.ctl.asked, "restart kubelet")
+	assert.Equal(t, <-r.ctl.calls, "restart kubelet")
 
 	owner, err := r.client.AddForward(t.Context(), "8080:80")
 	assert.NilError(t, err)
 	assert.Equal(t, owner, "manual/8080:80")
-	assert.Equal(t, <-r.ctl.asked, "add 8080:80")
+	assert.Equal(t, <-r.ctl.calls, "add 8080:80")
 	_, err = r.client.RemoveForward(t.Context(), "8080:80")
 	assert.NilError(t, err)
-	assert.Equal(t, <-r.ctl.asked, "remove 8080:80")
+	assert.Equal(t, <-r.ctl.calls, "remove 8080:80")
 	_, err = r.client.AddForward(t.Context(), "")
 	assert.Error(t, err, "add forward : nothing")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	assert.Equal(t, errdefs.ReportOf(err).Hints[0], "8080:80")
 	err = r.client.Restart(t.Context(), "unknown")
-	<-r.ctl.asked
+	<-r.ctl.calls
 	assert.Error(t, err, "restart unknown: no such component")
 	assert.Check(t, is.ErrorIs(err, errdefs.ErrConfig))
 	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"try kubelet"})
 	assert.Error(t, r.client.Restart(t.Context(), "broken"), "restart broken: it does not end")
-	<-r.ctl.asked
+	<-r.ctl.calls
 }
 
 func TestNotRunning(t *testing.T) {
@@ -222,14 +222,14 @@ func TestNotRunning(t *testing.T) {
 	assert.NilError(t, l.Close())
 	_, err = c.Status(t.Context()) // the socket of a node that was killed
 	assert.Check(t, is.ErrorIs(err, errdefs.ErrNotRunning))
-	l, err = Listen(socket) // and it is no obstacle
+	l, err = Listen(socket) // replaces the stale socket
 	assert.NilError(t, err)
 	_, err = Listen(socket)
 	assert.Check(t, is.ErrorIs(err, errdefs.ErrAlreadyRunning))
 	assert.NilError(t, l.Close())
 }
 
-// A node that dies without a word is told from one that answers.
+// TestServerKilledMeanwhile checks the error class when the server is killed during a request.
 func TestServerKilledMeanwhile(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.UserNS)
@@ -254,12 +254,12 @@ func TestOnlyTheOwnAccountIsServed(t *testing.T) {
 	srv := inUserNS(t)
 	c := NewClient(srv.socket)
 	defer c.Close()
-	s, err := c.Status(t.Context()) // the account itself, from outside the user namespace
+	s, err := c.Status(t.Context()) // as the same account, from outside of the user namespace
 	assert.NilError(t, err)
 	assert.Equal(t, s.Name, "inside")
 
 	testutil.Require(t, testutil.Root)
-	// Let the stranger reach the socket, so that only the credentials are in the way.
+	// Open the permissions for the other account, so that only the check of the credentials can refuse it.
 	const stranger = 65533
 	assert.NilError(t, os.Chmod(filepath.Dir(filepath.Dir(srv.socket)), 0o755))
 	assert.NilError(t, os.Chmod(filepath.Dir(srv.socket), 0o755))
@@ -269,7 +269,7 @@ func TestOnlyTheOwnAccountIsServed(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
 	assert.ErrorContains(t, err, "exit status 1", "%s", out)
-	assert.Check(t, is.Contains(string(out), "the node ended meanwhile"))
+	assert.Check(t, is.Contains(string(out), "the node ended during the request"))
 }
 
 const (
@@ -282,7 +282,7 @@ type server struct {
 	socket string
 }
 
-// inUserNS serves from a process in a user namespace of its own, as the node role does.
+// inUserNS starts a server process in a new user namespace, as the node role does.
 func inUserNS(t *testing.T) server {
 	t.Helper()
 	s := server{socket: socketPath(t), cmd: exec.Command("/proc/self/exe")}
@@ -304,7 +304,7 @@ func inUserNS(t *testing.T) server {
 	return s
 }
 
-// serveIfAsked makes the test binary the other process of a test.
+// serveIfAsked runs the server process of a test if the environment requests it.
 func serveIfAsked() bool {
 	ctx := context.Background()
 	if socket := os.Getenv(envAsk); socket != "" {

@@ -1,8 +1,15 @@
-// Package status is the picture of a node: the states of its components, the conditions it promises, the events that
-// led there, their JSON, and the unix socket that serves them.
+// Package status describes the state of a node: the states of its components, its conditions, its forwarded ports, and the events that
+// led to them. It defines their JSON and serves them on a unix socket.
 //
-// One Hub belongs to the node role; everything else asks it, in process or through a Client. The package starts and
-// stops nothing: what `down` and restarts ask for is handed to a Control.
+// The node role has the Hub, which holds the Status and the events. Serve serves the hub on the node's status socket, and a Client
+// reads from it:
+//
+//	c := status.NewClient(path)
+//	defer c.Close()
+//	s, err := c.Status(ctx)
+//
+// Requests that change the node, such as a stop or a restart, are passed to a Control. The package itself starts and stops no
+// process.
 //
 // Runs in: parent, child or either; Serve runs in the child (node role).
 package status
@@ -13,40 +20,40 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// ComponentState is where a component stands.
+// ComponentState is the state of a component.
 //
 //	waiting -> starting -> running -> ready -> stopping -> stopped
 //	              ^           |         |
-//	              +- backoff <+---------+        failed: given up, done: a task that ended well
+//	              +- backoff <+---------+        failed: not restarted, done: a task that succeeded
 type ComponentState string
 
 // Component states.
 const (
-	Waiting  ComponentState = "waiting"  // its needs are not there yet; WaitingFor names them
-	Starting ComponentState = "starting" // its process is being made
-	Running  ComponentState = "running"  // its process lives, it was not usable yet
-	Ready    ComponentState = "ready"    // its probe says that it is usable
-	Backoff  ComponentState = "backoff"  // it ended by itself and will be started again
-	Stopping ComponentState = "stopping" // it was told to end
-	Stopped  ComponentState = "stopped"  // it ended because it was told to
-	Failed   ComponentState = "failed"   // it will not be started again
-	Done     ComponentState = "done"     // a task with an end, ended well
+	Waiting  ComponentState = "waiting"  // waits for its needs, which WaitingFor names
+	Starting ComponentState = "starting" // its process is being started
+	Running  ComponentState = "running"  // its process is running, but the component has not been ready yet
+	Ready    ComponentState = "ready"    // its probe succeeds
+	Backoff  ComponentState = "backoff"  // it ended unexpectedly and will be restarted
+	Stopping ComponentState = "stopping" // it is being stopped
+	Stopped  ComponentState = "stopped"  // it was stopped
+	Failed   ComponentState = "failed"   // it failed and will not be restarted
+	Done     ComponentState = "done"     // a one-time task that succeeded
 )
 
-// State is where the node stands. Derive is the only function that makes one.
+// State is the state of a node. Derive determines it.
 type State string
 
 // Node states.
 const (
 	NodeStarting State = "starting"
 	NodeReady    State = "ready"
-	NodeDegraded State = "degraded" // was ready, is up, but something promised is missing
+	NodeDegraded State = "degraded" // usable or ready before, but a component, a condition or a port is not as configured
 	NodeStopping State = "stopping"
 	NodeStopped  State = "stopped"
-	NodeFailed   State = "failed"
+	NodeFailed   State = "failed" // a component failed permanently, or the node ended with an error
 )
 
-// Condition types.
+// Condition types. See Condition.
 const (
 	ConditionUplink       = "Uplink"
 	ConditionAPIReachable = "APIReachable"
@@ -62,13 +69,13 @@ const (
 	PortPending   = "pending"
 	PortForwarded = "forwarded"
 	PortFailed    = "failed"
-	PortWaiting   = "waiting" // closed, because no endpoint of the Service is ready
-	// PortRefused: closed, because another owner has the port or the config does not allow it. The node is not degraded by it,
-	// since every user of the cluster can ask for such a port.
+	PortWaiting   = "waiting" // closed because no endpoint of the Service is ready
+	// PortRefused is the state of a port that is closed because another owner has it or the configuration does not allow it. It does
+	// not degrade the node, because every user of the cluster can request such a port.
 	PortRefused = "refused"
 )
 
-// NodeEvents is the Component of events about the node itself.
+// NodeEvents is the value of Event.Component for events of the node itself.
 const NodeEvents = "node"
 
 // Event levels.
@@ -78,56 +85,61 @@ const (
 	LevelError   = "error"
 )
 
-// NodeReadyTiming is the key of Status.Timings for the node's own first ready.
+// NodeReadyTiming is the key of Status.Timings for the time when the node was first ready.
 const NodeReadyTiming = "node-ready"
 
-// Component is one supervised program.
+// Component is the status of a supervised program.
 type Component struct {
 	Name  string         `json:"name"`
 	State ComponentState `json:"state"`
-	Since time.Time      `json:"since"`
-	// PID as the node's pid namespace numbers it; 0 without a process.
+	// Since is the time of the last change of State.
+	Since time.Time `json:"since"`
+	// PID is the pid in the node's pid namespace; 0 if there is no process.
 	PID      int    `json:"pid,omitempty"`
 	Restarts int    `json:"restarts,omitempty"`
 	Reason   string `json:"reason,omitempty"`
-	// WaitingFor names the needs that are missing while the state is waiting.
+	// WaitingFor names the unmet needs while State is Waiting.
 	WaitingFor []string `json:"waitingFor,omitempty"`
-	// Log is its log file, a path on the host.
+	// Log is the path of the log file on the host.
 	Log string `json:"log,omitempty"`
 }
 
-// Condition is something that the node promises. OK false means that the promise is broken and, once the node was
-// ready, makes it degraded; what merely cannot be had on this host belongs in Status.Warnings.
+// Condition is a property of the node. A false OK means that the property does not hold now; a node that was ready becomes degraded
+// then. Properties that this host cannot provide at all are in Status.Warnings instead.
 type Condition struct {
-	Type    string    `json:"type"`
-	OK      bool      `json:"ok"`
-	Reason  string    `json:"reason,omitempty"`
-	Message string    `json:"message,omitempty"`
-	Since   time.Time `json:"since"`
+	// Type is one of the Condition constants.
+	Type string `json:"type"`
+	OK   bool   `json:"ok"`
+	// Reason is a CamelCase word, Message a text for people.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is the time of the last change of OK.
+	Since time.Time `json:"since"`
 }
 
-// Port is one forward, wanted or bound.
+// Port is a port of the host that is forwarded to the node, or should be.
 type Port struct {
 	HostIP   string `json:"hostIP"`
 	HostPort int    `json:"hostPort"`
 	Proto    string `json:"proto"`
 	NodePort int    `json:"nodePort"`
-	// Owner is who wants it: static/NAME, manual/FORWARD, NAMESPACE/NAME/PORT of a Service or pod:NAMESPACE/NAME/PORT.
-	// Kind (static, manual, Service, Pod), Namespace, Name and Port are its parts.
-	Owner     string    `json:"owner,omitempty"`
-	Kind      string    `json:"kind,omitempty"`
-	Namespace string    `json:"namespace,omitempty"`
-	Name      string    `json:"name,omitempty"`
-	Port      string    `json:"port,omitempty"`
-	State     string    `json:"state"`
-	Since     time.Time `json:"since,omitzero"`
-	// Reason is one word for why it is not forwarded; Error says more, and Hint is the way out.
+	// Owner is the source of the forward: static/NAME, manual/FORWARD, NAMESPACE/NAME/PORT for a Service or
+	// pod:NAMESPACE/NAME/PORT. Kind (static, manual, Service, Pod), Namespace, Name and Port are its parts.
+	Owner     string `json:"owner,omitempty"`
+	Kind      string `json:"kind,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name,omitempty"`
+	Port      string `json:"port,omitempty"`
+	// State is one of the Port constants, such as PortForwarded.
+	State string    `json:"state"`
+	Since time.Time `json:"since,omitzero"`
+	// Reason is one word for the cause if the port is not forwarded, Error a description of it, and Hint the fix.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
 	Hint   string `json:"hint,omitempty"`
 }
 
-// PortCounts says how many forwards are in which state.
+// PortCounts has the number of ports in each state.
 type PortCounts struct {
 	Forwarded int `json:"forwarded"`
 	Waiting   int `json:"waiting"`
@@ -136,7 +148,7 @@ type PortCounts struct {
 	Refused   int `json:"refused"`
 }
 
-// CountPorts counts.
+// CountPorts counts ports by their state.
 func CountPorts(ports []Port) PortCounts {
 	var n PortCounts
 	for _, p := range ports {
@@ -156,95 +168,99 @@ func CountPorts(ports []Port) PortCounts {
 	return n
 }
 
-// Network is the node's uplink.
+// Network describes the node's uplink.
 type Network struct {
 	Driver    string `json:"driver,omitempty"`
 	Interface string `json:"interface,omitempty"`
 	Address   string `json:"address,omitempty"`
-	// AddressIPv6 is there with network.ipv6.
-	AddressIPv6 string   `json:"addressIPv6,omitempty"`
-	MTU         int      `json:"mtu,omitempty"`
-	DNS         []string `json:"dns,omitempty"`
-	// NodeAddress is the host's address by which other nodes reach this one; empty where there are none.
+	// AddressIPv6 is set if network.ipv6 is enabled.
+	AddressIPv6 string `json:"addressIPv6,omitempty"`
+	// MTU is in bytes.
+	MTU int      `json:"mtu,omitempty"`
+	DNS []string `json:"dns,omitempty"`
+	// NodeAddress is the address of the host by which other nodes reach this one; empty in a single-node cluster.
 	NodeAddress string `json:"nodeAddress,omitempty"`
-	// PortDriver forwards ports of the host; PortDriverReason is why it was chosen.
+	// PortDriver is the driver that forwards ports of the host, and PortDriverReason is the reason for its choice.
 	PortDriver       string `json:"portDriver,omitempty"`
 	PortDriverReason string `json:"portDriverReason,omitempty"`
 }
 
-// Cgroup is the node's subtree.
+// Cgroup describes the node's cgroup subtree.
 type Cgroup struct {
-	// Path on the host, from the root of the cgroup2 file system.
-	Path        string   `json:"path,omitempty"`
+	// Path is the path on the host, relative to the root of the cgroup2 file system.
+	Path string `json:"path,omitempty"`
+	// Controllers are the enabled cgroup controllers.
 	Controllers []string `json:"controllers,omitempty"`
-	// Unenforced are the controllers whose limits pods ask for in vain.
+	// Unenforced are the controllers that are not available; limits of pods that need them have no effect.
 	Unenforced []string `json:"unenforced,omitempty"`
-	// Ceiling is what the whole node may use, and UnenforcedSettings are the fields of the config that do nothing here.
+	// Ceiling has the limits for the whole node. UnenforcedSettings are the fields of the config that have no effect on this host.
 	Ceiling            layout.Limits `json:"ceiling,omitzero"`
 	UnenforcedSettings []string      `json:"unenforcedSettings,omitempty"`
 }
 
-// Mounts is what the node promises of mounts, each tried or read and not assumed.
+// Mounts describes the mount propagation between host and node. The node tests each property; it does not assume any.
 type Mounts struct {
-	// HostToNode (1): what the host mounts reaches the runtime, the kubelet and HostToContainer volumes.
+	// HostToNode is property 1: mounts of the host reach the runtime, the kubelet and HostToContainer volumes.
 	HostToNode bool `json:"hostToNode"`
-	// Shared (2): what the runtime, the kubelet and Bidirectional volumes mount is seen by each other and by
-	// HostToContainer volumes.
+	// Shared is property 2: the runtime, the kubelet and Bidirectional volumes see each other's mounts, and HostToContainer volumes
+	// see them too.
 	Shared bool `json:"shared"`
-	// NodeToHost (3): the host sees those mounts too. In a rootless node it never does.
+	// NodeToHost is property 3: the host sees those mounts. It is always false in a rootless node.
 	NodeToHost bool `json:"nodeToHost"`
-	// Reasons say, for each of (1) and (2) that does not hold, why; they begin with its number. Hint is the way out.
+	// Reasons has the cause for each of the properties 1 and 2 that does not hold, and begins with its number. Hint is the fix.
 	Reasons []string `json:"reasons,omitempty"`
 	Hint    string   `json:"hint,omitempty"`
 }
 
-// Text is the three answers in one line: "1 yes, 2 yes, 3 no".
+// Text returns the three properties in one line: "1 yes, 2 yes, 3 no".
 func (m *Mounts) Text() string {
 	word := map[bool]string{true: "yes", false: "no"}
 	return "1 " + word[m.HostToNode] + ", 2 " + word[m.Shared] + ", 3 " + word[m.NodeToHost]
 }
 
-// Status is the picture now. Times are the node's own clock.
+// Status is the status of a node at one time.
 type Status struct {
-	// ResourceVersion differs between any two pictures of one run that differ.
-	ResourceVersion uint64    `json:"resourceVersion"`
-	Name            string    `json:"name"`
-	NodeName        string    `json:"nodeName,omitempty"`
-	State           State     `json:"state"`
-	Reason          string    `json:"reason,omitempty"`
-	Since           time.Time `json:"since,omitzero"`
-	// StartedAt is when the parent began.
+	// ResourceVersion changes with every change of the status during one run of the node.
+	ResourceVersion uint64 `json:"resourceVersion"`
+	// Name is the name of the node for rootlessnode, NodeName that of its Node object.
+	Name     string `json:"name"`
+	NodeName string `json:"nodeName,omitempty"`
+	// State is the node's state, Reason the cause of it and Since the time of the last change of State.
+	State  State     `json:"state"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since,omitzero"`
+	// StartedAt is when the parent process started.
 	StartedAt time.Time `json:"startedAt,omitzero"`
-	// Version of rootlessnode and of Kubernetes.
+	// Version is the version of rootlessnode, Kubernetes that of Kubernetes.
 	Version    string `json:"version,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`
-	// ParentPID and ChildPID as the host numbers them.
+	// ParentPID and ChildPID are pids in the host's pid namespace.
 	ParentPID  int         `json:"parentPID,omitempty"`
 	ChildPID   int         `json:"childPID,omitempty"`
 	Components []Component `json:"components,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
 	Network    Network     `json:"network,omitzero"`
-	// APIServer is the URL for the host.
+	// APIServer is the URL of the API server for use on the host.
 	APIServer string `json:"apiServer,omitempty"`
 	// Kubeconfig, DataDir and RuntimeDir are paths on the host.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	DataDir    string `json:"dataDir,omitempty"`
 	RuntimeDir string `json:"runtimeDir,omitempty"`
 	Cgroup     Cgroup `json:"cgroup,omitzero"`
-	// Mounts is nil until the guarantees were tried for the first time.
+	// Mounts is nil until mount propagation was tested for the first time.
 	Mounts *Mounts `json:"mounts,omitempty"`
 	Ports  []Port  `json:"ports,omitempty"`
-	// PortCounts counts Ports.
+	// PortCounts has the number of Ports by state.
 	PortCounts PortCounts `json:"portCounts,omitzero"`
 	Warnings   []string   `json:"warnings,omitempty"`
-	// Timings: seconds from StartedAt until each component, and NodeReadyTiming the node, was first ready.
+	// Timings has the seconds from StartedAt until each component, and for NodeReadyTiming the node, was first ready.
 	Timings map[string]float64 `json:"timings,omitempty"`
 }
 
-// WasReady tells whether the node has been ready in this run.
+// WasReady reports whether the node has been ready or degraded in this run.
 func (s *Status) WasReady() bool { _, ok := s.Timings[NodeReadyTiming]; return ok }
 
-// Component returns the component of that name, nil without one. It points into s.
+// Component returns a pointer to the component called name in s, or nil.
 func (s *Status) Component(name string) *Component {
 	for i := range s.Components {
 		if s.Components[i].Name == name {
@@ -254,7 +270,7 @@ func (s *Status) Component(name string) *Component {
 	return nil
 }
 
-// Condition returns the condition of that type, nil without one. It points into s.
+// Condition returns a pointer to the condition of type typ in s, or nil.
 func (s *Status) Condition(typ string) *Condition {
 	for i := range s.Conditions {
 		if s.Conditions[i].Type == typ {
@@ -264,20 +280,22 @@ func (s *Status) Condition(typ string) *Condition {
 	return nil
 }
 
-// Event is one transition with its reason.
+// Event is a change of state with its reason.
 type Event struct {
-	// Seq counts the events of one run from 1. A gap in it is a gap in what the reader was given; see Lost.
+	// Seq numbers the events of one run from 1. A gap means that the reader missed events; see Lost.
 	Seq  uint64    `json:"seq"`
 	Time time.Time `json:"time"`
-	// Component is whose transition it is: a component's name, NodeEvents, NodeEvents/TYPE for a condition, or
-	// port/ADDRESS for a forward.
+	// Component is the subject of the event: the name of a component, NodeEvents, NodeEvents/TYPE for a condition, or
+	// port/ADDRESS for a forwarded port.
 	Component string `json:"component"`
-	From      string `json:"from,omitempty"`
-	To        string `json:"to,omitempty"`
-	Reason    string `json:"reason,omitempty"`
-	// Tail is the last output of a component that ended by itself.
-	Tail  []string `json:"tail,omitempty"`
-	Level string   `json:"level,omitempty"`
-	// Lost, in an event that carries nothing else, is how many events the reader was too slow for.
+	// From and To are the states before and after.
+	From   string `json:"from,omitempty"`
+	To     string `json:"to,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Tail has the last lines of output of a component that ended unexpectedly.
+	Tail []string `json:"tail,omitempty"`
+	// Level is LevelInfo, LevelWarning or LevelError.
+	Level string `json:"level,omitempty"`
+	// Lost is the number of events that a slow reader missed. Such an event has no other content.
 	Lost uint64 `json:"lost,omitempty"`
 }

@@ -1,6 +1,6 @@
-// Package localsock listens on unix sockets that only the node's own account may use, and tells who connected.
+// Package localsock listens on unix sockets that only the account of the node may use, and reads the uid of their clients.
 //
-// It is apart from pkg/status so that the exec path does not link an HTTP stack. It opens sockets and nothing else.
+// It is separate from pkg/status so that the exec path does not link an HTTP stack.
 //
 // Runs in: parent, child or either.
 package localsock
@@ -24,18 +24,19 @@ const (
 	dirMode    = 0o700
 )
 
-// Listen makes the directory of path (0700), replaces a stale socket there and listens on path with mode 0600. A socket
-// that still answers is not taken over: the error is of class errdefs.ErrAlreadyRunning. The listener removes the
-// socket when it is closed.
+// Listen creates the directory of path with mode 0700, removes a stale socket at path, and listens on a new one with mode 0600. The
+// listener removes the socket when it is closed.
+//
+// Errors: of class errdefs.ErrAlreadyRunning if another process serves the socket; errdefs.ErrConfig if path is too long.
 //
 // Runs in: parent, child or either; path is resolved in the caller's mount namespace.
 func Listen(path string) (*net.UnixListener, error) {
 	if len(path) > layout.SocketPathMax {
-		err := fmt.Errorf("listen on %s: the path has %d bytes, unix sockets take %d", path, len(path), layout.SocketPathMax)
+		err := fmt.Errorf("listen on %s: the path has %d bytes; the maximum for unix sockets is %d", path, len(path), layout.SocketPathMax)
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "choose a shorter node name or a shorter XDG_RUNTIME_DIR")
 	}
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
-		return nil, fmt.Errorf("make socket directory: %w", err)
+		return nil, fmt.Errorf("create socket directory: %w", err)
 	}
 	if err := removeStale(path); err != nil {
 		return nil, err
@@ -44,9 +45,9 @@ func Listen(path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// The directory is closed to others, so there is no moment in which the wider mode of bind(2) matters.
+	// bind(2) creates the socket with a wider mode, but other accounts cannot enter its directory.
 	if err := os.Chmod(path, socketMode); err != nil {
-		return nil, errors.Join(fmt.Errorf("protect socket: %w", err), l.Close())
+		return nil, errors.Join(fmt.Errorf("set socket mode: %w", err), l.Close())
 	}
 	return l, nil
 }
@@ -57,13 +58,13 @@ func removeStale(path string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at socket: %w", err)
+		return fmt.Errorf("check for a stale socket: %w", err)
 	}
 	if st.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("listen on %s: something else than a socket is there", path)
+		return fmt.Errorf("listen on %s: the file exists and is not a socket", path)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
-		return errdefs.Class(errdefs.ErrAlreadyRunning, errors.Join(fmt.Errorf("listen on %s: another process answers there", path), c.Close()))
+		return errdefs.Class(errdefs.ErrAlreadyRunning, errors.Join(fmt.Errorf("listen on %s: already served by another process", path), c.Close()))
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove stale socket: %w", err)
@@ -71,10 +72,9 @@ func removeStale(path string) error {
 	return nil
 }
 
-// PeerUID returns the uid of the process at the other end of c as the caller's user namespace sees it: whoever has no
-// mapping appears as the overflow uid (user_namespaces(7), "Unmapped user and group IDs"). Inside the node the account
-// itself is 0, so host processes of the account appear as 0 and those of anybody else, root included, as 65534 or as a
-// subordinate id.
+// PeerUID returns the uid of the process at the other end of c in the caller's user namespace. A uid without a mapping appears as the
+// overflow uid (user_namespaces(7), "Unmapped user and group IDs"). Inside the node, the account is mapped to 0: its host processes
+// appear as 0, and those of other accounts, including root, as 65534 or as a subordinate id.
 func PeerUID(c *net.UnixConn) (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -93,8 +93,8 @@ func PeerUID(c *net.UnixConn) (int, error) {
 	return int(cred.Uid), nil
 }
 
-// Own wraps l so that Accept yields only connections of the caller's own uid and closes all others. The listener must
-// be of unix sockets; anything else that it accepts is closed too.
+// Own returns a listener that accepts only connections with the uid of this process and closes all others. l must be a listener for
+// unix sockets; other connections are closed too.
 func Own(l net.Listener) net.Listener { return &ownListener{Listener: l, uid: os.Getuid()} }
 
 type ownListener struct {
@@ -113,12 +113,11 @@ func (l *ownListener) Accept() (net.Conn, error) {
 				return c, nil
 			}
 		}
-		// Nothing can be done about a close error of a connection that is refused.
-		_ = c.Close()
+		_ = c.Close() // a refused connection; the error does not matter
 	}
 }
 
-// NotRunning tells whether a dial error means that nobody serves the socket.
+// NotRunning reports whether a dial error means that no process serves the socket.
 func NotRunning(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR)
 }

@@ -19,13 +19,13 @@ func TestListenRefusals(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	assert.NilError(t, os.WriteFile(file, nil, 0o600))
 	_, err := Listen(file)
-	assert.ErrorContains(t, err, "something else than a socket is there")
+	assert.ErrorContains(t, err, "the file exists and is not a socket")
 	_, err = os.Stat(file)
 	assert.NilError(t, err)
 
 	_, err = Listen("/" + strings.Repeat("d", 110))
 	assert.Check(t, is.ErrorIs(err, errdefs.ErrConfig))
-	assert.ErrorContains(t, err, "the path has 111 bytes, unix sockets take 107")
+	assert.ErrorContains(t, err, "the path has 111 bytes; the maximum for unix sockets is 107")
 }
 
 func TestPeerUIDIsOurs(t *testing.T) {
