@@ -1,6 +1,6 @@
 // Command rootlessnode-podstop stops the pods of a node through the container runtime (CRI). The node role starts it at
 // `down`, after the kubelet has ended, writes a podstop.Request to its standard input and reads podstop.Reports from its
-// standard output. It is a program of its own because its libraries would make every other role larger and slower to start.
+// standard output. It is a separate program because its libraries would make every other role larger and slower to start.
 //
 // Runs in: child.
 package main
@@ -24,7 +24,7 @@ func main() {
 	defer stop()
 	out := json.NewEncoder(os.Stdout)
 	report := func(r podstop.Report) {
-		if err := out.Encode(r); err != nil { // the node role is gone, and everything inside with it
+		if err := out.Encode(r); err != nil { // the node role has exited; everything inside exits with it
 			os.Exit(1)
 		}
 	}
@@ -37,7 +37,7 @@ func main() {
 func run(ctx context.Context, report func(podstop.Report)) error {
 	var req podstop.Request
 	if err := json.NewDecoder(os.Stdin).Decode(&req); err != nil {
-		return fmt.Errorf("read the request: %w", err)
+		return fmt.Errorf("read request: %w", err)
 	}
 	conn, err := cristop.Dial(req.Socket)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Command rootlessnode-runc stands in front of runc on a node to which some cgroup controller was not delegated. It
-// takes runc's command line, drops from the container's specification the limits that cannot be set, and becomes runc.
-// containerd is told to call it as the runc runtime's BinaryName, and only where something is missing.
+// Command rootlessnode-runc wraps runc on a node to which a cgroup controller was not delegated. It takes runc's command
+// line, removes the limits that cannot be set from the container's specification, and executes runc. containerd is
+// configured to use it as the BinaryName of the runc runtime, only if a controller is missing.
 //
-// Runs in: child. It prints nothing of its own but errors.
+// Runs in: child. It prints errors only.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// envConfig overrides the place of the shim's configuration, for tests.
+// envConfig overrides the path of the shim's configuration, for tests.
 const envConfig = "ROOTLESSNODE_OCI_SHIM"
 
 func main() {

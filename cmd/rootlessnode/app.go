@@ -23,7 +23,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/userunit"
 )
 
-// handle is what the commands need of a node.
+// handle is the part of node.Node that the commands use.
 type handle interface {
 	Check(ctx context.Context) ([]preflight.Finding, error)
 	Start(ctx context.Context) error
@@ -48,38 +48,38 @@ type handle interface {
 	DeleteJoinToken(ctx context.Context, idOrToken string) error
 }
 
-// app is one execution of the command line: what it was given, and what it may touch.
+// app is one execution of the command line, with its inputs and its access to the system.
 type app struct {
 	// name is --name.
 	name string
-	// joinToken is the bootstrap token of the environment; tokenTaken: handed on by another execution, which has looked at
-	// all sources.
+	// joinToken is the bootstrap token from the environment. tokenTaken is true if an earlier execution of this program, which
+	// has read all sources, passed it on.
 	joinToken  string
 	tokenTaken bool
-	// output is -o of the command that runs: "" or "json".
+	// output is the value of -o: "" or "json".
 	output string
 
 	stdin, stdout, stderr *os.File
-	// out and err are stdout and stderr, unless a test looks at them.
+	// out and err are stdout and stderr, except in tests.
 	out, err io.Writer
 	env      func(string) string
 	unsetenv func(string)
 	uid      int
 	inUserNS func() bool
 	now      func() time.Time
-	// newNode and attach make the node's handle.
+	// newNode and attach return the node's handle.
 	newNode func(*config.NodeConfig, node.Options) (handle, error)
 	attach  func(string, node.Options) (handle, error)
-	// replace executes another program in this process's place.
+	// replace executes another program in place of this process.
 	replace func(path string, argv, env []string) error
-	// execute runs another program to its end; its messages go to standard error.
+	// execute runs another program and waits for it; its standard error is that of this process.
 	execute func(ctx context.Context, path string, args []string, stdout io.Writer) error
-	// userSystemctl talks to the account's systemd user manager.
+	// userSystemctl runs systemctl --user.
 	userSystemctl func(ctx context.Context, args ...string) (string, error)
 	// enter runs a program as an account (host enter).
 	enter func(hostsetup.EnterOptions) (int, error)
-	// mounts are the mount namespaces of a rootful node; exe, unitDir and systemctl, for its units, are found where
-	// they are empty.
+	// mounts are the mount namespaces of a rootful node. exe, unitDir, rootOnly and systemctl are for its units; defaults are
+	// used for those that are empty.
 	mounts    mountStore
 	exe       string
 	unitDir   string
@@ -98,7 +98,7 @@ func newApp() *app {
 	}
 }
 
-// orNil keeps a nil *node.Node from becoming a handle that is not nil.
+// orNil returns a nil handle with an error; otherwise a nil *node.Node would become a non-nil handle.
 func orNil(n *node.Node, err error) (handle, error) {
 	if err != nil {
 		return nil, err
@@ -106,12 +106,12 @@ func orNil(n *node.Node, err error) (handle, error) {
 	return n, nil
 }
 
-// attached returns the handle of the node that --name picks.
+// attached returns the handle of the node that --name selects.
 func (a *app) attached() (handle, error) {
 	return a.attach(a.name, node.Options{Log: a.logger()})
 }
 
-// logger writes warnings of the host side as lines of their own among ours.
+// logger returns a logger that writes warnings to standard error, one per line.
 func (a *app) logger() logrus.FieldLogger {
 	return &logrus.Logger{Out: a.err, Formatter: plainFormatter{}, Hooks: logrus.LevelHooks{}, Level: logrus.WarnLevel}
 }
@@ -132,7 +132,7 @@ func (plainFormatter) Format(e *logrus.Entry) ([]byte, error) {
 
 func isTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
 
-// command writes how this program is called for this node, for hints and summaries.
+// command returns the command line that runs rootlessnode with the arguments in rest for this node, for hints and summaries.
 func (a *app) command(rest string) string {
 	if a.name == config.DefaultName || a.name == "" || a.env(layout.EnvName) == a.name {
 		return "rootlessnode " + rest

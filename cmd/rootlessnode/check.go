@@ -16,9 +16,9 @@ func newCheck(a *app) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Compare this host with what the node needs",
-		Long: `Compare this host with what the node needs, without changing anything. Exit code 3
-when something is missing without which it cannot start.`,
+		Short: "Check whether this host meets the node's requirements",
+		Long: `Check whether this host meets the node's requirements, without changing anything.
+The exit code is 3 if the node cannot start on this host.`,
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,12 +46,12 @@ when something is missing without which it cannot start.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&all, "all", true, "show also what is as it should be")
+	cmd.Flags().BoolVar(&all, "all", true, "also show passing checks")
 	a.outputFlag(cmd)
 	return cmd
 }
 
-// renderFindings lists the findings, and below them one block to paste that mends all that fails.
+// renderFindings lists the findings, followed by one block of commands that fix all failures.
 func renderFindings(findings []preflight.Finding, all bool, st style) string {
 	var b strings.Builder
 	count := map[preflight.Level]int{}

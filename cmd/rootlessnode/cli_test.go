@@ -21,7 +21,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-func TestUsageFaults(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		args []string
@@ -32,13 +32,13 @@ func TestUsageFaults(t *testing.T) {
 		{[]string{"images", "imprt"}, "did you mean import?"},
 		{[]string{"up", "--bogus"}, "unknown flag: --bogus"},
 		{[]string{"up", "--timeout", "soon"}, "invalid argument"},
-		{[]string{"up", "extra"}, "1 arguments are given, it takes none"},
-		{[]string{"exec"}, "it takes at least 1"},
-		{[]string{"logs", "a", "b"}, "it takes 0 to 1"},
-		{[]string{"status", "-o", "yaml"}, `output format "yaml" is not known`},
+		{[]string{"up", "extra"}, "got 1 arguments, expected none"},
+		{[]string{"exec"}, "expected at least 1"},
+		{[]string{"logs", "a", "b"}, "expected 0 to 1"},
+		{[]string{"status", "-o", "yaml"}, `unknown output format "yaml"`},
 		{[]string{"--name", "a/b", "status"}, "name"},
 		{[]string{"up", "--set", "network.mtu=x"}, "set network.mtu: want a whole number"},
-		{[]string{"up", "--set", "bare"}, "--set bare: there is no ="},
+		{[]string{"up", "--set", "bare"}, "--set bare: must have the form PATH=VALUE"},
 		{[]string{"up", "--config", "/no/such/file"}, "read config"},
 		{[]string{"images", "import", "/no/such/archive"}, "open image archive"},
 	} {
@@ -48,31 +48,31 @@ func TestUsageFaults(t *testing.T) {
 			assert.Check(t, is.Equal(c.run(tc.args...), errdefs.ExitConfig))
 			assert.Check(t, is.Contains(c.err.String(), tc.want))
 			assert.Check(t, is.Contains(c.err.String(), "error: "))
-			assert.Check(t, is.Len(c.node.calls, 0), "something was begun")
+			assert.Check(t, is.Len(c.node.calls, 0), "the command called the node")
 		})
 	}
 }
 
-func TestAllFlagFaultsTogether(t *testing.T) {
+func TestAllFlagErrorsTogether(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	assert.Equal(t, c.run("up", "--set", "foo=1", "--set", "network.mtu=x", "--set", "bar"), errdefs.ExitConfig)
 	assert.Equal(t, strings.Count(c.err.String(), "error: "), 3, c.err.String())
 }
 
-func TestRootIsRefused(t *testing.T) {
+func TestRootIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"up"}, {"down"}, {"status"}, {"exec", "true"}, {"kubectl", "get", "pods"}, {"config", "effective"}, {"images", "list"}} {
 		c := newCLI(t)
 		c.uid = 0
 		assert.Check(t, is.Equal(c.run(args...), errdefs.ExitPreflight), "%v", args)
-		assert.Check(t, is.Contains(c.err.String(), "error: run as an ordinary user: a rootless node is not for root"))
+		assert.Check(t, is.Contains(c.err.String(), "error: run as an ordinary user: root cannot run a rootless node"))
 		assert.Check(t, is.Len(c.node.calls, 0))
 	}
 	c := newCLI(t)
 	c.uid, c.inUserNS = 0, func() bool { return true }
 	assert.Equal(t, c.run("up"), errdefs.ExitPreflight)
-	assert.Assert(t, is.Contains(c.err.String(), "uid 0 is root here too, that of another user namespace"))
+	assert.Assert(t, is.Contains(c.err.String(), "this process is uid 0 of another user namespace"))
 	for _, args := range [][]string{{"version"}, {"config", "default"}, {"completion", "bash"}, {"help"}, {"up", "--help"}, {"check"}, {"host"}, {"mountns"}, {"mountns", "drop-in", "--help"}, {}} {
 		c := newCLI(t)
 		c.uid = 0
@@ -80,7 +80,7 @@ func TestRootIsRefused(t *testing.T) {
 	}
 }
 
-func TestErrorsForPeopleAndPrograms(t *testing.T) {
+func TestErrorFormats(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.node.fails["status"] = fault()
@@ -97,7 +97,7 @@ func TestErrorsForPeopleAndPrograms(t *testing.T) {
 func TestUpInAPipe(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.node.pictures = pictures()
+	c.node.statuses = upStatuses()
 	assert.Equal(t, c.run("up", "--set", "api.port=7443", "--log-level", "debug", "--timeout", "7s"), 0)
 	assert.DeepEqual(t, c.node.calls, []string{"start", "wait"})
 	assert.Equal(t, c.node.cfg.API.Port, 7443)
@@ -110,12 +110,12 @@ func TestUpInAPipe(t *testing.T) {
 func TestUpDegraded(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.node.pictures = []status.Status{full()}
+	c.node.statuses = []status.Status{full()}
 	assert.Equal(t, c.run("--name", "two", "up"), 0)
 	golden.Assert(t, strings.ReplaceAll(c.out.String(), c.node.dir, "DATA"), "summary-degraded.txt")
 }
 
-func TestUpThatFails(t *testing.T) {
+func TestUpFails(t *testing.T) {
 	t.Parallel()
 	for call, class := range map[string]error{"start": errdefs.ErrPreflight, "wait": errdefs.ErrTimeout} {
 		c := newCLI(t)
@@ -140,35 +140,35 @@ func TestDown(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	assert.Equal(t, c.run("down"), 0)
-	assert.Equal(t, c.out.String(), "node \"default\" was not running\n")
+	assert.Equal(t, c.out.String(), "node \"default\" is not running\n")
 
 	c = newCLI(t)
-	c.node.pictures = pictures()
+	c.node.statuses = upStatuses()
 	assert.Equal(t, c.run("down", "--delete-data"), 0)
 	assert.DeepEqual(t, c.node.calls, []string{"status", "stop", "delete"})
-	assert.Equal(t, c.out.String(), "node \"default\" is stopped (0.0s)\nits data in "+c.node.dir+" is removed\n")
+	assert.Equal(t, c.out.String(), "node \"default\" stopped (0.0s)\ndeleted the node's data in "+c.node.dir+"\n")
 
 	c = newCLI(t)
 	c.node.removed.Foreign, c.node.removed.DirKept = []string{"/d/precious.txt", "/d/bm (a mount)"}, "it is a mount"
 	assert.Equal(t, c.run("down", "--delete-data"), 0)
-	kept := "the empty directory " + c.node.dir + " stays: it is a mount\n" +
-		"kept, because it does not belong to the node:\n  /d/precious.txt\n  /d/bm (a mount)\n"
-	assert.Equal(t, c.out.String(), "node \"default\" was not running\nits data in "+c.node.dir+" is removed\n"+kept)
+	kept := "kept the empty directory " + c.node.dir + ": it is a mount\n" +
+		"kept these files, which do not belong to the node:\n  /d/precious.txt\n  /d/bm (a mount)\n"
+	assert.Equal(t, c.out.String(), "node \"default\" is not running\ndeleted the node's data in "+c.node.dir+"\n"+kept)
 
 	c.out.Reset()
 	c.node.fails["delete"] = errors.New("/d/kubelet/x: it is a mount")
 	assert.Equal(t, c.run("down", "--delete-data"), errdefs.ExitOther)
-	assert.Equal(t, c.out.String(), "node \"default\" was not running\n"+kept)
+	assert.Equal(t, c.out.String(), "node \"default\" is not running\n"+kept)
 
 	c = newCLI(t)
 	c.node.removed.Next = "/earlier"
 	assert.Equal(t, c.run("down", "--delete-data"), 0)
-	assert.Assert(t, strings.HasSuffix(c.out.String(), "its data of an earlier start is in /earlier; \"rootlessnode up\" continues with it\n"), c.out.String())
+	assert.Assert(t, strings.HasSuffix(c.out.String(), "data of an earlier start is in /earlier; the next \"rootlessnode up\" uses it\n"), c.out.String())
 
 	c = newCLI(t)
 	c.node.removed = nil
 	assert.Equal(t, c.run("down", "--delete-data"), 0)
-	assert.Equal(t, c.out.String(), "node \"default\" was not running\nit has no data\n")
+	assert.Equal(t, c.out.String(), "node \"default\" is not running\nthe node has no data\n")
 
 	c = newCLI(t)
 	c.node.fails["stop"] = errdefs.Class(errdefs.ErrTimeout, errors.New("it was killed"))
@@ -179,7 +179,7 @@ func TestDown(t *testing.T) {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.node.pictures = []status.Status{full()}
+	c.node.statuses = []status.Status{full()}
 	assert.Equal(t, c.run("status"), 0)
 	golden.Assert(t, c.out.String(), "status.txt")
 
@@ -216,9 +216,9 @@ func TestEvents(t *testing.T) {
 		assert.NilError(t, json.Unmarshal([]byte(line), &e))
 		assert.Equal(t, e.Seq, c.node.events[i].Seq)
 	}
-	c.node.fails["events"] = errdefs.Class(errdefs.ErrNotRunning, errors.New("nobody answers"))
+	c.node.fails["events"] = errdefs.Class(errdefs.ErrNotRunning, errors.New("connection refused"))
 	assert.Equal(t, c.run("--name", "two", "events"), errdefs.ExitOther)
-	assert.Equal(t, c.err.String(), "error: node \"two\" is not running: nobody answers\nhint: rootlessnode --name two up\n")
+	assert.Equal(t, c.err.String(), "error: node \"two\" is not running: connection refused\nhint: rootlessnode --name two up\n")
 }
 
 func TestExec(t *testing.T) {
@@ -302,7 +302,7 @@ func TestImages(t *testing.T) {
 	golden.Assert(t, c.out.String(), "images.txt")
 	c.node.exec = func(nodeexec.Request) (int, error) { return 1, nil }
 	assert.Equal(t, c.run("images", "import", file), errdefs.ExitOther)
-	assert.Check(t, is.Contains(c.err.String(), "ctr ended with code 1"))
+	assert.Check(t, is.Contains(c.err.String(), "ctr exited with code 1"))
 }
 
 const ctrTable = `REF                                TYPE                                    DIGEST                                                                  SIZE      PLATFORMS   LABELS

@@ -18,7 +18,7 @@ func newConfig(a *app) *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:         "default",
-			Short:       "Print every field with its meaning and its default",
+			Short:       "Print every field with its meaning and default value",
 			Args:        arguments(0, 0),
 			Annotations: map[string]string{allowRoot: ""},
 			RunE: func(*cobra.Command, []string) error {
@@ -36,11 +36,11 @@ func newConfigEffective(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "effective",
 		Short: "Print the configuration after defaults and flags",
-		Long: `Print the configuration after defaults and flags: that of the running node, or with
-flags the one that "rootlessnode up" with the same flags would use.`,
+		Long: `Print the configuration after defaults and flags are applied: that of the running
+node or, with flags, the one that "rootlessnode up" with the same flags would use.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := a.wanted(&f, f.given(cmd.Flags()))
+			n, err := a.selectNode(&f, f.given(cmd.Flags()))
 			if err != nil {
 				return err
 			}
@@ -56,8 +56,8 @@ flags the one that "rootlessnode up" with the same flags would use.`,
 	return cmd
 }
 
-// wanted is the node that flags describe, or without any the one that is there.
-func (a *app) wanted(f *nodeFlags, given bool) (handle, error) {
+// selectNode returns the node that the flags describe or, if no flag is given, the existing node.
+func (a *app) selectNode(f *nodeFlags, given bool) (handle, error) {
 	if !given {
 		return a.attached()
 	}

@@ -18,26 +18,27 @@ func newDown(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the node",
-		Long: `Stop the node, in order, and return when nothing of it is left. Its data stays,
-and "rootlessnode up" goes on with it, unless --delete-data is given. A node
-that does not run is no error.`,
+		Long: `Stop the node gracefully and wait until all of its processes have ended. Its data is
+kept, and the next "rootlessnode up" uses it again, unless --delete-data is given.
+Stopping a stopped node succeeds.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ended {
-				return a.cleaned(cmd.Context())
+				return a.waitCleaned(cmd.Context())
 			}
 			return a.down(cmd.Context(), timeout, deleteData)
 		},
 	}
-	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also remove the node's data, with the files of subordinate ids; other files in the data dir stay")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill what has not ended by then (default: timeouts.stop)")
-	cmd.Flags().BoolVar(&ended, "ended", false, "leave a node alone that runs; wait for what one that has ended leaves")
+	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also delete the node's data, including files owned by subordinate ids; other files in the data dir are kept")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill remaining processes after this time (default: timeouts.stop)")
+	cmd.Flags().BoolVar(&ended, "ended", false, "do nothing if the node is running; otherwise wait until its resources are cleaned up")
 	_ = cmd.Flags().MarkHidden("ended") // for the unit of install
 	return cmd
 }
 
-// cleaned is what the unit of install asks once the service's main process has ended.
-func (a *app) cleaned(ctx context.Context) error {
+// waitCleaned waits until the resources of an ended node are cleaned up. The unit of install runs it once the service's
+// main process has exited.
+func (a *app) waitCleaned(ctx context.Context) error {
 	n, err := a.attached()
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func (a *app) down(ctx context.Context, timeout time.Duration, deleteData bool) 
 	return a.stopNode(ctx, n, timeout, isRunning(s), deleteData)
 }
 
-// stopNode stops the node and removes its data where wanted. running is for what it says.
+// stopNode stops the node and, if deleteData is set, deletes its data. running selects the message that it prints.
 func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, running, deleteData bool) error {
 	if timeout <= 0 {
 		timeout = n.Config().Timeouts.Stop.D()
@@ -67,16 +68,16 @@ func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, run
 	stopping, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	began := a.now()
-	endTelling := a.tellPods(ctx, n)
+	stopReports := a.reportPodStop(ctx, n)
 	err := n.Stop(stopping)
-	endTelling()
+	stopReports()
 	if err != nil {
 		return err
 	}
 	if running {
-		a.printf("node %q is stopped (%s)\n", a.name, seconds(a.now().Sub(began)))
+		a.printf("node %q stopped (%s)\n", a.name, seconds(a.now().Sub(began)))
 	} else {
-		a.printf("node %q was not running\n", a.name)
+		a.printf("node %q is not running\n", a.name)
 	}
 	if !deleteData {
 		return nil
@@ -86,45 +87,46 @@ func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, run
 	return err
 }
 
-// printRemoved prints what a removal of data removed, and what it kept.
+// printRemoved prints which data was deleted and which was kept.
 func (a *app) printRemoved(res *datadir.Result, complete bool) {
 	if res == nil {
 		if complete {
-			a.printf("it has no data\n")
+			a.printf("the node has no data\n")
 		}
 		return
 	}
 	if complete {
-		a.printf("its data in %s is removed\n", res.Dir)
+		a.printf("deleted the node's data in %s\n", res.Dir)
 	}
 	if res.DirKept != "" {
-		a.printf("the empty directory %s stays: %s\n", res.Dir, res.DirKept)
+		a.printf("kept the empty directory %s: %s\n", res.Dir, res.DirKept)
 	}
 	if len(res.Foreign) > 0 {
-		a.printf("kept, because it does not belong to the node:\n")
+		a.printf("kept these files, which do not belong to the node:\n")
 	}
 	for _, path := range res.Foreign {
 		a.printf("  %s\n", path)
 	}
 	if complete && res.Next != "" {
-		a.printf("its data of an earlier start is in %s; %q continues with it\n", res.Next, a.command("up"))
+		a.printf("data of an earlier start is in %s; the next %q uses it\n", res.Next, a.command("up"))
 	}
 }
 
-// quietStop is how long a stop may take until it says what it waits for, and the least time between two such lines.
-const quietStop = 3 * time.Second
+// podStopReportInterval is the time after which a stop reports the pods that it waits for, and the minimum time between two
+// such reports.
+const podStopReportInterval = 3 * time.Second
 
-// podsComponent is the component of the status that stops the pods.
+// podsComponent is the name of the component that stops the pods.
 const podsComponent = "pods"
 
-// tellPods prints the pods that a stop waits for, when it takes long, until the returned function is called.
-func (a *app) tellPods(ctx context.Context, n handle) (end func()) {
+// reportPodStop prints the pods that a slow stop waits for, until the returned function is called.
+func (a *app) reportPodStop(ctx context.Context, n handle) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
-		tick := time.NewTicker(quietStop)
+		tick := time.NewTicker(podStopReportInterval)
 		defer tick.Stop()
-		for told := ""; ; {
+		for reported := ""; ; {
 			select {
 			case <-ctx.Done():
 				return
@@ -132,11 +134,11 @@ func (a *app) tellPods(ctx context.Context, n handle) (end func()) {
 			}
 			s, err := n.Status(ctx)
 			if err != nil {
-				continue // it ends at this moment
+				continue // the node is just exiting
 			}
-			if c := s.Component(podsComponent); c != nil && c.State == status.Stopping && c.Reason != "" && c.Reason != told {
-				told = c.Reason
-				_, _ = fmt.Fprintf(a.err, "waiting for pods: %s\n", told)
+			if c := s.Component(podsComponent); c != nil && c.State == status.Stopping && c.Reason != "" && c.Reason != reported {
+				reported = c.Reason
+				_, _ = fmt.Fprintf(a.err, "waiting for pods: %s\n", reported)
 			}
 		}
 	})

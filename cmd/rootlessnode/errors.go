@@ -10,7 +10,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// printError is the only place that prints errors. They go to standard error, as JSON where the command was asked for it.
+// printError prints err to standard error, as JSON if -o json was given. It is the only function that prints errors.
 func (a *app) printError(err error) {
 	r := errdefs.ReportOf(err)
 	if a.output == "json" {
@@ -19,12 +19,12 @@ func (a *app) printError(err error) {
 		}{r})
 		return
 	}
-	_, _ = io.WriteString(a.err, harmless(renderError(r)))
+	_, _ = io.WriteString(a.err, sanitize(renderError(r)))
 }
 
-// harmless replaces control characters but tab and newline: text may come from another host or account, such as a message of
-// an API server, and a terminal would take it for commands.
-func harmless(text string) string {
+// sanitize replaces control characters except tab and newline, because text may come from another host or account, such as a
+// message of an API server, and a terminal would interpret it.
+func sanitize(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && unicode.IsControl(r) {
 			return '?'
@@ -33,7 +33,7 @@ func harmless(text string) string {
 	}, text)
 }
 
-// renderError writes one "error:" line a fault, "hint:" with what can be pasted, and "log:" with the last lines.
+// renderError returns one "error:" line per error, "hint:" with commands to paste, and "log:" with the last lines of the log.
 func renderError(r *errdefs.Report) string {
 	var b strings.Builder
 	for line := range strings.Lines(r.Message) {
@@ -53,7 +53,7 @@ func renderError(r *errdefs.Report) string {
 	return b.String()
 }
 
-// block writes a heading with one line beside it, if it is a heading of one line, and else the lines below it.
+// block returns the heading with the lines below it, or next to it if there is only one and the heading ends in a colon.
 func block(head string, lines []string) string {
 	if len(lines) == 1 && strings.HasSuffix(head, ":") {
 		return head + " " + lines[0] + "\n"
@@ -66,7 +66,7 @@ func block(head string, lines []string) string {
 	return b.String()
 }
 
-// printJSON writes v indented. A reader that went away is not ours to report.
+// printJSON writes v as indented JSON. Write errors are ignored, because the reader has gone away.
 func (a *app) printJSON(w io.Writer, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

@@ -7,8 +7,8 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// What an API server or another host says is no command for the terminal of who reads it.
-func TestErrorsAreHarmless(t *testing.T) {
+// Control characters in messages of an API server or another host do not reach the terminal.
+func TestErrorsAreSanitized(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.printError(errors.New("get nodes: \x1b]0;title\x07\u009b31mred\ttab\r\nnext\x00"))

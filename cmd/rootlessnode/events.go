@@ -19,13 +19,13 @@ func newEvents(a *app) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what happened to the node since its start",
-		Long: `Show what happened to the node since its start, oldest first; with -f also what
-happens from now on, until the node ends. -o json writes one object a line.`,
+		Short: "Show the node's events since it started",
+		Long: `Show the node's events since it started, oldest first. With -f, also show new events
+until the node stops. -o json writes one object per line.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.events(cmd.Context(), follow) },
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens from now on")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "also show new events")
 	a.outputFlag(cmd)
 	return cmd
 }
@@ -49,7 +49,7 @@ func (a *app) events(ctx context.Context, follow bool) error {
 	return a.hintNotRunning(err)
 }
 
-// renderEvent is an event for people: a line, and below it the last output of a component that ended.
+// renderEvent returns the event as text: one line, followed by the last output of a component that exited.
 func renderEvent(e status.Event) string {
 	const clock = "15:04:05.000"
 	when := e.Time.Local().Format(clock)
@@ -69,7 +69,7 @@ func renderEvent(e status.Event) string {
 // changeColumn fits "starting -> running".
 const changeColumn = 20
 
-// hintNotRunning tells how to get a node that runs.
+// hintNotRunning adds the hint to start the node to errors of class ErrNotRunning.
 func (a *app) hintNotRunning(err error) error {
 	if errors.Is(err, errdefs.ErrNotRunning) {
 		err = fmt.Errorf("node %q is not running: %w", a.name, err)

@@ -18,13 +18,13 @@ func newExec(a *app) *cobra.Command {
 	var tty bool
 	cmd := &cobra.Command{
 		Use:   "exec [flags] -- COMMAND [ARG...]",
-		Short: "Run a program inside the node",
-		Long: `Run a program inside the node: in its namespaces and in a cgroup of its own
-below the node's. It gets this command's standard streams and signals, and
-its exit code becomes this command's (128 and the signal's number if a signal
-ended it, 127 if it was not found, 126 if it cannot be executed).
+		Short: "Run a command inside the node",
+		Long: `Run a command inside the node, in its namespaces and in a separate cgroup below the
+node's. The command gets the standard streams and signals of "rootlessnode exec". The
+exit code is that of the command: 128 plus the signal number if a signal killed it,
+127 if it was not found, 126 if it cannot be executed.
 
-What the program leaves running when it ends is killed.`,
+Processes that the command leaves running are killed when it exits.`,
 		Example: `  rootlessnode exec -- ctr containers list
   rootlessnode exec -- ip address
   rootlessnode exec -t -- top`,
@@ -33,10 +33,10 @@ What the program leaves running when it ends is killed.`,
 			return a.exec(cmd.Context(), nodeexec.Request{Argv: args, Env: a.passEnv(env), Dir: dir, TTY: tty})
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what follows the program's name is the program's
-	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set `KEY=VALUE` for it, or pass KEY on; may be repeated")
-	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "start it in this `DIR` of the node (default: the current one, if it is there)")
-	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give it a terminal of its own")
+	cmd.Flags().SetInterspersed(false) // flags after the program's name belong to the program
+	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set `KEY=VALUE`, or pass KEY from this environment; may be repeated")
+	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "working `DIR` inside the node (default: the current one, if it exists there)")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "allocate a terminal")
 	return cmd
 }
 
@@ -44,14 +44,14 @@ func newShell(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "shell [COMMAND]",
 		Short: "Open a shell inside the node",
-		Long: `Open a shell ($SHELL, or sh where that is not there) inside the node, with a
-terminal of its own. With a COMMAND, which the shell interprets, run that.`,
+		Long: `Open a shell inside the node ($SHELL, or /bin/sh if that does not exist there) and
+allocate a terminal. With a COMMAND, run it in the shell.`,
 		Args: arguments(0, -1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.shell(cmd.Context(), args) },
 	}
 }
 
-// fallbackShell is there on every system (POSIX).
+// fallbackShell exists on every system (POSIX).
 const fallbackShell = "/bin/sh"
 
 func (a *app) shell(ctx context.Context, words []string) error {
@@ -75,7 +75,7 @@ func (a *app) shell(ctx context.Context, words []string) error {
 	return err
 }
 
-// exec runs req with this process's streams. Once the program ran, the error is an exitCode or nil.
+// exec runs req with this process's streams. If the program was started, the error is an exitCode or nil.
 func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
 	n, err := a.attached()
 	if err != nil {
@@ -92,9 +92,9 @@ func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
 	return a.hintNotRunning(err)
 }
 
-// passEnv is the environment that a program gets from here: what makes a terminal and a language work, and what was
-// asked for.
-func (a *app) passEnv(asked []string) []string {
+// passEnv returns the environment that a program inside gets from this process: the variables for the terminal and the
+// locale, and the requested ones (KEY=VALUE, or KEY to pass it on).
+func (a *app) passEnv(requested []string) []string {
 	var out []string
 	for _, kv := range os.Environ() {
 		k, _, _ := strings.Cut(kv, "=")
@@ -103,7 +103,7 @@ func (a *app) passEnv(asked []string) []string {
 			out = append(out, kv)
 		}
 	}
-	for _, kv := range asked {
+	for _, kv := range requested {
 		if k, _, ok := strings.Cut(kv, "="); !ok {
 			v, set := os.LookupEnv(k)
 			if !set {

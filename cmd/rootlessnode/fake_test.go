@@ -27,28 +27,28 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// t0 is when everything in these tests begins.
+// t0 is the start time in these tests.
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func at(seconds float64) time.Time { return t0.Add(time.Duration(seconds * float64(time.Second))) }
 
-// fakeNode answers from its fields and notes what it was asked for.
+// fakeNode returns the values of its fields and records the calls.
 type fakeNode struct {
 	cfg      *config.NodeConfig
 	dir      string
-	pictures []status.Status
+	statuses []status.Status
 	events   []status.Event
 	ports    []status.Port
 	findings []preflight.Finding
-	// fails gives the error of a method by its name.
+	// fails holds the error that a method returns, by the name of the method.
 	fails map[string]error
 	calls []string
 	exec  func(nodeexec.Request) (int, error)
-	// token and tokens are answers; options are what the last handle was made with.
+	// token and tokens are return values; options are those of the last newNode.
 	token   *node.JoinToken
 	tokens  []kubeapi.BootstrapToken
 	options node.Options
-	// removed is what DeleteData returns.
+	// removed is the return value of DeleteData.
 	removed *datadir.Result
 }
 
@@ -63,17 +63,17 @@ func (f *fakeNode) Check(context.Context) ([]preflight.Finding, error) {
 func (f *fakeNode) Start(context.Context) error         { return f.call("start") }
 func (f *fakeNode) RunForeground(context.Context) error { return f.call("foreground") }
 func (f *fakeNode) WaitReady(_ context.Context, progress func(status.Status)) error {
-	for _, s := range f.pictures {
+	for _, s := range f.statuses {
 		progress(s)
 	}
 	return f.call("wait")
 }
 
 func (f *fakeNode) Status(context.Context) (*status.Status, error) {
-	if len(f.pictures) == 0 {
+	if len(f.statuses) == 0 {
 		return &status.Status{Name: f.cfg.Name, State: status.NodeStopped}, f.call("status")
 	}
-	return &f.pictures[len(f.pictures)-1], f.call("status")
+	return &f.statuses[len(f.statuses)-1], f.call("status")
 }
 
 func (f *fakeNode) Events(_ context.Context, _ bool, fn func(status.Event) error) error {
@@ -92,8 +92,8 @@ func (f *fakeNode) AddForward(_ context.Context, s string) ([]status.Port, error
 }
 func (f *fakeNode) RemoveForward(_ context.Context, s string) error { return f.call("remove " + s) }
 func (f *fakeNode) WatchStatus(_ context.Context, fn func(*status.Status) error) error {
-	for i := range f.pictures {
-		if err := fn(&f.pictures[i]); err != nil {
+	for i := range f.statuses {
+		if err := fn(&f.statuses[i]); err != nil {
 			return err
 		}
 	}
@@ -124,15 +124,15 @@ func (f *fakeNode) JoinTokens(context.Context) ([]kubeapi.BootstrapToken, error)
 }
 func (f *fakeNode) DeleteJoinToken(_ context.Context, id string) error { return f.call("delete " + id) }
 
-// cli is the command line on a fake node.
+// cli runs command lines with a fake node.
 type cli struct {
 	*app
 	node     *fakeNode
 	out, err bytes.Buffer
 	replaced []string
-	joined   config.Join // what the running node has joined
+	joined   config.Join // the cluster that the running node has joined
 	env      map[string]string
-	// executed are the programs that ran to their end, and what they say and how they end by their first arguments.
+	// executed are the executed programs. answers and failures are their outputs and errors by their second argument.
 	executed []string
 	answers  map[string]string
 	failures map[string]error
@@ -188,8 +188,8 @@ func newCLI(t *testing.T) *cli {
 
 func (c *cli) run(args ...string) int { return run(c.app, args) }
 
-// pictures are an `up` as its progress sees it.
-func pictures() []status.Status {
+// upStatuses returns the statuses that an `up` shows, in order.
+func upStatuses() []status.Status {
 	base := status.Status{
 		Name: "default", NodeName: "devbox", State: status.NodeStarting, StartedAt: t0, Since: t0, Version: "v0.1.0", Kubernetes: "v1.37.2",
 		Conditions: []status.Condition{{Type: status.ConditionNodeReady, Message: "not registered"}},
@@ -219,9 +219,9 @@ func pictures() []status.Status {
 	return []status.Status{base, second, third, last}
 }
 
-// full is a status with something in every part.
+// full returns a status in which every part is set.
 func full() status.Status {
-	s := pictures()[3]
+	s := upStatuses()[3]
 	s.State, s.Reason = status.NodeDegraded, "port 127.0.0.1:80/tcp is not forwarded: permission denied"
 	s.Kubeconfig, s.DataDir = "/home/u/data/kubeconfig", "/home/u/data"
 	s.Network = status.Network{Driver: "slirp4netns", Interface: "tap0", Address: "10.0.2.100", MTU: 1500}
@@ -236,7 +236,7 @@ func full() status.Status {
 	return s
 }
 
-// fault is an error with everything an error can carry.
+// fault returns an error with class, hints and log.
 func fault() error {
 	err := errors.Join(errors.New("kubelet: it ended 5 times in a row"), errors.New("flannel: no lease"))
 	err = errdefs.Class(errdefs.ErrComponent, err)

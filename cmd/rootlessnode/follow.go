@@ -22,16 +22,16 @@ type logReader struct {
 
 func (l *logReader) close() { _ = l.f.Close() } // it was only read
 
-// copy writes what there is beyond where reading stands.
+// copy writes everything from the current offset to the end of the file.
 func (l *logReader) copy() error {
 	_, err := io.Copy(l.out, l.f)
 	return err
 }
 
-// chunk is how much is read at once when lines are counted from the end, in bytes.
+// chunk is the read size when lines are counted from the end, in bytes.
 const chunk = 64 << 10
 
-// skipToTail moves to the beginning of the last n lines; n < 0 stays at the beginning of the file.
+// skipToTail seeks to the beginning of the last n lines. With n < 0 it stays at the beginning of the file.
 func (l *logReader) skipToTail(n int) error {
 	if n < 0 {
 		return nil
@@ -48,7 +48,7 @@ func (l *logReader) skipToTail(n int) error {
 	return err
 }
 
-// tailOffset finds where the last n lines of the first size bytes of r begin. A last line need not be ended.
+// tailOffset returns the offset of the last n lines in the first size bytes of r. The last line may lack its newline.
 func tailOffset(r io.ReaderAt, size int64, n int) (int64, error) {
 	if n == 0 {
 		return size, nil
@@ -78,7 +78,7 @@ func tailOffset(r io.ReaderAt, size int64, n int) (int64, error) {
 	return 0, nil
 }
 
-// follow copies the log until ctx ends. The directory is watched, not the file, for a rotated log is another file.
+// follow copies the log until ctx ends. It watches the directory, not the file, because a rotated log is another file.
 func (l *logReader) follow(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *logReader) follow(ctx context.Context) error {
 	if err := w.Add(filepath.Dir(l.path)); err != nil {
 		return fmt.Errorf("watch log: %w", err)
 	}
-	// Read only now: what was written before the watch began is in the file.
+	// Read after the watch has begun, so that no write in between is missed.
 	for {
 		if err := l.catchUp(); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (l *logReader) follow(ctx context.Context) error {
 	}
 }
 
-// awaitEvent waits until something happened to the log; false when it is to end.
+// awaitEvent waits for an event of the log file. It returns false when ctx or the watcher has ended.
 func (l *logReader) awaitEvent(ctx context.Context, w *fsnotify.Watcher) bool {
 	for {
 		select {
@@ -113,13 +113,13 @@ func (l *logReader) awaitEvent(ctx context.Context, w *fsnotify.Watcher) bool {
 				return true
 			}
 		case _, ok := <-w.Errors:
-			// Events were lost: look.
+			// Events were lost: read the file.
 			return ok
 		}
 	}
 }
 
-// catchUp copies to the end of the file, and goes on with its successor when there is one.
+// catchUp copies to the end of the file, and continues with its successor if there is one.
 func (l *logReader) catchUp() error {
 	for {
 		if err := l.restartIfTruncated(); err != nil {
@@ -132,7 +132,7 @@ func (l *logReader) catchUp() error {
 		if err != nil || next == nil {
 			return err
 		}
-		// The writer turned to the successor before it appeared, so this is the last of the old one.
+		// The writer switches before the successor appears, so the old file is complete now.
 		if err := errors.Join(l.copy(), l.f.Close()); err != nil {
 			return errors.Join(err, next.Close())
 		}
@@ -152,7 +152,7 @@ func (l *logReader) restartIfTruncated() error {
 	return err
 }
 
-// successor opens the file that stands under the log's name if it is another than the one being read.
+// successor opens the file with the log's name if it differs from the one being read; nil if there is no other file.
 func (l *logReader) successor() (*os.File, error) {
 	now, err := os.Stat(l.path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,7 +18,7 @@ import (
 func newHost(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "host",
-		Short:       "Prepare this host for an account (root's part)",
+		Short:       "Prepare this host for an account (requires root)",
 		Args:        noCommand,
 		Annotations: map[string]string{allowRoot: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -32,10 +32,10 @@ func newHostSetup(a *app) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "Do what only root can do for an account's nodes",
-		Long: `Do, once, what only root can do for an account's nodes: subordinate ids, a delegated
-cgroup, kernel modules and settings, /dev/net/tun. Doing it again changes nothing.
-Packages are named, not installed.`,
+		Short: "Set up what only root can for an account's nodes",
+		Long: `Set up, once, what only root can for an account's nodes: subordinate ids, a delegated
+cgroup, kernel modules and settings, /dev/net/tun. Running it again changes nothing.
+Missing packages are listed, not installed.`,
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,12 +48,12 @@ Packages are named, not installed.`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
-	fl.BoolVar(&o.CreateUser, "create-user", false, "make the account if there is none")
-	fl.BoolVar(&dryRun, "dry-run", false, "print the shell lines that would do it")
-	fl.Int64Var(&o.SubidCount, "subids", 0, "how many subordinate ids of each kind (default 65536)")
-	fl.IntVar(&o.PortStart, "port-start", 0, "let all users bind ports from here on (0: as it is)")
-	fl.StringVar(&o.LXCUserNIC, "lxc-user-nic", "", "let nodes with network.driver lxc-user-nic connect to `BRIDGE`")
+	fl.StringVar(&o.User, "user", hostsetup.DefaultUser, "`NAME` of the account")
+	fl.BoolVar(&o.CreateUser, "create-user", false, "create the account if it does not exist")
+	fl.BoolVar(&dryRun, "dry-run", false, "print the shell commands instead of running them")
+	fl.Int64Var(&o.SubidCount, "subids", 0, "number of subordinate ids of each kind (default 65536)")
+	fl.IntVar(&o.PortStart, "port-start", 0, "allow all users to bind ports from this one on (0: do not change)")
+	fl.StringVar(&o.LXCUserNIC, "lxc-user-nic", "", "allow nodes with network.driver lxc-user-nic to connect to `BRIDGE`")
 	fl.Lookup("lxc-user-nic").NoOptDefVal = config.Default().Network.LXCBridge
 	return cmd
 }
@@ -97,12 +97,12 @@ func newHostEnter(a *app) *cobra.Command {
 	var command bool
 	cmd := &cobra.Command{
 		Use:   "enter [flags] -- ARG...",
-		Short: "Become the account and run rootlessnode as it",
-		Long: `For hosts without systemd: root puts itself into the account's delegated cgroup,
-becomes the account with a clean environment, and executes rootlessnode with the
-given arguments. With --command they are a program of their own and its arguments:
+		Short: "Run rootlessnode as the account",
+		Long: `For hosts without systemd: as root, enter the account's delegated cgroup, switch to
+the account with a clean environment, and execute rootlessnode with the given
+arguments. With --command the arguments are another program and its arguments, such as
 a shell in which "rootlessnode up" works, or a CI job. Under systemd no cgroup is
-entered: the account's user manager gives the node one.`,
+entered, because the account's user manager delegates one to the node.`,
 		Example: `  rootlessnode host enter --user alice -- up
   rootlessnode host enter --user alice --command -- bash -l`,
 		Args:        arguments(1, -1),
@@ -115,7 +115,7 @@ entered: the account's user manager gives the node one.`,
 			o.Exe, o.Args = exe, args
 			if command {
 				if o.Exe, err = exec.LookPath(args[0]); err != nil {
-					return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("find the command: %w", err))
+					return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("find command: %w", err))
 				}
 				o.Args = args[1:]
 			}
@@ -128,13 +128,13 @@ entered: the account's user manager gives the node one.`,
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().BoolVar(&command, "command", false, "execute ARG... itself, not rootlessnode")
-	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
+	cmd.Flags().BoolVar(&command, "command", false, "execute ARG... instead of rootlessnode")
+	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "`NAME` of the account")
 	return cmd
 }
 
-// enterEnv is the environment of this process with the bootstrap token, which it does not hold any more (takeToken): the
-// command that is entered is the one that needs it.
+// enterEnv returns the environment of this process with the bootstrap token, which takeToken removed, because the entered
+// command needs it.
 func (a *app) enterEnv() []string {
 	env := os.Environ()
 	if a.joinToken != "" {
@@ -147,11 +147,11 @@ func newHostUndo(a *app) *cobra.Command {
 	var o hostsetup.Options
 	cmd := &cobra.Command{
 		Use:         "undo",
-		Short:       "Take back what host setup did",
+		Short:       "Undo the changes of host setup",
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			exe, err := ownPath() // without it no step has written it anywhere
+			exe, err := ownPath() // the path that host setup wrote into its files
 			if err != nil {
 				return err
 			}
@@ -167,11 +167,11 @@ func newHostUndo(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "the account's `NAME`")
+	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "`NAME` of the account")
 	return cmd
 }
 
-// ownPath is this program's absolute path, without links.
+// ownPath returns this program's absolute path with symbolic links resolved.
 func ownPath() (string, error) {
 	exe, err := os.Executable()
 	if err != nil {

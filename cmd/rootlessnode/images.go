@@ -26,9 +26,9 @@ func newImages(a *app) *cobra.Command {
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "import FILE...",
-			Short: "Load image archives of the host into the node",
-			Long: `Load image archives (docker save, OCI) of the host into the node, so that pods find
-them without a registry. - is standard input.`,
+			Short: "Load image archives from the host into the node",
+			Long: `Load image archives (docker save, OCI) from the host into the node, so that pods can
+use them without a registry. Use - for standard input.`,
 			Example: `  docker save my/app:dev | rootlessnode images import -`,
 			Args:    arguments(1, -1),
 			RunE:    func(cmd *cobra.Command, args []string) error { return a.importImages(cmd.Context(), args) },
@@ -49,13 +49,14 @@ func newImagesList(a *app) *cobra.Command {
 	return cmd
 }
 
-// ctr is containerd's own client, for the namespace of the kubelet's images.
+// ctr returns the command line of containerd's client for the namespace of the kubelet's images.
 func ctr(args ...string) []string {
 	return append([]string{"ctr", "--namespace", "k8s.io", "images"}, args...)
 }
 
-// needsContainerd is the error for what is done by containerd's own client. instead is what serves with another runtime.
-func needsContainerd(n handle, what, instead string) error {
+// needsContainerd returns an error if the node's runtime is not containerd, because operation uses containerd's client. The
+// hint is instead, the command for other runtimes.
+func needsContainerd(n handle, operation, instead string) error {
 	runtime := n.Config().CRI.Runtime
 	if runtime == config.RuntimeContainerd {
 		return nil
@@ -63,13 +64,13 @@ func needsContainerd(n handle, what, instead string) error {
 	if runtime == config.RuntimeExternal && !strings.Contains(instead, "crictl") {
 		instead = "use the client of the external runtime: rootlessnode exec -- PROGRAM"
 	}
-	err := fmt.Errorf("%s: this is done by containerd's client, and the node's runtime is %s (cri.runtime)", what, runtime)
+	err := fmt.Errorf("%s: supported with containerd only, but the node's runtime is %s (cri.runtime)", operation, runtime)
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), instead)
 }
 
-// importImages tries every file and tells of all that failed.
+// importImages imports every file and returns the errors of all that failed.
 func (a *app) importImages(ctx context.Context, files []string) error {
-	// Missing files are told before the first is imported: nothing half made.
+	// Open all files first, so that nothing is imported if one is missing.
 	opened := make([]*os.File, 0, len(files))
 	defer func() {
 		for _, f := range opened {
@@ -104,7 +105,7 @@ func (a *app) importImages(ctx context.Context, files []string) error {
 		var code exitCode
 		switch {
 		case errors.As(err, &code):
-			faults = append(faults, fmt.Errorf("import %s: ctr ended with code %d, see above", files[i], int(code)))
+			faults = append(faults, fmt.Errorf("import %s: ctr exited with code %d, see its output above", files[i], int(code)))
 		case err != nil:
 			return err
 		}
@@ -132,7 +133,7 @@ func (a *app) listImages(ctx context.Context) error {
 		return a.hintNotRunning(err)
 	}
 	if code != 0 {
-		return fmt.Errorf("list images: ctr ended with code %d, see above", code)
+		return fmt.Errorf("list images: ctr exited with code %d, see its output above", code)
 	}
 	list := parseImages(text)
 	if a.output == "json" {
@@ -147,7 +148,7 @@ func (a *app) listImages(ctx context.Context) error {
 	return nil
 }
 
-// output runs a program inside the node and returns what it writes.
+// output runs a program inside the node and returns its standard output and exit code.
 func output(ctx context.Context, n handle, argv []string, stderr *os.File) (string, int, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -155,7 +156,7 @@ func output(ctx context.Context, n handle, argv []string, stderr *os.File) (stri
 	}
 	text := make(chan string, 1)
 	go func() {
-		b, _ := io.ReadAll(r) // what came before an error is all there is
+		b, _ := io.ReadAll(r) // on an error, use what was read so far
 		_ = r.Close()
 		text <- string(b)
 	}()
@@ -165,7 +166,7 @@ func output(ctx context.Context, n handle, argv []string, stderr *os.File) (stri
 }
 
 // parseImages reads the table of `ctr images list`: REF TYPE DIGEST SIZE UNIT PLATFORMS LABELS. Images are stored under
-// their tag, under NAME@DIGEST and under the id that the kubelet knows; the first is what people call them.
+// their tag, under NAME@DIGEST and under the id that the kubelet uses; only the tags are listed.
 func parseImages(text string) []image {
 	list := []image{}
 	for line := range strings.Lines(text) {

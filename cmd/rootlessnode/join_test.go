@@ -47,7 +47,7 @@ func TestHideToken(t *testing.T) {
 		{"r --name two up --set a=b --token T", "r --name two up --set a=b", "T"},
 		{"r --name=two up --token T --foreground", "r --name=two up --foreground", "T"},
 		{"r up --name two --token T", "r up --name two", "T"},
-		{"r up --token A --token=B", "r up", "B"}, // the last one counts, as for flags
+		{"r up --token A --token=B", "r up", "B"}, // the last one wins, as for flags
 		{"r up --config --token --token T", "r up --config --token", "T"},
 		{"r up --token-file --token --token T", "r up --token-file --token", "T"},
 		{"r up --token-file=f --token T", "r up --token-file=f", "T"},
@@ -100,7 +100,7 @@ func TestEnterPassesTheToken(t *testing.T) {
 	assert.Equal(t, c.out.String()+c.err.String(), "")
 }
 
-// TestHideTokenKnowsUpsFlags: a flag whose value is the next argument must be known, or its value is taken for a flag.
+// TestHideTokenKnowsUpsFlags checks that upFlagsWithValue is complete; otherwise hideToken takes a value for a flag.
 func TestHideTokenKnowsUpsFlags(t *testing.T) {
 	t.Parallel()
 	up, _, err := newRoot(newCLI(t).app).Find([]string{"up"})
@@ -122,20 +122,20 @@ func TestHideTokenKnowsUpsFlags(t *testing.T) {
 func TestUpJoins(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.node.pictures = pictures()
+	c.node.statuses = upStatuses()
 	c.env[layout.EnvJoinToken] = testToken + "\n"
 	assert.Equal(t, c.run("up", "--join", testServer, "--ca-cert-hash", testHash, "--ca-cert-hash", "x", "--node-ip", "192.0.2.2"), 0, c.err.String())
 	assert.DeepEqual(t, c.node.cfg.Join, config.Join{Server: testServer, CACertHashes: []string{testHash, "x"}})
 	assert.Equal(t, c.node.cfg.NodeIP, "192.0.2.2")
 	assert.Equal(t, c.node.options.JoinToken, testToken)
 	_, there := c.env[layout.EnvJoinToken]
-	assert.Assert(t, !there, "the token would be inherited")
+	assert.Assert(t, !there, "child processes inherit the token")
 	text, err := json.Marshal(c.node.cfg)
 	assert.NilError(t, err)
 	assert.Assert(t, !strings.Contains(string(text)+c.out.String()+c.err.String(), testToken))
 
 	c = newCLI(t)
-	c.node.pictures = pictures()
+	c.node.statuses = upStatuses()
 	assert.Equal(t, c.run("up", "--bootstrap-kubeconfig", "b"), 0, c.err.String())
 	here, err := os.Getwd()
 	assert.NilError(t, err)
@@ -144,7 +144,7 @@ func TestUpJoins(t *testing.T) {
 	assert.Equal(t, c.node.cfg.Join.Kubeconfig, "/k")
 	assert.Equal(t, c.node.options.JoinToken, "")
 
-	// A foreground that was replaced by another program has looked at the flags; what they named can be read once.
+	// A second execution does not read the flags again, because standard input can be read only once.
 	c = newCLI(t)
 	c.env[layout.EnvTakenToken] = testToken
 	assert.Equal(t, c.run("up", "--foreground", "--join", testServer, "--token-file", "-"), 0, c.err.String())
@@ -168,7 +168,7 @@ func TestTokenFile(t *testing.T) {
 	for _, mode := range []fs.FileMode{0o640, 0o604, 0o620} {
 		assert.NilError(t, os.Chmod(file, mode))
 		_, err = readTokenFile(file, nil)
-		assert.ErrorContains(t, err, "is open to others")
+		assert.ErrorContains(t, err, "is accessible to other users")
 		assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"chmod 600 " + file})
 	}
 }
@@ -183,10 +183,10 @@ func TestOneTokenAndACluster(t *testing.T) {
 		{testToken, []string{"--join", testServer, "--token", testToken}, "by ROOTLESSNODE_JOIN_TOKEN and --token"},
 		{testToken, []string{"--join", testServer, "--token-file", "-"}, "by ROOTLESSNODE_JOIN_TOKEN and --token-file"},
 		{"", []string{"--join", testServer, "--token", testToken, "--token-file", "f"}, "by --token and --token-file"},
-		{"", []string{"--token", testToken}, "there is no cluster to join"},
-		{testToken, nil, "there is no cluster to join"},
-		{"", []string{"--kubeconfig", "/k", "--token", testToken}, "there is no cluster to join with it"},
-		{"", []string{"--join", testServer, "--token-file", "/no/such"}, "read the bootstrap token"},
+		{"", []string{"--token", testToken}, "no cluster to join"},
+		{testToken, nil, "no cluster to join"},
+		{"", []string{"--kubeconfig", "/k", "--token", testToken}, "no cluster to join"},
+		{"", []string{"--join", testServer, "--token-file", "/no/such"}, "read bootstrap token"},
 	} {
 		c := newCLI(t)
 		if tc.env != "" {
@@ -208,12 +208,12 @@ func TestTokenCreate(t *testing.T) {
 	assert.Equal(t, c.run("token", "create", "--ttl", "2h", "--description", "for b"), 0, c.err.String())
 	assert.DeepEqual(t, c.node.calls, []string{`create 2h0m0s "for b" "" false`})
 	assert.Equal(t, c.out.String(), command+"\n")
-	assert.Assert(t, is.Contains(c.err.String(), "the token is for one node, and good until "))
+	assert.Assert(t, is.Contains(c.err.String(), "the token is valid for one node until "))
 	assert.Assert(t, !strings.Contains(c.err.String(), testToken))
 
-	// What it prints is what `up` takes.
+	// `up` accepts the printed command.
 	join := newCLI(t)
-	join.node.pictures = pictures()
+	join.node.statuses = upStatuses()
 	argv, env, hidden := hideToken(strings.Fields(command), nil)
 	assert.Assert(t, hidden)
 	join.env[layout.EnvJoinToken] = strings.TrimPrefix(env[0], layout.EnvJoinToken+"=")
@@ -241,7 +241,7 @@ func TestTokenCreate(t *testing.T) {
 
 	assert.Equal(t, newCLI(t).run("token", "create", "--ttl", "0s"), errdefs.ExitConfig)
 	c = newCLI(t)
-	c.node.fails[`create 1h0m0s "" "" false`] = errdefs.Class(errdefs.ErrConfig, errors.New("serves nobody"))
+	c.node.fails[`create 1h0m0s "" "" false`] = errdefs.Class(errdefs.ErrConfig, errors.New("not for other nodes"))
 	assert.Equal(t, c.run("token", "create"), errdefs.ExitConfig)
 	assert.Equal(t, c.out.String(), "")
 }
@@ -254,7 +254,7 @@ func TestTokenListAndDelete(t *testing.T) {
 	}
 	assert.Equal(t, c.run("token", "list"), 0)
 	lines := strings.Split(strings.TrimSpace(c.out.String()), "\n")
-	for i, want := range []string{"ID EXPIRES FOR DESCRIPTION", "old111 expired any number of nodes", "abc123 in 2h0m one node for b", "def456 never node c"} {
+	for i, want := range []string{"ID EXPIRES NODES DESCRIPTION", "old111 expired any number of nodes", "abc123 in 2h0m one node for b", "def456 never node c"} {
 		assert.Equal(t, strings.Join(strings.Fields(lines[i]), " "), want)
 	}
 	c.out.Reset()
@@ -268,16 +268,16 @@ func TestTokenListAndDelete(t *testing.T) {
 	assert.Equal(t, c.out.String(), "[]\n")
 
 	c = newCLI(t)
-	c.node.fails["delete def456"] = errdefs.Class(errdefs.ErrConfig, errors.New("there is none"))
+	c.node.fails["delete def456"] = errdefs.Class(errdefs.ErrConfig, errors.New("not found"))
 	assert.Equal(t, c.run("token", "delete", testToken, "def456", "ghi789"), errdefs.ExitConfig)
-	assert.Equal(t, c.out.String(), "token abc123 is deleted\ntoken ghi789 is deleted\n")
-	assert.Equal(t, c.err.String(), "error: there is none\n")
+	assert.Equal(t, c.out.String(), "token abc123 deleted\ntoken ghi789 deleted\n")
+	assert.Equal(t, c.err.String(), "error: not found\n")
 }
 
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.uid = 0 // an administrator's
+	c.uid = 0 // administrators may be root
 	assert.Equal(t, c.run("manifests", "join-rbac"), 0, c.err.String())
 	want, err := resources.JoinRBAC(true, false)
 	assert.NilError(t, err)
@@ -290,7 +290,7 @@ func TestManifests(t *testing.T) {
 	assert.Equal(t, c.out.String(), string(want))
 }
 
-// TestClusterFactsAreClustersFields: what one side writes is what the other one reads.
+// TestClusterFactsAreClustersFields checks that the ConfigMap has the fields that a joining node reads.
 func TestClusterFactsAreClustersFields(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default()
@@ -312,7 +312,7 @@ func TestClusterFactsAreClustersFields(t *testing.T) {
 	}
 }
 
-// worker is a command line on a node that has joined a cluster and, unless stopped, runs.
+// newWorker returns a command line for a node that has joined a cluster and, unless stopped is set, is running.
 func newWorker(t *testing.T, stopped bool) *cli {
 	t.Helper()
 	c := newCLI(t)
@@ -324,7 +324,7 @@ func newWorker(t *testing.T, stopped bool) *cli {
 	}
 	assert.NilError(t, layout.WriteJSON(d.JoinRecord(), clusterjoin.Record{Server: testServer, NodeName: "devbox"}))
 	if !stopped {
-		c.node.pictures, c.joined = pictures(), config.Join{Server: testServer}
+		c.node.statuses, c.joined = upStatuses(), config.Join{Server: testServer}
 	}
 	return c
 }
@@ -343,14 +343,14 @@ func TestDrainAndLeave(t *testing.T) {
 		kubectlOf(c, "delete node devbox --ignore-not-found --wait=false --request-timeout=15s"),
 	})
 	assert.DeepEqual(t, c.node.calls, []string{"status", "component", "stop", "delete"})
-	assert.Equal(t, c.out.String(), "node devbox is cordoned and drained (0.0s)\nNode object devbox is deleted\n"+
-		"node \"default\" is stopped (0.0s)\nits data in "+c.node.dir+" is removed\n")
+	assert.Equal(t, c.out.String(), "node devbox cordoned and drained (0.0s)\nNode object devbox deleted\n"+
+		"node \"default\" stopped (0.0s)\ndeleted the node's data in "+c.node.dir+"\n")
 
 	c = newWorker(t, false)
 	c.answers["get"] = ""
 	assert.Equal(t, c.run("drain-and-leave"), 0, c.err.String())
 	assert.Assert(t, is.Len(c.executed, 1))
-	assert.Assert(t, is.Contains(c.out.String(), "is not in the cluster any more"))
+	assert.Assert(t, is.Contains(c.out.String(), "does not exist in the cluster any more"))
 }
 
 func TestLeaveKeepsDataButNoCredentials(t *testing.T) {
@@ -368,7 +368,7 @@ func TestLeaveKeepsDataButNoCredentials(t *testing.T) {
 	assert.NilError(t, err)
 }
 
-func TestLeaveStopsAtAFault(t *testing.T) {
+func TestLeaveStopsAtAnError(t *testing.T) {
 	t.Parallel()
 	for step, want := range map[string]string{
 		"get": "drain-and-leave --force    # leaves without", "drain": "kubectl uncordon devbox", "delete": "kubectl delete node devbox\n",
@@ -407,16 +407,16 @@ func TestLeaveWithoutTheCluster(t *testing.T) {
 
 func TestControlPlaneDoesNotLeave(t *testing.T) {
 	t.Parallel()
-	for _, pictured := range []bool{false, true} {
+	for _, wasWorker := range []bool{false, true} {
 		c := newCLI(t)
-		if pictured {
-			c.node.pictures = pictures()
-			// A worker once, and the data is still there: what runs now counts.
+		if wasWorker {
+			c.node.statuses = upStatuses()
+			// The data of an earlier worker is left, but the running node is not a worker.
 			assert.NilError(t, os.MkdirAll(filepath.Dir(c.node.Data().JoinRecord()), 0o700))
 			assert.NilError(t, layout.WriteJSON(c.node.Data().JoinRecord(), clusterjoin.Record{}))
 		}
 		assert.Equal(t, c.run("drain-and-leave", "--force"), errdefs.ExitConfig)
-		assert.Assert(t, is.Contains(c.err.String(), "has joined no cluster"))
+		assert.Assert(t, is.Contains(c.err.String(), "has not joined a cluster"))
 		assert.Assert(t, is.Contains(c.err.String(), "down --delete-data"))
 		assert.DeepEqual(t, c.node.calls, []string{"status"})
 	}

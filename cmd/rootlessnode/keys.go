@@ -10,13 +10,13 @@ import (
 	"golang.org/x/term"
 )
 
-// keys reads single keys from a terminal. Signals of its keys stay what they are: Ctrl-C interrupts.
+// keys reads single keys from a terminal. Ctrl-C still interrupts.
 type keys struct {
 	fd    int
-	saved *unix.Termios // nil: not a terminal, and no keys
+	saved *unix.Termios // nil if it is not a terminal
 }
 
-// openKeys has the terminal give keys at once and not show them. Without a terminal there are no keys.
+// openKeys turns off line buffering and echo of the terminal f. If f is not a terminal, keys reads nothing.
 func openKeys(f *os.File) *keys {
 	k := &keys{fd: -1}
 	if !isTerminal(f) {
@@ -37,17 +37,17 @@ func openKeys(f *os.File) *keys {
 	return k
 }
 
-// close gives the terminal back as it was.
+// close restores the settings of the terminal.
 func (k *keys) close() {
 	if k.saved != nil {
 		_ = unix.IoctlSetTermios(k.fd, unix.TCSETS, k.saved) // the terminal may be gone
 	}
 }
 
-// keyPoll is how long a key or the end of ctx may go unnoticed, at most.
+// keyPoll is the longest time until a key or the end of ctx is noticed.
 const keyPoll = 100 * time.Millisecond
 
-// wait waits for d, or until ctx ends or q is pressed: then quit is true.
+// wait waits for d, or until ctx ends or q is pressed. quit is true in the latter cases.
 func (k *keys) wait(ctx context.Context, d time.Duration) (quit bool, err error) {
 	if k.saved == nil {
 		select {
@@ -82,7 +82,7 @@ func (k *keys) wait(ctx context.Context, d time.Duration) (quit bool, err error)
 	}
 }
 
-// terminalHeight is in lines; 0 without a terminal.
+// terminalHeight returns the height of the terminal in lines, or 0 if f is not a terminal.
 func terminalHeight(f *os.File) int {
 	if !isTerminal(f) {
 		return 0

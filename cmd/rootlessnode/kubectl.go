@@ -16,9 +16,9 @@ import (
 func newKubectl(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl [ARG...]",
-		Short: "Run kubectl for the node's cluster",
+		Short: "Run kubectl against the node's cluster",
 		Long: `Run the kubectl of the node's components on the host, with the node's kubeconfig.
-All arguments are kubectl's.`,
+All arguments are passed to kubectl.`,
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := a.attached()
@@ -45,10 +45,11 @@ func newKubeconfig(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print the administrator's kubeconfig",
-		Long: `Print the administrator's kubeconfig for use from this host, or with --path where
-it is: export KUBECONFIG="$(rootlessnode kubeconfig --path)"
+		Long: `Print the administrator's kubeconfig for use on this host, or its path with --path:
+export KUBECONFIG="$(rootlessnode kubeconfig --path)"
 
-A worker of another cluster has none: this is the node's own, which may read little.`,
+A worker of another cluster has no administrator's kubeconfig: the node's kubeconfig
+is printed instead, which has few permissions.`,
 		Args: arguments(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			n, err := a.attached()
@@ -66,7 +67,7 @@ A worker of another cluster has none: this is the node's own, which may read lit
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&path, "path", false, "print where it is")
+	cmd.Flags().BoolVar(&path, "path", false, "print the path instead of the contents")
 	return cmd
 }
 
@@ -78,7 +79,7 @@ func (a *app) noKubeconfig(err error) error {
 	return fmt.Errorf("read kubeconfig: %w", err)
 }
 
-// withEnv sets one variable of an environment.
+// withEnv returns env with one variable set.
 func withEnv(env []string, key, value string) []string {
 	out := make([]string, 0, len(env)+1)
 	for _, kv := range env {
@@ -89,7 +90,7 @@ func withEnv(env []string, key, value string) []string {
 	return append(out, key+"="+value)
 }
 
-// replaceProcess returns only with an error.
+// replaceProcess executes another program in place of this process. It returns only on error.
 func replaceProcess(path string, argv, env []string) error {
 	return fmt.Errorf("execute %s: %w", path, unix.Exec(path, argv, env))
 }

@@ -29,13 +29,12 @@ type leaveFlags struct {
 
 func newLeave(a *app) *cobra.Command {
 	var f leaveFlags
-	const patience = 2 * time.Minute
 	cmd := &cobra.Command{
 		Use:   "drain-and-leave",
-		Short: "Take this worker out of its cluster",
-		Long: `Take this worker out of its cluster: cordon it and evict its pods, delete its Node
-object, stop it, and remove its data. A step that fails ends it, and the error says
-what remains to be done. It acts as the node itself, with no other rights.`,
+		Short: "Remove this worker from its cluster",
+		Long: `Remove this worker from its cluster: cordon it and evict its pods, delete its Node
+object, stop it, and delete its data. If a step fails, the command stops, and the error
+says what remains to be done. It uses the node's own credentials and permissions.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -43,11 +42,14 @@ what remains to be done. It acts as the node itself, with no other rights.`,
 			return a.leave(ctx, f)
 		},
 	}
-	cmd.Flags().DurationVar(&f.timeout, "timeout", patience, "how long its pods may take to end")
-	cmd.Flags().BoolVar(&f.force, "force", false, "evict also pods that nothing starts elsewhere; and leave when the API server cannot be asked")
-	cmd.Flags().BoolVar(&f.keepData, "keep-data", false, "remove only its credentials, not images, volumes and logs")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", drainTimeout, "how long the eviction of the pods may take")
+	cmd.Flags().BoolVar(&f.force, "force", false, "also evict pods that no controller recreates; leave even if the API server cannot be reached")
+	cmd.Flags().BoolVar(&f.keepData, "keep-data", false, "delete only the credentials; keep images, volumes and logs")
 	return cmd
 }
+
+// drainTimeout is the default of --timeout.
+const drainTimeout = 2 * time.Minute
 
 func (a *app) leave(ctx context.Context, f leaveFlags) error {
 	n, err := a.attached()
@@ -59,41 +61,41 @@ func (a *app) leave(ctx context.Context, f leaveFlags) error {
 		return err
 	}
 	if w.running {
-		told, err := a.leaveCluster(ctx, n, w.nodeName, f)
+		notified, err := a.leaveCluster(ctx, n, w.nodeName, f)
 		if err != nil {
 			return err
 		}
-		w.told = told
+		w.notified = notified
 	}
-	end, endErr := clusterjoin.CertificateEnd(n.Data()) // before it is removed
+	end, endErr := clusterjoin.CertificateEnd(n.Data()) // before the certificate is deleted
 	if err := a.stopNode(ctx, n, 0, w.running, !f.keepData); err != nil {
 		return errdefs.WithHint(err, a.command("down --delete-data"))
 	}
 	if f.keepData {
-		if err := forget(n.Data()); err != nil {
-			return fmt.Errorf("remove the node's credentials: %w", err)
+		if err := deleteCredentials(n.Data()); err != nil {
+			return fmt.Errorf("delete the node's credentials: %w", err)
 		}
-		a.printf("its credentials are removed; the rest of its data stays in %s\n", n.Data().Dir)
+		a.printf("deleted the node's credentials; the rest of its data is kept in %s\n", n.Data().Dir)
 	}
 	if endErr == nil {
-		a.printf("its certificate cannot be revoked: a copy of it is valid until %s (docs/joining.md, \"Tokens and secrets\")\n",
+		a.printf("the node's certificate cannot be revoked: copies of it are valid until %s (docs/joining.md, \"Tokens and secrets\")\n",
 			end.Local().Format(time.RFC1123))
 	}
-	if !w.told {
-		a.printf("the cluster was not told; an administrator of it deletes what is left there:\n  kubectl delete node %s\n", w.nodeName)
+	if !w.notified {
+		a.printf("the cluster was not notified; an administrator of the cluster must delete the Node object:\n  kubectl delete node %s\n", w.nodeName)
 	}
 	return nil
 }
 
-// worker is who leaves.
+// worker is the node that leaves its cluster.
 type worker struct {
 	nodeName string
 	running  bool
-	// told: the cluster knows.
-	told bool
+	// notified reports whether the Node object was deleted, so that the cluster knows.
+	notified bool
 }
 
-// findWorker refuses what is no worker, and a worker that cannot speak for itself unless that is wanted.
+// findWorker returns an error if the node is not a worker, or if it is not running and --force was not given.
 func (a *app) findWorker(ctx context.Context, n handle, f leaveFlags) (*worker, error) {
 	s, err := n.Status(ctx)
 	if err != nil {
@@ -104,30 +106,30 @@ func (a *app) findWorker(ctx context.Context, n handle, f leaveFlags) (*worker, 
 	var record clusterjoin.Record
 	switch err := layout.ReadJSON(n.Data().JoinRecord(), &record); {
 	case err == nil:
-		joins = joins || !w.running // the config of a node that does not run is not known
+		joins = joins || !w.running // the config of a stopped node is unknown
 		if record.NodeName != "" {
 			w.nodeName = record.NodeName
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("read what the node knows of its cluster: %w", err)
+		return nil, fmt.Errorf("read the record of the joined cluster: %w", err)
 	}
 	switch {
 	case !joins:
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			fmt.Errorf("node %q has joined no cluster: it is its own, or was never started", a.name)), a.command("down --delete-data    # removes the node and its cluster"))
+			fmt.Errorf("node %q has not joined a cluster: it runs its own control plane, or was never started", a.name)), a.command("down --delete-data    # deletes the node and its cluster"))
 	case !w.running && !f.force:
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q is not running: it cannot tell the cluster that it leaves", a.name)),
-			a.command("up")+"\n"+a.command("drain-and-leave --force    # leaves without telling the cluster"))
+		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q is not running and cannot notify the cluster", a.name)),
+			a.command("up")+"\n"+a.command("drain-and-leave --force    # leaves without notifying the cluster"))
 	}
 	return w, nil
 }
 
-// askLimit is how long the API server may take for one answer.
-const askLimit = "--request-timeout=15s"
+// requestTimeout limits the time for one request to the API server.
+const requestTimeout = "--request-timeout=15s"
 
-// leaveCluster drains the node and deletes its Node object. told is false where the API server could not be asked, which is an
-// error unless forced.
-func (a *app) leaveCluster(ctx context.Context, n handle, nodeName string, f leaveFlags) (told bool, err error) {
+// leaveCluster drains the node and deletes its Node object. notified is false if the API server could not be reached, which
+// is an error unless f.force is set.
+func (a *app) leaveCluster(ctx context.Context, n handle, nodeName string, f leaveFlags) (notified bool, err error) {
 	kubectl, err := n.ComponentPath("kubectl")
 	if err != nil {
 		return false, err
@@ -136,16 +138,16 @@ func (a *app) leaveCluster(ctx context.Context, n handle, nodeName string, f lea
 		return a.execute(ctx, kubectl, append([]string{"--kubeconfig=" + n.Kubeconfig()}, args...), out)
 	}
 	var found bytes.Buffer
-	if err := run(&found, "get", "node", nodeName, "--ignore-not-found", "--output=name", askLimit); err != nil {
-		err = fmt.Errorf("ask the API server for Node object %s: %w", nodeName, err)
+	if err := run(&found, "get", "node", nodeName, "--ignore-not-found", "--output=name", requestTimeout); err != nil {
+		err = fmt.Errorf("get Node object %s from the API server: %w", nodeName, err)
 		if f.force && ctx.Err() == nil {
 			_, _ = fmt.Fprintf(a.err, "warning: %v\n", err)
 			return false, nil
 		}
-		return false, errdefs.WithHint(err, a.command("status")+"\n"+a.command("drain-and-leave --force    # leaves without telling the cluster"))
+		return false, errdefs.WithHint(err, a.command("status")+"\n"+a.command("drain-and-leave --force    # leaves without notifying the cluster"))
 	}
 	if strings.TrimSpace(found.String()) == "" {
-		a.printf("Node object %s is not in the cluster any more\n", nodeName)
+		a.printf("Node object %s does not exist in the cluster any more\n", nodeName)
 		return true, nil
 	}
 	began := a.now()
@@ -155,23 +157,23 @@ func (a *app) leaveCluster(ctx context.Context, n handle, nodeName string, f lea
 	}
 	if err := run(a.err, drain...); err != nil {
 		return false, errdefs.WithHint(fmt.Errorf("drain node %s: %w", nodeName, err), strings.Join([]string{
-			"# kubectl says above what is in the way; nothing else was done, and the node takes no new pods",
-			a.command("drain-and-leave --timeout 10m"), a.command("drain-and-leave --force    # evicts pods too that nothing starts elsewhere"),
-			a.command("kubectl uncordon " + nodeName + "    # stays"),
+			"# see the output of kubectl above; the node is cordoned, and nothing else was changed",
+			a.command("drain-and-leave --timeout 10m"), a.command("drain-and-leave --force    # also evicts pods that no controller recreates"),
+			a.command("kubectl uncordon " + nodeName + "    # keeps it in the cluster"),
 		}, "\n"))
 	}
-	a.printf("node %s is cordoned and drained (%s)\n", nodeName, seconds(a.now().Sub(began)))
-	if err := run(a.err, "delete", "node", nodeName, "--ignore-not-found", "--wait=false", askLimit); err != nil {
+	a.printf("node %s cordoned and drained (%s)\n", nodeName, seconds(a.now().Sub(began)))
+	if err := run(a.err, "delete", "node", nodeName, "--ignore-not-found", "--wait=false", requestTimeout); err != nil {
 		return false, errdefs.WithHint(fmt.Errorf("delete Node object %s: %w", nodeName, err),
 			"# as an administrator of the cluster:\nkubectl delete node "+nodeName+"\n# here:\n"+a.command("down --delete-data"))
 	}
-	a.printf("Node object %s is deleted\n", nodeName)
+	a.printf("Node object %s deleted\n", nodeName)
 	return true, nil
 }
 
-// forget removes what lets a worker into its cluster. The cluster goes on to take its certificate until that expires, should
-// somebody have a copy.
-func forget(d layout.Data) error {
+// deleteCredentials deletes the credentials with which a worker accesses its cluster. Copies of its certificate stay valid until
+// it expires.
+func deleteCredentials(d layout.Data) error {
 	var errs []error
 	for _, path := range []string{d.AdminKubeconfig(), d.BootstrapKubeconfig(), d.KubeletPKI(), d.ClusterCA(), d.JoinRecord()} {
 		errs = append(errs, os.RemoveAll(path))
@@ -179,15 +181,15 @@ func forget(d layout.Data) error {
 	return errors.Join(errs...)
 }
 
-// isRunning tells whether something of the node is there to be stopped.
+// isRunning reports whether there are processes of the node to stop.
 func isRunning(s *status.Status) bool {
 	return s.State != status.NodeStopped && s.State != status.NodeFailed || s.ParentPID > 0
 }
 
-// outputDelay is how long a program's output is waited for once it has ended.
+// outputDelay is how long to wait for a program's output after it has exited.
 const outputDelay = time.Second
 
-// executeProgram runs a program to its end. It gets no standard input.
+// executeProgram runs a program without standard input and waits for it.
 func executeProgram(ctx context.Context, path string, args []string, stdout io.Writer) error {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, os.Stderr, outputDelay

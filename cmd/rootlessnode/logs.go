@@ -23,8 +23,8 @@ func newLogs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [COMPONENT]",
 		Short: "Show the log of a component, or of the node itself",
-		Long: `Show the log of a component, or of the node itself (its parent, child and node
-roles) when none is named. Logs stay after the node has stopped.`,
+		Long: `Show the log of a component or, without an argument, of the node itself (its parent,
+child and node roles). Logs are kept after the node has stopped.`,
 		Args: arguments(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			component := nodeLog
@@ -41,15 +41,15 @@ roles) when none is named. Logs stay after the node has stopped.`,
 			return logNames(n.Data().LogDir()), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written from now on")
-	cmd.Flags().IntVar(&tail, "tail", allLines, "only the last `N` lines")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "also show new lines")
+	cmd.Flags().IntVar(&tail, "tail", allLines, "show only the last `N` lines")
 	return cmd
 }
 
 const (
-	// nodeLog is the log of what is not a component.
+	// nodeLog is the log of the node itself.
 	nodeLog = "node"
-	// allLines is --tail for everything.
+	// allLines is the value of --tail for the whole log.
 	allLines  = -1
 	logSuffix = ".log"
 )
@@ -61,7 +61,7 @@ func (a *app) logs(ctx context.Context, component string, tail int, follow bool)
 	}
 	path := n.Data().Log(component)
 	if strings.ContainsRune(component, filepath.Separator) {
-		path = "" // not a component, and not a way out of the log dir
+		path = "" // not a component; do not open files outside of the log dir
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,14 +89,14 @@ func (a *app) logs(ctx context.Context, component string, tail int, follow bool)
 }
 
 func (a *app) noLog(component string, have []string) error {
-	err := fmt.Errorf("there is no log of %q", component)
+	err := fmt.Errorf("log of %q not found", component)
 	if len(have) == 0 {
-		return errdefs.WithHint(fmt.Errorf("%w: the node %q was never started", err, a.name), a.command("up"))
+		return errdefs.WithHint(fmt.Errorf("%w: node %q was never started", err, a.name), a.command("up"))
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "there are: "+strings.Join(have, " "))
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "available logs: "+strings.Join(have, " "))
 }
 
-// logNames lists what has a log.
+// logNames returns the names of the logs in dir.
 func logNames(dir string) []string {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+logSuffix))
 	if err != nil {

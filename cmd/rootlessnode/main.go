@@ -1,7 +1,7 @@
 // Command rootlessnode runs a Kubernetes node as an ordinary user.
 //
-// It is a thin coat over pkg/node: it reads flags, shows what happens and turns errors into text and exit codes. It is
-// the only reader of the arguments and, besides node.Dispatch, the only caller of os.Exit. See docs/cli.md.
+// It is a thin layer over pkg/node: it parses flags, shows progress and converts errors to text and exit codes. Only this
+// package reads the arguments; only it and node.Dispatch call os.Exit. See docs/cli.md.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 func main() {
 	node.Dispatch()
 	if argv, env, hide := hideToken(os.Args, os.Environ()); hide {
-		_ = unix.Exec("/proc/self/exe", argv, env) // if it cannot be hidden, it is used all the same
+		_ = unix.Exec("/proc/self/exe", argv, env) // on failure, use the token although it is visible
 	}
 	os.Exit(run(newApp(), os.Args[1:]))
 }

@@ -9,7 +9,7 @@ import (
 func newManifests(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "manifests",
-		Short:       "Print Kubernetes objects for clusters that are not ours",
+		Short:       "Print Kubernetes manifests for other clusters",
 		Args:        noCommand,
 		Annotations: map[string]string{allowRoot: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -17,11 +17,11 @@ func newManifests(a *app) *cobra.Command {
 	policies := false
 	rbac := &cobra.Command{
 		Use:   "join-rbac",
-		Short: "Print what a cluster needs so that nodes of ours can join it",
-		Long: `Print what a cluster with another control plane needs so that nodes of ours can
-join it: the rights of bootstrap tokens of the group
-system:bootstrappers:rootlessnode and of nodes. Its administrator reads and applies
-it once. docs/joining.md says why each is there.`,
+		Short: "Print the RBAC rules with which rootlessnode nodes can join a cluster",
+		Long: `Print the RBAC rules that a cluster with another control plane needs so that
+rootlessnode nodes can join it: the permissions of bootstrap tokens of the group
+system:bootstrappers:rootlessnode, and of nodes. An administrator of the cluster
+reviews and applies them once. docs/joining.md explains each of them.`,
 		Example:     `  rootlessnode manifests join-rbac | kubectl apply -f -`,
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""},
@@ -36,7 +36,7 @@ it once. docs/joining.md says why each is there.`,
 		},
 	}
 	rbac.Flags().BoolVar(&policies, "network-policy", false,
-		"also what nodes with networkPolicy: kube-network-policies need; by it nodes may read all pods")
+		"also print the rules for nodes with networkPolicy: kube-network-policies, which allow nodes to read all pods")
 	cmd.AddCommand(rbac)
 	return cmd
 }

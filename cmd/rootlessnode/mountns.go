@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountns/dropin"
 )
 
-// mountStore is what the commands need of pinned mount namespaces.
+// mountStore manages pinned mount namespaces.
 type mountStore interface {
 	Create(mountns.Spec) (*mountns.Created, error)
 	List() ([]mountns.Namespace, error)
@@ -23,12 +23,12 @@ type mountStore interface {
 	Exec(mountns.ExecOptions) error
 }
 
-// mountCommand is what the commands below mountns share.
+// mountCommand holds the flags that the commands below mountns share.
 type mountCommand struct {
 	*app
-	// name is the namespace's.
+	// name is the name of the mount namespace.
 	name string
-	// propagation and visible are those of create.
+	// propagation and visible are flags of create and drop-in.
 	propagation string
 	visible     bool
 }
@@ -37,10 +37,11 @@ func newMountNS(a *app) *cobra.Command {
 	m := &mountCommand{app: a}
 	cmd := &cobra.Command{
 		Use:   "mountns",
-		Short: "Hide a rootful node's mounts from its host (root's part)",
-		Long: `A mount namespace for the kubelet and the container runtime of a rootful node:
-host mounts come in, what runtime, kubelet and pods mount is shared inside, and
-the host does not see it. It is pinned to a file, and programs enter it by name.`,
+		Short: "Hide a rootful node's mounts from its host (requires root)",
+		Long: `Manage a mount namespace for the kubelet and the container runtime of a rootful node.
+Host mounts propagate into it; mounts of the runtime, the kubelet and the pods are
+shared inside it and hidden from the host. It is pinned to a file, and programs enter
+it by name.`,
 		Example: `  rootlessnode mountns create
   rootlessnode mountns drop-in containerd kubelet
   systemctl restart containerd kubelet
@@ -48,7 +49,7 @@ the host does not see it. It is pinned to a file, and programs enter it by name.
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.PersistentFlags().StringVar(&m.name, "name", mountns.DefaultName, "the mount namespace's `NAME`")
+	cmd.PersistentFlags().StringVar(&m.name, "name", mountns.DefaultName, "`NAME` of the mount namespace")
 	cmd.AddCommand(m.newCreate(), m.newExec(), m.newList(), m.newDelete(), m.newStatus(), m.newDropIn(), m.newEnv())
 	var allow func(*cobra.Command)
 	allow = func(c *cobra.Command) {
@@ -61,7 +62,7 @@ the host does not see it. It is pinned to a file, and programs enter it by name.
 	return cmd
 }
 
-// namespace is the one that --name picks, before or behind the command, and whether it was named at all.
+// namespace returns the value of --name, which may be before or after the command. explicit is false if it was not given.
 func (m *mountCommand) namespace(cmd *cobra.Command) (name string, explicit bool) {
 	if f := cmd.Root().PersistentFlags().Lookup("name"); f != nil && f.Changed && !cmd.Flags().Changed("name") {
 		return m.app.name, true
@@ -70,8 +71,8 @@ func (m *mountCommand) namespace(cmd *cobra.Command) (name string, explicit bool
 }
 
 func (m *mountCommand) propagationFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&m.visible, "visible", false, "let the host see the mounts: --propagation shared")
-	cmd.Flags().StringVar(&m.propagation, "propagation", string(mountns.Slave), "with the host: slave (host mounts come in), shared (both ways) or private (neither)")
+	cmd.Flags().BoolVar(&m.visible, "visible", false, "make the mounts visible to the host, as --propagation shared")
+	cmd.Flags().StringVar(&m.propagation, "propagation", string(mountns.Slave), "propagation from and to the host: slave (from the host only), shared (both ways) or private (none)")
 	_ = cmd.RegisterFlagCompletionFunc("propagation", cobra.FixedCompletions( // the flag is there
 		[]string{string(mountns.Slave), string(mountns.Shared), string(mountns.Private)}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -79,7 +80,7 @@ func (m *mountCommand) propagationFlags(cmd *cobra.Command) {
 func (m *mountCommand) wanted(cmd *cobra.Command) (mountns.Propagation, error) {
 	p, err := mountns.ParsePropagation(m.propagation)
 	if err == nil && m.visible && cmd.Flags().Changed("propagation") && p != mountns.Shared {
-		err = errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--visible and --propagation %s exclude each other", p))
+		err = errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--visible and --propagation %s are mutually exclusive", p))
 	}
 	if m.visible {
 		p = mountns.Shared
@@ -90,11 +91,11 @@ func (m *mountCommand) wanted(cmd *cobra.Command) (mountns.Propagation, error) {
 func (m *mountCommand) newCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make and pin the mount namespace, or check the one that is there",
-		Long: `Make a mount namespace and pin it: a slave of the host's, shared inside. One that
-is there and is as asked for is used again; one that is otherwise is an error.
-Which guarantees hold is found out by reading the mounts' propagation and by
-mounting on one side and looking on the other.`,
+		Short: "Create and pin the mount namespace, or check the existing one",
+		Long: `Create a mount namespace and pin it: a slave of the host's, shared inside. An existing
+one with the requested propagation is reused; another propagation is an error. The
+command shows which guarantees hold. It checks them by reading the propagation of the
+mounts, and by mounting on one side and looking on the other.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := m.wanted(cmd)
@@ -119,14 +120,14 @@ func (m *mountCommand) newExec() *cobra.Command {
 	var o mountns.ExecOptions
 	cmd := &cobra.Command{
 		Use:   "exec [flags] -- COMMAND [ARG...]",
-		Short: "Enter the mount namespace and execute a program in this one's place",
-		Long: `Enter the mount namespace and execute a program in this one's place: pid,
-arguments, environment, working directory, notify socket and listening
-descriptors stay, so that it can stand before any ExecStart.
+		Short: "Enter the mount namespace and execute a program",
+		Long: `Enter the mount namespace and execute a program in place of this process. The pid,
+arguments, environment, working directory, notify socket and listening descriptors are
+kept, so that the command can be put before any ExecStart.
 
-Without --name it is $KUBENSMNT's, and else ` + mountns.DefaultName + `, if that is there; if not, the
-program is executed where it is, with a note. A namespace that was named and is
-not there is an error.`,
+Without --name, the namespace of $KUBENSMNT is used if the variable is set, or else
+` + mountns.DefaultName + `. If ` + mountns.DefaultName + ` does not exist, the program is executed in the current namespace,
+with a note. A namespace that is given by --name or $KUBENSMNT must exist.`,
 		Example: `  rootlessnode mountns exec --name ` + mountns.DefaultName + ` -- /usr/bin/kubelet --config /etc/kubelet.yaml
   rootlessnode mountns exec -- crictl ps`,
 		Args: arguments(1, -1),
@@ -136,9 +137,9 @@ not there is an error.`,
 			return m.execIn(name, explicit, o)
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what follows the program's name is the program's
-	cmd.Flags().BoolVar(&o.IgnorePipe, "ignore-sigpipe", false, "start it with SIGPIPE ignored, as systemd does")
-	cmd.Flags().StringVar(&o.Argv0, "argv0", "", "what the program is told that it is called, as systemd's @ does")
+	cmd.Flags().SetInterspersed(false) // flags after the program's name belong to the program
+	cmd.Flags().BoolVar(&o.IgnorePipe, "ignore-sigpipe", false, "start the program with SIGPIPE ignored, as systemd does")
+	cmd.Flags().StringVar(&o.Argv0, "argv0", "", "the argv[0] of the program, like @ in systemd's ExecStart")
 	return cmd
 }
 
@@ -152,7 +153,7 @@ func (m *mountCommand) execIn(name string, explicit bool, o mountns.ExecOptions)
 			return err
 		}
 		if err != nil {
-			_, _ = fmt.Fprintf(m.err, "note: mount namespace %s does not exist: %s is executed where it is\n", name, o.Argv[0])
+			_, _ = fmt.Fprintf(m.err, "note: mount namespace %s not found: executing %s in the current mount namespace\n", name, o.Argv[0])
 			o.Name = ""
 		}
 	}
@@ -181,26 +182,26 @@ func (m *mountCommand) newDelete() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "delete",
-		Short: "Take the mount namespace's pin away",
-		Long: `Take the pin away: the namespace ends with its last process. That is refused while
-processes live in it, unless forced; then they stay in it, apart from all that
-is started later.`,
+		Short: "Delete the pin of the mount namespace",
+		Long: `Delete the pin: the namespace ends with its last process. This is refused while
+processes run in it, unless --force is given; they then stay in it, separate from
+everything that is started later.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, _ := m.namespace(cmd)
 			return m.mounts.Delete(name, force)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "even while processes live in it")
+	cmd.Flags().BoolVar(&force, "force", false, "delete the pin even if processes run in it")
 	return cmd
 }
 
 func (m *mountCommand) newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show which guarantees hold, who is in the mount namespace and who should be",
-		Long: `Show which guarantees hold and which processes live in the mount namespace. A
-kubelet, containerd or CRI-O of this host that does not is named, and the exit
+		Short: "Show the guarantees and the processes of the mount namespace",
+		Long: `Show which guarantees hold and which processes run in the mount namespace. If a
+kubelet, containerd or CRI-O of this host runs outside of it, it is listed and the exit
 code is 4.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -227,7 +228,7 @@ code is 4.`,
 func (m *mountCommand) newEnv() *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
-		Short: "Print " + mountns.EnvPin + "=PATH, which CRI-O and others read",
+		Short: "Print " + mountns.EnvPin + "=PATH for CRI-O and other programs",
 		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, _ := m.namespace(cmd)
@@ -254,9 +255,9 @@ func (m *mountCommand) newDropIn() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop-in UNIT...",
 		Short: "Write systemd units that run services in the mount namespace",
-		Long: `Write a unit that makes the mount namespace and, for each UNIT, a drop-in that
-puts "rootlessnode mountns exec" before its command, which stays word for word
-as systemd has it. The services move in when they are restarted.`,
+		Long: `Write a unit that creates the mount namespace and, for each UNIT, a drop-in that puts
+"rootlessnode mountns exec" before the command of the unit, which is not changed
+otherwise. The services enter the namespace when they are restarted.`,
 		Example: `  rootlessnode mountns drop-in --dry-run containerd kubelet
   rootlessnode mountns drop-in remove`,
 		Args: arguments(1, -1),
@@ -311,7 +312,7 @@ func (m *mountCommand) dropIn(ctx context.Context, o dropin.Options, units []str
 		m.printf("written   %s\n", path)
 	}
 	if err == nil && len(written) == 0 {
-		m.printf("all is there already\n")
+		m.printf("nothing to change\n")
 	}
 	return err
 }
@@ -319,10 +320,10 @@ func (m *mountCommand) dropIn(ctx context.Context, o dropin.Options, units []str
 func (m *mountCommand) newDropInRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove [UNIT...]",
-		Short: "Take back what drop-in wrote, for all units or some",
-		Long: `Take back what drop-in wrote: the drop-ins of the UNITs, or all of the mount
-namespace's, and its own unit with the last of them. The services move out when
-they are restarted; then "rootlessnode mountns delete" ends the namespace.`,
+		Short: "Remove the files that drop-in wrote, for all units or some",
+		Long: `Remove the drop-ins of the UNITs, or all drop-ins of the mount namespace. The unit of
+the mount namespace is removed with the last drop-in. The services leave the namespace
+when they are restarted; then "rootlessnode mountns delete" ends it.`,
 		Args: arguments(0, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, _ := m.namespace(cmd)

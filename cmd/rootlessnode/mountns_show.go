@@ -14,18 +14,18 @@ func (a *app) showCreated(c *mountns.Created) {
 		a.printJSON(a.out, c)
 		return
 	}
-	what := "is made"
+	outcome := "created"
 	if c.Reused {
-		what = "is there already"
+		outcome = "already exists"
 	}
-	a.printf("mount namespace %s %s, pinned to %s\n", c.Name, what, c.Pin)
+	a.printf("mount namespace %s %s, pinned to %s\n", c.Name, outcome, c.Pin)
 	a.showGuarantees(c.Guarantees, c.Reasons)
 }
 
-// guaranteeWords say what each guarantee is.
-var guaranteeWords = [...]string{
-	"host mounts reach runtime, kubelet and HostToContainer volumes",
-	"mounts of runtime, kubelet and Bidirectional volumes reach each other",
+// guaranteeTexts describe the guarantees 1 to 3.
+var guaranteeTexts = [...]string{
+	"host mounts propagate to the runtime, the kubelet and HostToContainer volumes",
+	"the runtime, the kubelet and Bidirectional volumes see each other's mounts",
 	"the host sees those mounts",
 }
 
@@ -35,10 +35,10 @@ func (a *app) showGuarantees(g mountns.Guarantees, reasons []string) {
 		if holds {
 			word = "yes"
 		}
-		a.printf("  %d %s   %s\n", i+1, word, guaranteeWords[i])
+		a.printf("  %d %s   %s\n", i+1, word, guaranteeTexts[i])
 		for _, r := range reasons {
 			if text, ok := strings.CutPrefix(r, fmt.Sprintf("%d: ", i+1)); ok {
-				a.printf("          because %s\n", text)
+				a.printf("          reason: %s\n", text)
 			}
 		}
 	}
@@ -68,7 +68,7 @@ func orDash(s string) string {
 	return s
 }
 
-// showMountStatus shows st, and ends with code 4 when a daemon is outside.
+// showMountStatus shows st. It returns an error with exit code 4 if a daemon runs outside of the mount namespace.
 func (a *app) showMountStatus(st *mountns.Status, stale []string) error {
 	if a.output == "json" {
 		a.printJSON(a.out, struct {
@@ -76,7 +76,7 @@ func (a *app) showMountStatus(st *mountns.Status, stale []string) error {
 			StaleDropIns []string `json:"staleDropIns,omitempty"`
 		}{st, stale})
 		if st.Err() != nil {
-			return exitCode(errdefs.ExitComponent) // the object says why
+			return exitCode(errdefs.ExitComponent) // the JSON object has the details
 		}
 		return nil
 	}

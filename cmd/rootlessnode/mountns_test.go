@@ -20,7 +20,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
 
-// fakeMounts answers from its fields and notes what it was asked for.
+// fakeMounts returns the values of its fields and records the calls.
 type fakeMounts struct {
 	created mountns.Created
 	status  mountns.Status
@@ -59,7 +59,7 @@ func namespaceOf(name string) mountns.Namespace {
 	return mountns.Namespace{Name: name, Pin: "/run/rootlessnode/mountns/" + name, ID: "mnt:[4026532179]", Propagation: mountns.Slave, Processes: 3}
 }
 
-// newMountCLI is the command line as root, on fake namespaces.
+// newMountCLI returns a command line of root with fake mount namespaces.
 func newMountCLI(t *testing.T) (*cli, *fakeMounts) {
 	t.Helper()
 	c, f := newCLI(t), &fakeMounts{}
@@ -102,10 +102,10 @@ func TestMountNSExec(t *testing.T) {
 	delete(c.env, mountns.EnvPin)
 	assert.Equal(t, c.err.String(), "")
 
-	// Only where nothing was named, and nothing is there, the program runs where it is.
+	// Without a name and without the default namespace, the program runs in the current namespace.
 	f.find = fmt.Errorf("find: %w", mountns.ErrNotFound)
 	assert.Equal(t, c.run("mountns", "exec", "ls"), 0)
-	assert.Equal(t, c.err.String(), "note: mount namespace kubens does not exist: ls is executed where it is\n")
+	assert.Equal(t, c.err.String(), "note: mount namespace kubens not found: executing ls in the current mount namespace\n")
 	assert.Equal(t, c.run("mountns", "exec", "--name", "kubens", "ls"), 0)
 	f.find = errors.New("a leftover")
 	assert.Equal(t, c.run("mountns", "exec", "ls"), errdefs.ExitOther)
@@ -175,13 +175,13 @@ func TestMountNSDropIn(t *testing.T) {
 	golden.Assert(t, strings.ReplaceAll(c.out.String()+c.err.String(), c.unitDir, "DIR"), "mountns-drop-in.txt")
 	entries, err := os.ReadDir(c.unitDir)
 	assert.NilError(t, err)
-	assert.Check(t, is.Len(entries, 1), "a dry run wrote something")
+	assert.Check(t, is.Len(entries, 1), "the dry run wrote files")
 
 	c.out.Reset()
 	assert.Equal(t, c.run("mountns", "drop-in", "kubelet"), 0)
 	assert.Equal(t, strings.Count(c.out.String(), "written   "+c.unitDir), 2)
 	assert.Equal(t, c.run("mountns", "drop-in", "kubelet"), 0)
-	assert.Check(t, is.Contains(c.out.String(), "all is there already\n"))
+	assert.Check(t, is.Contains(c.out.String(), "nothing to change\n"))
 	assert.NilError(t, os.WriteFile(filepath.Join(c.unitDir, "kubelet.service"), []byte("[Service]\nExecStart=/usr/local/bin/kubelet\n"), 0o644))
 	assert.Equal(t, c.run("mountns", "status"), 0)
 	assert.Check(t, is.Contains(c.out.String(), "drop-in      kubelet.service: its command has changed since the drop-in was written\n"))

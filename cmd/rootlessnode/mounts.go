@@ -13,10 +13,10 @@ import (
 func newMounts(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mounts",
-		Short: "Show what is mounted inside, whose it is, and what the host sees of it",
-		Long: `Show what is mounted inside the node, counted by owner: mounts of the host that
-came in, the node's own, and those of each pod. Below it how many of the node's
-and the pods' the host sees. With -o json every mount is listed.`,
+		Short: "Show the mounts inside the node, their owners, and which of them the host sees",
+		Long: `Show the mounts inside the node, counted by owner: those propagated from the host, the
+node's, and those of each pod. The last line says how many of the mounts of the node
+and the pods the host sees. With -o json every mount is listed.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showMounts(cmd.Context()) },
 	}
@@ -35,7 +35,7 @@ func (a *app) showMounts(ctx context.Context) error {
 		return a.hintNotRunning(err)
 	}
 	if code != 0 {
-		return fmt.Errorf("list mounts: the shell inside ended with code %d, see above", code)
+		return fmt.Errorf("list mounts: the shell inside exited with code %d, see its output above", code)
 	}
 	host, err := mountview.Host()
 	if err != nil {
@@ -49,10 +49,10 @@ func (a *app) showMounts(ctx context.Context) error {
 		a.printJSON(a.out, v)
 		return nil
 	}
-	rows := [][]string{{"OF", "POD", "WHAT", "MOUNTS"}}
+	rows := [][]string{{"OWNER", "POD", "OBJECT", "MOUNTS"}}
 	for _, g := range v.Groups {
 		rows = append(rows, []string{string(g.Kind), orDash(g.Pod), orDash(g.What), strconv.Itoa(g.Mounts)})
 	}
-	a.printf("%s\nthe host sees %d of the %d mounts that are not its own\n", table(rows), v.HostSees, v.Own)
+	a.printf("%s\nthe host sees %d of the %d mounts of the node and its pods\n", table(rows), v.HostSees, v.Own)
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
-// verifyFlags are those of mounts verify.
+// verifyFlags are the flags of mounts verify.
 type verifyFlags struct {
 	kubeconfig, node, image, program, dir string
 	hostVisible                           bool
@@ -29,40 +29,40 @@ func newMountsVerify(a *app) *cobra.Command {
 	var f verifyFlags
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Find out with pods which guarantees for mounts hold",
-		Long: `Find out with pods which guarantees for mounts hold, on this node or, with
---kubeconfig, on any other, rootless or rootful:
+		Short: "Test with pods which mount guarantees hold",
+		Long: `Test with pods which mount guarantees hold, on this node or, with --kubeconfig, on any
+other node, rootless or rootful:
 
-  1  what the host mounts reaches the kubelet and HostToContainer volumes
-  2  what the kubelet and Bidirectional volumes mount is seen by each other and
-     by HostToContainer volumes
+  1  host mounts propagate to the kubelet and to HostToContainer volumes
+  2  the kubelet and Bidirectional volumes see each other's mounts, and
+     HostToContainer volumes see both
   3  the host sees those mounts too
 
-Four privileged pods mount over one directory and look for one another's mounts.
-Where only root could mount on the host, 1 is read from the propagation of the
-mounts instead. What was made is removed.
+Four privileged pods mount over one directory and look for each other's mounts. If only
+root could mount on the host, 1 is derived from the propagation of the mounts. The pods
+and mounts are removed afterwards.
 
-The exit code is 0 when 1 and 2 hold, and 3 too with --host-visible, and 4 when
-one does not. The pods run this very program from the node's disk.`,
+The exit code is 0 if 1 and 2 hold (and 3 with --host-visible), and 4 otherwise. The
+pods run this program from the node's disk.`,
 		Example: `  rootlessnode mounts verify
   rootlessnode mounts verify --kubeconfig admin.conf --image registry.example/any --host-visible`,
 		Args:        arguments(0, 0),
 		Annotations: map[string]string{allowRoot: ""}, // on a rootful node
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.verifyMounts(cmd.Context(), f) },
 	}
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "the cluster of another node, by its kubeconfig `FILE`")
-	cmd.Flags().StringVar(&f.node, "node", "", "the Node object (default: the only one)")
-	cmd.Flags().StringVar(&f.image, "image", "", "any image that the node has or can pull; nothing of it is run (default: the node's pause image)")
-	cmd.Flags().StringVar(&f.program, "program", "", "where this program lies on the node (default: where it lies here)")
-	cmd.Flags().StringVar(&f.dir, "dir", "", "make the directory that is mounted over in `DIR`, here and on the node (default: that for temporary files)")
-	cmd.Flags().BoolVar(&f.hostVisible, "host-visible", false, "demand 3 as well")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the cluster of another node")
+	cmd.Flags().StringVar(&f.node, "node", "", "name of the Node object (default: the only one)")
+	cmd.Flags().StringVar(&f.image, "image", "", "any image that the node has or can pull; no program of it is run (default: the node's pause image)")
+	cmd.Flags().StringVar(&f.program, "program", "", "path of this program on the node (default: its path on this host)")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "create the directory to mount over in `DIR`, on this host and on the node (default: the directory for temporary files)")
+	cmd.Flags().BoolVar(&f.hostVisible, "host-visible", false, "also require guarantee 3")
 	cmd.Flags().DurationVar(&f.limit, "timeout", 2*time.Minute, "how long the pods may take")
 	a.outputFlag(cmd)
 	return cmd
 }
 
 func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // what was made is removed
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // remove the pods and mounts
 	defer stop()
 	o, err := a.verifyOptions(&f)
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
 	o.API = client
 	if a.output == "" {
 		o.Started = func(node, ns string) {
-			_, _ = fmt.Fprintf(a.err, "trying on node %s, in namespace %s\n", harmless(node), harmless(ns))
+			_, _ = fmt.Fprintf(a.err, "testing node %s, in namespace %s\n", sanitize(node), sanitize(ns))
 		}
 	}
 	v, err := mountverify.Run(ctx, o)
@@ -86,12 +86,12 @@ func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
 	if a.output == "json" {
 		a.printJSON(a.out, v)
 	} else {
-		a.printf("%s", harmless(renderVerdict(v)))
+		a.printf("%s", sanitize(renderVerdict(v)))
 	}
-	return errors.Join(err, unkept(v, f.hostVisible))
+	return errors.Join(err, guaranteeError(v, f.hostVisible))
 }
 
-// verifyOptions fills in what was not given: the running node's own.
+// verifyOptions returns the options of the test. Flags that were not given default to the running node's values.
 func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 	o := mountverify.Options{
 		Node: f.node, Image: f.image, Program: f.program, Dir: f.dir, Limit: f.limit, CanMount: a.uid == 0 && !a.inUserNS(),
@@ -103,7 +103,7 @@ func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 			exe, err = filepath.EvalSymlinks(exe)
 		}
 		if err != nil {
-			return o, fmt.Errorf("find this program: %w", err)
+			return o, fmt.Errorf("find the path of this program: %w", err)
 		}
 		o.Program = exe
 	}
@@ -115,7 +115,7 @@ func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 		return o, nil
 	}
 	if a.uid == 0 {
-		return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("root has no node of its own")), "--kubeconfig FILE")
+		return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("as root, --kubeconfig is required")), "--kubeconfig FILE")
 	}
 	n, err := a.attached()
 	if err != nil {
@@ -129,13 +129,13 @@ func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 		o.Node = n.Config().NodeName
 	}
 	if o.Image == "" {
-		o.Image = n.Config().PauseImage() // every sandbox needs it
+		o.Image = n.Config().PauseImage() // every pod sandbox uses it
 	}
 	return o, nil
 }
 
-// unkept is the error for guarantees that were asked for and do not hold.
-func unkept(v *mountverify.Verdict, hostVisible bool) error {
+// guaranteeError returns an error if a required guarantee does not hold or mounts leaked.
+func guaranteeError(v *mountverify.Verdict, hostVisible bool) error {
 	var missing []string
 	g := v.Guarantees
 	for _, want := range []struct {
@@ -148,7 +148,7 @@ func unkept(v *mountverify.Verdict, hostVisible bool) error {
 	}
 	var errs []error
 	if len(missing) > 0 {
-		errs = append(errs, fmt.Errorf("guarantee %s does not hold", strings.Join(missing, " and ")))
+		errs = append(errs, fmt.Errorf("mount guarantees not met: %s", strings.Join(missing, ", ")))
 	}
 	for _, l := range v.Leaks {
 		errs = append(errs, errors.New(l))
@@ -157,7 +157,7 @@ func unkept(v *mountverify.Verdict, hostVisible bool) error {
 }
 
 func renderVerdict(v *mountverify.Verdict) string {
-	head := []string{"MOUNT OF"}
+	head := []string{"MOUNTED BY"}
 	for _, p := range mountverify.Parties() {
 		head = append(head, "SEEN BY "+strings.ToUpper(p))
 	}
@@ -182,7 +182,7 @@ func newMountsAgent(a *app) *cobra.Command {
 	var report string
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "agent", Hidden: true, Short: "One pod of mounts verify", Args: arguments(0, 0), Annotations: map[string]string{allowRoot: ""},
+		Use: "agent", Hidden: true, Short: "Run in a pod of mounts verify", Args: arguments(0, 0), Annotations: map[string]string{allowRoot: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()

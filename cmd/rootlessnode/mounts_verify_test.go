@@ -28,7 +28,7 @@ func TestRenderVerdict(t *testing.T) {
 	golden.Assert(t, renderVerdict(v), "mounts-verify.txt")
 }
 
-func TestUnkept(t *testing.T) {
+func TestGuaranteeError(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		g       mountns.Guarantees
@@ -38,11 +38,11 @@ func TestUnkept(t *testing.T) {
 	}{
 		{mountns.Guarantees{HostToInside: true, Inside: true}, false, nil, ""},
 		{mountns.Guarantees{HostToInside: true, Inside: true, InsideToHost: true}, true, nil, ""},
-		{mountns.Guarantees{HostToInside: true, Inside: true}, true, nil, "guarantee 3 does not hold"},
-		{mountns.Guarantees{}, true, nil, "guarantee 1 and 2 and 3 does not hold"},
+		{mountns.Guarantees{HostToInside: true, Inside: true}, true, nil, "mount guarantees not met: 3"},
+		{mountns.Guarantees{}, true, nil, "mount guarantees not met: 1, 2, 3"},
 		{mountns.Guarantees{HostToInside: true, Inside: true}, false, []string{"a leak"}, "a leak"},
 	} {
-		err := unkept(&mountverify.Verdict{Guarantees: tc.g, Leaks: tc.leaks}, tc.visible)
+		err := guaranteeError(&mountverify.Verdict{Guarantees: tc.g, Leaks: tc.leaks}, tc.visible)
 		if tc.want == "" {
 			assert.NilError(t, err)
 			continue
@@ -52,7 +52,7 @@ func TestUnkept(t *testing.T) {
 	}
 }
 
-func TestVerifyWantsAnImage(t *testing.T) {
+func TestVerifyRequiresAnImage(t *testing.T) {
 	t.Parallel()
 	a := &app{uid: 1, inUserNS: func() bool { return false }}
 	_, err := a.verifyOptions(&verifyFlags{kubeconfig: "x"})

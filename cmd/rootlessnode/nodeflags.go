@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// nodeFlags are the flags that say what node is wanted.
+// nodeFlags are the flags that select the configuration of the node.
 type nodeFlags struct {
 	file          string
 	sets          []string
@@ -37,14 +37,14 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.file, "config", "", "configuration `FILE` (see: rootlessnode config default)")
 	fl.StringArrayVar(&f.sets, "set", nil, "set one field, as `PATH=VALUE`; may be repeated")
-	fl.StringVar(&f.componentsDir, "components-dir", "", "where the components are")
-	fl.StringVar(&f.dataDir, "data-dir", "", "where the node keeps its data")
+	fl.StringVar(&f.componentsDir, "components-dir", "", "directory of the components")
+	fl.StringVar(&f.dataDir, "data-dir", "", "directory of the node's data")
 	fl.StringVar(&f.logLevel, "log-level", "", "debug, info, warning or error")
-	fl.StringVar(&f.join, "join", "", "be a worker of the cluster with this API server, `URL` https://HOST:PORT")
-	fl.StringArrayVar(&f.caCertHashes, "ca-cert-hash", nil, "pin of that cluster's authority, `sha256:HEX`; may be repeated")
-	fl.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "join with this `FILE`, whose user may ask for a node certificate")
-	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "join with this `FILE`, whose user is the node itself")
-	fl.StringVar(&f.nodeIP, "node-ip", "", "`ADDRESS` of this host by which other nodes reach it")
+	fl.StringVar(&f.join, "join", "", "join the cluster with the API server at `URL`, https://HOST:PORT, as a worker")
+	fl.StringArrayVar(&f.caCertHashes, "ca-cert-hash", nil, "pin of that cluster's certificate authority, `sha256:HEX`; may be repeated")
+	fl.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "join with the kubeconfig `FILE` of a user that may request a node certificate")
+	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "join with the kubeconfig `FILE` of the node itself")
+	fl.StringVar(&f.nodeIP, "node-ip", "", "`ADDRESS` of this host at which other nodes reach it")
 	complete := func(flag string, fn cobra.CompletionFunc) { _ = cmd.RegisterFlagCompletionFunc(flag, fn) } // the flags are there
 	complete("set", completeFields)
 	complete("log-level", cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
@@ -53,7 +53,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	}
 }
 
-// given tells whether any of them was used.
+// given reports whether any of the flags was given.
 func (f *nodeFlags) given(fl *pflag.FlagSet) bool {
 	for _, n := range nodeFlagNames {
 		if fl.Changed(n) {
@@ -63,7 +63,8 @@ func (f *nodeFlags) given(fl *pflag.FlagSet) bool {
 	return false
 }
 
-// build makes the configuration: the file over the defaults, the flags over both. All faults of flags come together.
+// build returns the configuration: the file overrides the defaults, and the flags override both. It returns the errors of all
+// flags together.
 func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 	cfg := config.Default()
 	if f.file != "" {
@@ -76,7 +77,7 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 	for _, kv := range f.sets {
 		path, value, ok := strings.Cut(kv, "=")
 		if !ok {
-			faults = append(faults, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--set %s: there is no =", kv)))
+			faults = append(faults, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--set %s: must have the form PATH=VALUE", kv)))
 			continue
 		}
 		faults = append(faults, cfg.Set(path, value))
@@ -105,7 +106,7 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 	return cfg, errors.Join(faults...)
 }
 
-// completeFields offers the fields for --set.
+// completeFields completes the fields for --set.
 func completeFields(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	var out []string
 	for _, d := range config.Fields() {

@@ -9,23 +9,23 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
-// podName is whose a container is.
+// podName identifies the pod of a container.
 type podName struct {
 	Name, Namespace, UID string
 }
 
-// podNames remembers them by the containers' ids.
+// podNames caches the pods of containers by container id.
 type podNames struct {
 	known map[string]podName
-	// failed: the runtime does not answer, and is not asked in each round.
-	failed int
+	// skip is the number of rounds for which the runtime is not asked, because it did not answer.
+	skip int
 }
 
-// patience is for how many rounds a runtime that did not answer is left alone.
-const patience = 5
+// skipRounds is the number of rounds to skip after the runtime did not answer.
+const skipRounds = 5
 
-// learn asks the node's runtime for the pods of containers that are new. It needs no API server. Containers that the runtime
-// does not know (they are gone) are remembered as nobody's.
+// learn asks the node's runtime for the pods of new containers. It does not need the API server. Containers that the runtime
+// does not know, because they are gone, are cached without a pod.
 func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage) {
 	var unknown []string
 	for _, pod := range pods {
@@ -38,20 +38,20 @@ func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage
 	if len(unknown) == 0 {
 		return
 	}
-	if p.failed > 0 {
-		p.failed--
+	if p.skip > 0 {
+		p.skip--
 		return
 	}
-	// One program for all of them; each starts in some 20 ms.
+	// One script for all containers, because each program inside takes about 20 ms to start.
 	const script = `for id do ctr --namespace k8s.io containers info "$id" 2>/dev/null; done; true`
 	argv, parse := append([]string{"sh", "-c", script, "sh"}, unknown...), parseContainers
 	if n.Config().CRI.Runtime != config.RuntimeContainerd {
-		// crictl, which the host provides, tells of all containers and sandboxes at once.
+		// crictl, which the host provides, lists all containers and sandboxes at once.
 		argv, parse = []string{"sh", "-c", "crictl ps -a -o json && crictl pods -o json"}, parseCRI
 	}
 	text, code, err := output(ctx, n, argv, nil)
 	if err != nil || code != 0 {
-		p.failed = patience
+		p.skip = skipRounds
 		return
 	}
 	for _, id := range unknown {
@@ -62,7 +62,7 @@ func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage
 	}
 }
 
-// parseCRI reads the lists of crictl: containers, and sandboxes as items.
+// parseCRI parses the output of crictl: a list of containers and a list of sandboxes ("items").
 func parseCRI(text string) map[string]podName {
 	out := map[string]podName{}
 	type entry struct {
@@ -75,7 +75,7 @@ func parseCRI(text string) map[string]podName {
 			Items      []entry `json:"items"`
 		}
 		if d.Decode(&list) != nil {
-			return out // the end, or what is no document
+			return out // the end, or not JSON
 		}
 		for _, e := range append(list.Containers, list.Items...) {
 			out[e.ID] = nameOf(e.Labels)
@@ -83,13 +83,13 @@ func parseCRI(text string) map[string]podName {
 	}
 }
 
-// nameOf reads the kubelet's labels, which sandboxes and containers have alike.
+// nameOf reads the kubelet's labels, which sandboxes and containers both have.
 func nameOf(labels map[string]string) podName {
 	const prefix = "io.kubernetes.pod."
 	return podName{labels[prefix+"name"], labels[prefix+"namespace"], labels[prefix+"uid"]}
 }
 
-// parseContainers reads the documents of `ctr containers info`.
+// parseContainers parses the documents of `ctr containers info`.
 func parseContainers(text string) map[string]podName {
 	out := map[string]podName{}
 	for d := json.NewDecoder(strings.NewReader(text)); ; {
@@ -98,7 +98,7 @@ func parseContainers(text string) map[string]podName {
 			Labels map[string]string
 		}
 		if d.Decode(&c) != nil {
-			return out // the end, or what is no document
+			return out // the end, or not JSON
 		}
 		out[c.ID] = nameOf(c.Labels)
 	}

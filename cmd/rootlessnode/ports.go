@@ -19,26 +19,26 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// portLimit is how long a forward made by hand may take to open or close before the command says that it waits.
-const portLimit = 15 * time.Second
+// portTimeout limits the time that `ports add` and `ports remove` wait for a port to open or close.
+const portTimeout = 15 * time.Second
 
 func newPorts(a *app) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "ports",
-		Short: "Show the ports of the host that the node answers on",
-		Long: `Show the ports of the host that the node answers on, for Services, pods, the
-config and by hand: what each serves, its state and since when, and what is
-wrong. A port that is waiting is closed because its Service has no ready
-endpoint; one that failed is tried again by itself; one that is refused belongs to
-another Service or pod, or the config does not allow it.`,
+		Short: "Show and manage the host ports that are forwarded to the node",
+		Long: `Show the host ports that are forwarded to the node, for Services, pods, the
+configuration and "ports add": what each port serves, its state, since when, and its
+error. A waiting port is closed because its Service has no ready endpoint. A failed
+port is retried automatically. A refused port belongs to another Service or pod, or the
+configuration does not allow it.`,
 		Example: `  rootlessnode ports
   rootlessnode ports -w
   rootlessnode ports add 8080:30080`,
 		Args: noCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.ports(cmd.Context(), watch) },
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with each change, until the node ends; with -o json one object a line")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "also show changes, until the node stops; with -o json one object per line")
 	a.outputFlag(cmd)
 	cmd.AddCommand(newPortsAdd(a), newPortsRemove(a))
 	return cmd
@@ -47,11 +47,11 @@ another Service or pod, or the config does not allow it.`,
 func newPortsAdd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]",
-		Short: "Forward a port of the host to a port of the node",
-		Long: `Forward a port of the host to a port of the node, until it is removed: the node
-remembers it over restarts. Both may be ranges; with host port 0 the node picks
-a free one. A port that is refused is kept, tried again and told; the exit code
-is 1 then.`,
+		Short: "Forward a host port to a port of the node",
+		Long: `Forward a host port to a port of the node until the forward is removed, also after
+restarts of the node. Both ports may be ranges; with host port 0 the node picks a free
+port. A port that cannot be forwarded is reported, kept and retried, and the exit code
+is 1.`,
 		Example: `  rootlessnode ports add 8080:30080
   rootlessnode ports add 0.0.0.0:5353:53/udp
   rootlessnode ports add 9000-9009:9000-9009
@@ -66,24 +66,24 @@ is 1 then.`,
 func newPortsRemove(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove FORWARD|HOSTPORT",
-		Short: "Take back a forward made with add",
+		Short: "Remove a forward that was created with add",
 		Args:  arguments(1, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := a.attached()
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), portLimit)
+			ctx, cancel := context.WithTimeout(cmd.Context(), portTimeout)
 			defer cancel()
-			return a.hintNotRunning(lateIs(ctx, "close", args[0], n.RemoveForward(ctx, args[0])))
+			return a.hintNotRunning(timeoutError(ctx, "close", args[0], n.RemoveForward(ctx, args[0])))
 		},
 	}
 }
 
-// lateIs says what did not happen in time.
-func lateIs(ctx context.Context, what, forward string, err error) error {
+// timeoutError returns an error of class ErrTimeout if ctx has expired, and err otherwise.
+func timeoutError(ctx context.Context, operation, forward string, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("%s forward %s: not after %s", what, forward, portLimit)), "rootlessnode ports")
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("%s forward %s: timed out after %s", operation, forward, portTimeout)), "rootlessnode ports")
 	}
 	return err
 }
@@ -93,11 +93,11 @@ func (a *app) addPort(ctx context.Context, forward string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, portLimit)
+	ctx, cancel := context.WithTimeout(ctx, portTimeout)
 	defer cancel()
 	ports, err := n.AddForward(ctx, forward)
 	if err != nil {
-		return a.hintNotRunning(lateIs(ctx, "open", forward, err))
+		return a.hintNotRunning(timeoutError(ctx, "open", forward, err))
 	}
 	if a.output == "json" {
 		a.printJSON(a.out, ports)
@@ -106,14 +106,14 @@ func (a *app) addPort(ctx context.Context, forward string) error {
 	for _, p := range ports {
 		switch {
 		case p.State == status.PortFailed, p.State == status.PortRefused:
-			err := fmt.Errorf("%s is refused, and will be tried again: %s", p.Address(), p.Error)
+			err := fmt.Errorf("%s is not forwarded and will be retried: %s", p.Address(), p.Error)
 			errs = append(errs, errdefs.WithHint(err, joinNonEmpty("\n", p.Hint, a.command("ports remove "+forward))))
 		case a.output != "json":
-			a.printf("%s to port %d of the node\n", p.Address(), p.NodePort)
+			a.printf("%s forwarded to port %d of the node\n", p.Address(), p.NodePort)
 		}
 	}
 	if len(errs) > 0 && a.output == "json" {
-		return exitCode(errdefs.ExitOther) // the object says why
+		return exitCode(errdefs.ExitOther) // the JSON object has the details
 	}
 	return errors.Join(errs...)
 }
@@ -129,7 +129,7 @@ func (a *app) ports(ctx context.Context, watch bool) error {
 			return err
 		}
 		if s.State == status.NodeStopped || s.State == status.NodeFailed && len(s.Components) == 0 {
-			return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("it forwards no ports")))
+			return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("no ports are forwarded")))
 		}
 		if a.output == "json" {
 			a.printJSON(a.out, portList(s.Ports))
@@ -143,7 +143,7 @@ func (a *app) ports(ctx context.Context, watch bool) error {
 	return a.hintNotRunning(a.watchPorts(ctx, n))
 }
 
-// portList is what JSON shows: an empty list is a list too.
+// portList returns ports, or an empty list for nil, which JSON would show as null.
 func portList(ports []status.Port) []status.Port {
 	if ports == nil {
 		return []status.Port{}
@@ -151,7 +151,7 @@ func portList(ports []status.Port) []status.Port {
 	return ports
 }
 
-// watchPorts writes the list, and then each forward that has changed.
+// watchPorts writes the list, and then each changed forward.
 func (a *app) watchPorts(ctx context.Context, n handle) error {
 	enc := json.NewEncoder(a.out)
 	enc.SetEscapeHTML(false)
@@ -160,7 +160,7 @@ func (a *app) watchPorts(ctx context.Context, n handle) error {
 		var changed []status.Port
 		now := map[string]status.Port{}
 		for _, p := range s.Ports {
-			at := p.Address() + " " + p.Owner // several owners may want one address
+			at := p.Address() + " " + p.Owner // several owners may request one address
 			now[at] = p
 			if shown[at] != p {
 				changed = append(changed, p)
@@ -196,7 +196,7 @@ func (a *app) watchPorts(ctx context.Context, n handle) error {
 	})
 }
 
-// renderPorts is the list for people.
+// renderPorts returns the list as text.
 func renderPorts(ports []status.Port, now time.Time) string {
 	rows := [][]string{{"HOST ADDRESS", "PORT", "PROTOCOL", "NODE PORT", "SERVES", "STATE", "SINCE", "ERROR"}}
 	var hints strings.Builder
@@ -221,15 +221,15 @@ func portRow(p status.Port, now time.Time) []string {
 	return []string{p.HostIP, strconv.Itoa(p.HostPort), p.Proto, strconv.Itoa(p.NodePort), p.Owner, p.State, since, text}
 }
 
-// countText says how many forwards there are and in which state.
+// countText returns the number of forwards in each state as text.
 func countText(n status.PortCounts) string {
 	var parts []string
 	for _, c := range []struct {
-		n    int
-		what string
+		n     int
+		state string
 	}{{n.Forwarded, "forwarded"}, {n.Waiting, "waiting for an endpoint"}, {n.Pending, "pending"}, {n.Failed, "failed"}, {n.Refused, "refused"}} {
 		if c.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.state))
 		}
 	}
 	if len(parts) == 0 {

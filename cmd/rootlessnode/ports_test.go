@@ -25,7 +25,7 @@ func somePorts() []status.Port {
 }
 
 func withPorts(ports []status.Port) status.Status {
-	s := pictures()[3]
+	s := upStatuses()[3]
 	s.Ports = ports
 	return s
 }
@@ -33,12 +33,12 @@ func withPorts(ports []status.Port) status.Status {
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.node.pictures = []status.Status{withPorts(somePorts())}
+	c.node.statuses = []status.Status{withPorts(somePorts())}
 	assert.Equal(t, c.run("ports"), 0)
 	golden.Assert(t, c.out.String(), "ports.txt")
 
 	c = newCLI(t)
-	c.node.pictures = []status.Status{withPorts(nil)}
+	c.node.statuses = []status.Status{withPorts(nil)}
 	assert.Equal(t, c.run("ports", "-o", "json"), 0)
 	assert.Equal(t, c.out.String(), "[]\n")
 
@@ -54,7 +54,7 @@ func TestPortsWatch(t *testing.T) {
 	later[1].State, later[1].Since = status.PortForwarded, at(10)
 	run := func(args ...string) string {
 		c := newCLI(t)
-		c.node.pictures = []status.Status{withPorts(ports), withPorts(ports), withPorts(later)}
+		c.node.statuses = []status.Status{withPorts(ports), withPorts(ports), withPorts(later)}
 		assert.Equal(t, c.run(append([]string{"ports", "-w"}, args...)...), 0)
 		return c.out.String()
 	}
@@ -71,19 +71,19 @@ func TestPortsAddAndRemove(t *testing.T) {
 	c := newCLI(t)
 	c.node.ports = []status.Port{{HostIP: "127.0.0.1", HostPort: 20431, Proto: "tcp4", NodePort: 8080, State: status.PortForwarded}}
 	assert.Equal(t, c.run("ports", "add", "0:8080"), 0)
-	assert.Equal(t, c.out.String(), "127.0.0.1:20431/tcp4 to port 8080 of the node\n")
+	assert.Equal(t, c.out.String(), "127.0.0.1:20431/tcp4 forwarded to port 8080 of the node\n")
 	assert.Equal(t, c.run("ports", "remove", "0:8080"), 0)
 	assert.DeepEqual(t, c.node.calls, []string{"add 0:8080", "remove 0:8080"})
 
 	c = newCLI(t)
 	c.node.ports = []status.Port{{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp4", NodePort: 8080, State: status.PortFailed, Error: "permission denied", Hint: "sysctl"}}
 	assert.Equal(t, c.run("ports", "add", "80:8080"), errdefs.ExitOther)
-	assert.Check(t, is.Contains(c.err.String(), "error: 127.0.0.1:80/tcp4 is refused, and will be tried again: permission denied"))
+	assert.Check(t, is.Contains(c.err.String(), "error: 127.0.0.1:80/tcp4 is not forwarded and will be retried: permission denied"))
 	assert.Check(t, is.Contains(c.err.String(), "rootlessnode ports remove 80:8080"))
 
 	c = newCLI(t)
 	c.node.fails["add x"] = errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("malformed")), "8080:80")
-	c.node.fails["remove 1"] = errdefs.Class(errdefs.ErrNotRunning, errors.New("nobody answers"))
+	c.node.fails["remove 1"] = errdefs.Class(errdefs.ErrNotRunning, errors.New("connection refused"))
 	assert.Equal(t, c.run("ports", "add", "x"), errdefs.ExitConfig)
 	assert.Equal(t, c.run("ports", "remove", "1"), errdefs.ExitOther)
 	assert.Check(t, is.Contains(c.err.String(), "hint: rootlessnode up"))
@@ -94,13 +94,13 @@ func TestPortsAddAndRemove(t *testing.T) {
 func TestStatusOfManyPorts(t *testing.T) {
 	t.Parallel()
 	ports := somePorts()
-	for len(ports) <= fewPorts {
+	for len(ports) <= maxListedPorts {
 		ports = append(ports, ports[1])
 	}
 	c := newCLI(t)
-	c.node.pictures = []status.Status{withPorts(ports)}
+	c.node.statuses = []status.Status{withPorts(ports)}
 	assert.Equal(t, c.run("status"), 0)
-	assert.Check(t, is.Contains(c.out.String(), "20 more are well or waiting: rootlessnode ports"))
+	assert.Check(t, is.Contains(c.out.String(), "20 more ports are forwarded or waiting; to list them: rootlessnode ports"))
 	assert.Check(t, is.Contains(c.out.String(), "19 forwarded, 1 waiting for an endpoint, 1 failed"))
 	assert.Check(t, is.Contains(c.out.String(), "127.0.0.1:80/tcp4"))
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// redraw is how often the clocks of the live view move on.
+// redraw is the interval at which the live view is redrawn.
 const redraw = 100 * time.Millisecond
 
-// progress shows what an `up` waits for: on a terminal a view that is drawn over itself, elsewhere a line a change.
+// progress shows what `up` waits for: a live view on a terminal, otherwise one line per change.
 type progress struct {
 	w     io.Writer
 	now   func() time.Time
@@ -33,7 +33,7 @@ func (a *app) newProgress() *progress {
 
 func (p *progress) update(s status.Status) { p.updates <- s }
 
-// close shows the last picture and ends the view.
+// close shows the last status and ends the view.
 func (p *progress) close() {
 	close(p.updates)
 	p.done.Wait()
@@ -76,7 +76,7 @@ func (p *progress) showLines() {
 	}
 }
 
-// draw replaces the lines drawn before.
+// draw replaces the lines drawn before with the view of s.
 func (p *progress) draw(drawn *int, s status.Status) {
 	lines := progressView(s, p.now(), p.style)
 	drawOver(p.w, *drawn, lines)
@@ -87,11 +87,11 @@ const (
 	nameColumn  = 24
 	stateColumn = 9
 	timeColumn  = 7
-	// reasonAt is the column at which reasons begin: mark, blanks and the columns before.
+	// reasonAt is the column at which reasons begin, after the mark, the blanks and the other columns.
 	reasonAt = 2 + 2 + nameColumn + 1 + stateColumn + 1 + timeColumn + 2
 )
 
-// progressView is the live view: a line a component, with what it waits for.
+// progressView returns the live view: one line per component, with the reason for its state.
 func progressView(s status.Status, now time.Time, st style) []string {
 	var out []string
 	for _, c := range s.Components {
@@ -101,16 +101,17 @@ func progressView(s status.Status, now time.Time, st style) []string {
 			clock = seconds(componentClock(s, c, now))
 		}
 		line := fmt.Sprintf("  %s %-*s %-*s %*s  %s", st.mark(c.State), nameColumn, c.Name, stateColumn, c.State, timeColumn, clock,
-			st.paint(grey, st.cut(reason, st.width-reasonAt)))
+			st.paint(grey, st.truncate(reason, st.width-reasonAt)))
 		out = append(out, strings.TrimRight(line, " "))
 	}
 	if r := nodeWait(s); r != "" {
-		out = append(out, st.cut("  "+r, st.width))
+		out = append(out, st.truncate("  "+r, st.width))
 	}
 	return out
 }
 
-// componentClock is how long after the node's start a component was ready, else how long it has been as it is.
+// componentClock returns the time from the node's start until the component was ready or, if it is not ready, the time since
+// its last change of state.
 func componentClock(s status.Status, c status.Component, now time.Time) time.Duration {
 	if t, ok := s.Timings[c.Name]; ok && (c.State == status.Ready || c.State == status.Done) {
 		return time.Duration(t * float64(time.Second))
@@ -127,7 +128,7 @@ func componentReason(c status.Component) string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// nodeWait is what is still missing when all components are up.
+// nodeWait returns the reason why the node is not Ready although all components are, or "".
 func nodeWait(s status.Status) string {
 	if s.State != status.NodeStarting {
 		return ""
@@ -140,7 +141,7 @@ func nodeWait(s status.Status) string {
 	return oneLine(s.Reason)
 }
 
-// progressLines is the plain view: what changed between two pictures.
+// progressLines returns the plain view: one line per change between two statuses.
 func progressLines(old, cur status.Status) []string {
 	var out []string
 	line := func(at time.Time, name, state, reason string) {
@@ -154,7 +155,7 @@ func progressLines(old, cur status.Status) []string {
 		}
 		line(c.Since, c.Name, string(c.State), componentReason(c))
 	}
-	began := old.State == "" && cur.State == status.NodeStarting // that it starts is no news
+	began := old.State == "" && cur.State == status.NodeStarting // the start itself is not shown
 	if old.State != cur.State && !began || nodeWait(cur) != "" && nodeWait(old) != nodeWait(cur) {
 		reason := nodeWait(cur)
 		if cur.State != status.NodeStarting {
@@ -165,7 +166,7 @@ func progressLines(old, cur status.Status) []string {
 	return out
 }
 
-// latest is when the newest change of a picture happened.
+// latest returns the time of the latest change in s.
 func latest(s status.Status) time.Time {
 	t := s.Since
 	for _, c := range s.Components {
@@ -176,7 +177,7 @@ func latest(s status.Status) time.Time {
 	return t
 }
 
-// renderSummary is the end of a successful `up`.
+// renderSummary returns the text that a successful `up` prints at the end.
 func renderSummary(s status.Status, kubeconfig string, now time.Time, command func(string) string) string {
 	var b strings.Builder
 	took := now.Sub(s.StartedAt)
@@ -185,7 +186,7 @@ func renderSummary(s status.Status, kubeconfig string, now time.Time, command fu
 	}
 	state := "Ready"
 	if s.State == status.NodeDegraded {
-		state = "up, but degraded"
+		state = "running but degraded"
 	}
 	fmt.Fprintf(&b, "\nNode %s is %s after %s", s.NodeName, state, seconds(took))
 	if s.Kubernetes != "" {
@@ -202,7 +203,7 @@ func renderSummary(s status.Status, kubeconfig string, now time.Time, command fu
 	if s.APIServer != "" {
 		rows = append(rows, []string{"  API server", s.APIServer})
 	}
-	b.WriteString("\n" + table(rows) + "\nThree things to try:\n")
+	b.WriteString("\n" + table(rows) + "\nNext steps:\n")
 	for _, c := range []string{"kubectl get pods -A", "shell", "down"} {
 		b.WriteString("  " + command(c) + "\n")
 	}

@@ -22,7 +22,7 @@ import (
 func TestProgressView(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	for _, p := range pictures() {
+	for _, p := range upStatuses() {
 		for _, l := range progressView(p, at(2), style{unicode: true, width: 76}) {
 			b.WriteString(l + "\n")
 		}
@@ -36,8 +36,8 @@ func TestLiveProgressDrawsOverItself(t *testing.T) {
 	var out bytes.Buffer
 	p := &progress{w: &out, now: func() time.Time { return at(2) }, style: style{}}
 	drawn := 0
-	p.draw(&drawn, pictures()[0])
-	p.draw(&drawn, pictures()[3])
+	p.draw(&drawn, upStatuses()[0])
+	p.draw(&drawn, upStatuses()[3])
 	assert.Equal(t, drawn, 2)
 	assert.Check(t, is.Equal(strings.Count(out.String(), "\x1b[2A"), 1))
 	assert.Check(t, strings.HasSuffix(out.String(), "\n\x1b[J"))
@@ -52,12 +52,12 @@ func TestAge(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
+func TestTruncate(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, style{width: 9}.cut("abcdef", 4), "abcd")
-	assert.Equal(t, style{width: 9, unicode: true}.cut("äbcdef", 4), "äbc…")
-	assert.Equal(t, style{width: 9}.cut("abcdef", -1), "")
-	assert.Equal(t, style{}.cut("abcdef", 1), "abcdef") // a pipe has no width
+	assert.Equal(t, style{width: 9}.truncate("abcdef", 4), "abcd")
+	assert.Equal(t, style{width: 9, unicode: true}.truncate("äbcdef", 4), "äbc…")
+	assert.Equal(t, style{width: 9}.truncate("abcdef", -1), "")
+	assert.Equal(t, style{}.truncate("abcdef", 1), "abcdef") // a pipe has no width
 }
 
 func TestTailOffset(t *testing.T) {
@@ -77,14 +77,14 @@ func TestTailOffset(t *testing.T) {
 	}
 }
 
-// feed is a writer that tells what it was given.
-type feed struct {
+// outputBuffer is a writer that signals each write.
+type outputBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
 	more chan struct{}
 }
 
-func (f *feed) Write(b []byte) (int, error) {
+func (f *outputBuffer) Write(b []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.text.Write(b)
@@ -95,12 +95,12 @@ func (f *feed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (f *feed) await(t *testing.T, want string) {
+func (f *outputBuffer) await(t *testing.T, want string) {
 	t.Helper()
-	f.awaitThat(t, want, func(got string) bool { return got == want })
+	f.awaitFunc(t, want, func(got string) bool { return got == want })
 }
 
-func (f *feed) awaitThat(t *testing.T, want string, is func(got string) bool) {
+func (f *outputBuffer) awaitFunc(t *testing.T, want string, is func(got string) bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
@@ -130,7 +130,7 @@ func TestFollowAcrossRotation(t *testing.T) {
 	write("one\n")
 	f, err := os.Open(path)
 	assert.NilError(t, err)
-	out := &feed{more: make(chan struct{}, 1)}
+	out := &outputBuffer{more: make(chan struct{}, 1)}
 	l := &logReader{f: f, path: path, out: out}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -165,11 +165,11 @@ func TestLogs(t *testing.T) {
 	assert.Equal(t, c.out.String(), "b\nc\nn\n")
 	c.err.Reset()
 	assert.Equal(t, c.run("logs", "etcd"), errdefs.ExitConfig)
-	assert.Equal(t, c.err.String(), "error: there is no log of \"etcd\"\nhint: there are: kubelet node\n")
+	assert.Equal(t, c.err.String(), "error: log of \"etcd\" not found\nhint: available logs: kubelet node\n")
 	assert.Equal(t, c.run("logs", "../../etc/passwd"), errdefs.ExitConfig)
 }
 
-func TestParseImagesTakesNothingOdd(t *testing.T) {
+func TestParseImagesSkipsOtherLines(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, len(parseImages("")), 0)
 	assert.Equal(t, len(parseImages("REF TYPE DIGEST SIZE PLATFORMS\nx y z\n\n")), 0)

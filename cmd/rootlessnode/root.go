@@ -16,19 +16,19 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
 
-// allowRoot annotates commands that make sense for root.
+// allowRoot is the annotation of commands that root may run.
 const allowRoot = "allow-root"
 
-// exitCode is an error that says nothing more: the command has told all, or another program has.
+// exitCode is an error that is not printed, because the command or another program has already reported it.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// run is the whole program for the given arguments.
+// run executes the command line with the given arguments and returns the exit code.
 func run(a *app, args []string) int {
 	a.takeToken()
 	root := newRoot(a)
-	root.SetArgs(append([]string{}, args...)) // nil would mean those of the process
+	root.SetArgs(append([]string{}, args...)) // cobra replaces nil by the arguments of the process
 	err := root.ExecuteContext(context.Background())
 	var code exitCode
 	if errors.As(err, &code) {
@@ -52,19 +52,18 @@ func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rootlessnode",
 		Short: "Run a Kubernetes node as an ordinary user",
-		Long: `rootlessnode turns an ordinary account into a Kubernetes node. With no cluster
-given it brings its own control plane: "rootlessnode up" ends with a cluster
-of one node, every process of it unprivileged.`,
+		Long: `rootlessnode runs a Kubernetes node as an ordinary user. Unless it joins another
+cluster, the node has its own control plane: "rootlessnode up" starts a cluster of one
+node in which every process is unprivileged.`,
 		Example: `  rootlessnode up
   rootlessnode kubectl get nodes
   rootlessnode shell
   rootlessnode down`,
-		Version:          node.Version,
-		SilenceErrors:    true,
-		SilenceUsage:     true,
-		TraverseChildren: true,
-		// How many letters a mistyped command may be away from a suggested one.
-		SuggestionsMinimumDistance: 2,
+		Version:                    node.Version,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		TraverseChildren:           true,
+		SuggestionsMinimumDistance: suggestionDistance,
 		Args:                       noCommand,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Annotations:                map[string]string{allowRoot: ""},
@@ -76,13 +75,13 @@ of one node, every process of it unprivileged.`,
 	if name == "" {
 		name = config.DefaultName
 	}
-	root.PersistentFlags().StringVar(&a.name, "name", name, "the node, of several of one account (or "+layout.EnvName+")")
+	root.PersistentFlags().StringVar(&a.name, "name", name, "name of the node; an account can have several nodes (or "+layout.EnvName+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, err), "%s --help", cmd.CommandPath())
 	})
 	root.AddGroup(
-		&cobra.Group{ID: groupNode, Title: "The node:"}, &cobra.Group{ID: groupUse, Title: "Using it:"},
-		&cobra.Group{ID: groupLook, Title: "Looking into it:"}, &cobra.Group{ID: groupSetup, Title: "Setting up:"},
+		&cobra.Group{ID: groupNode, Title: "Node commands:"}, &cobra.Group{ID: groupUse, Title: "Commands for working with the node:"},
+		&cobra.Group{ID: groupLook, Title: "Troubleshooting commands:"}, &cobra.Group{ID: groupSetup, Title: "Setup commands:"},
 	)
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
@@ -108,7 +107,7 @@ const (
 	groupSetup = "setup"
 )
 
-// allowGenerated lets root use what cobra adds by itself: help and shell completion are of no node.
+// allowGenerated allows root to run the commands that cobra adds, help and completion, because they do not concern a node.
 func allowGenerated(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -126,26 +125,26 @@ func allowGenerated(root *cobra.Command) {
 	}
 }
 
-// prepare is what every command does first.
+// prepare checks -o and the user. It runs before every command.
 func (a *app) prepare(cmd *cobra.Command) error {
 	if a.output != "" && a.output != "json" {
-		err := fmt.Errorf("output format %q is not known", a.output)
+		err := fmt.Errorf("unknown output format %q", a.output)
 		a.output = ""
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "-o json, or nothing for people")
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "use -o json, or omit -o for text")
 	}
 	if _, ok := cmd.Annotations[allowRoot]; ok || a.uid != 0 {
 		return nil
 	}
-	err, hint := errors.New("run as an ordinary user: a rootless node is not for root"), a.rootHint()
+	err, hint := errors.New("run as an ordinary user: root cannot run a rootless node"), a.rootHint()
 	if a.inUserNS() {
-		err = errors.New("run as an ordinary user: uid 0 is root here too, that of another user namespace")
-		hint = "leave that user namespace (unshare, a rootless container, a node's own shell)," +
-			"\nor in a container with ids enough for an account of its own:\n" + hint
+		err = errors.New("run as an ordinary user: this process is uid 0 of another user namespace")
+		hint = "leave that user namespace (unshare, a rootless container, the node's shell)," +
+			"\nor in a container that has enough ids for another account:\n" + hint
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), hint)
 }
 
-// rootHint is the way for root: the account that was set up, or to set one up.
+// rootHint returns the commands with which root runs the node as another account.
 func (a *app) rootHint() string {
 	const account = "rootlessnode"
 	if _, err := user.Lookup(account); err == nil {
@@ -156,11 +155,11 @@ func (a *app) rootHint() string {
 
 // outputFlag adds -o to a command.
 func (a *app) outputFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.output, "output", "o", "", "json for programs")
+	cmd.Flags().StringVarP(&a.output, "output", "o", "", "output format: json")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
-// suggestionDistance is how many letters a mistyped command may be away from a suggested one.
+// suggestionDistance is the maximum edit distance between a mistyped command and a suggestion.
 const suggestionDistance = 2
 
 func noCommand(cmd *cobra.Command, args []string) error {
@@ -175,13 +174,13 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("unknown command %q for %s", args[0], cmd.CommandPath())), hint)
 }
 
-// arguments checks how many arguments a command got. most < 0: any number.
+// arguments returns a check that a command gets between least and most arguments. With most < 0 there is no maximum.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
 		}
-		err := fmt.Errorf("%s: %d arguments are given, it takes %s", cmd.CommandPath(), len(args), count(least, most))
+		err := fmt.Errorf("%s: got %d arguments, expected %s", cmd.CommandPath(), len(args), count(least, most))
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), cmd.UseLine())
 	}
 }

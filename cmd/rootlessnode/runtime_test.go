@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
 
-// TestImagesNeedContainerd: with another runtime one error says so, and nothing is started.
+// TestImagesNeedContainerd checks that the commands return an error with other runtimes and start nothing.
 func TestImagesNeedContainerd(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a.tar")
@@ -26,7 +26,7 @@ func TestImagesNeedContainerd(t *testing.T) {
 		c := newCLI(t)
 		c.node.cfg.CRI.Runtime = tc.runtime
 		c.node.exec = func(nodeexec.Request) (int, error) {
-			t.Error("something was started")
+			t.Error("a program was started")
 			return 0, nil
 		}
 		args := []string{"images", tc.command}

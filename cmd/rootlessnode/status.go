@@ -15,10 +15,10 @@ import (
 func newStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the node as it is now",
-		Long: `Show the node as it is now, running or not: its state and why, its components,
-what it promises, the forwarded ports. The exit code is 0 whenever the state
-can be told.`,
+		Short: "Show the current state of the node",
+		Long: `Show the current state of the node, running or not: its state and the reason for it,
+its components, its conditions and the forwarded ports. The exit code is 0 whenever the
+state can be determined.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := a.attached()
@@ -41,7 +41,7 @@ can be told.`,
 	return cmd
 }
 
-// renderStatus is the status for people.
+// renderStatus returns the status as text.
 func renderStatus(s status.Status, now time.Time, st style) string {
 	var b strings.Builder
 	head := [][]string{}
@@ -56,7 +56,7 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	}
 	add("node", s.Name, state)
 	add("reason", oneLine(s.Reason))
-	add("object", s.NodeName, prefixed("Kubernetes ", s.Kubernetes), prefixed("rootlessnode ", s.Version))
+	add("node object", s.NodeName, prefixed("Kubernetes ", s.Kubernetes), prefixed("rootlessnode ", s.Version))
 	if t, ok := s.Timings[status.NodeReadyTiming]; ok {
 		add("started", age(now.Sub(s.StartedAt))+" ago", fmt.Sprintf("ready after %.1fs", t))
 	}
@@ -64,16 +64,16 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	add("kubeconfig", s.Kubeconfig)
 	add("data", s.DataDir)
 	add("network", s.Network.Driver, joinNonEmpty(" ", s.Network.Interface, s.Network.Address), prefixedInt("mtu ", s.Network.MTU),
-		prefixed("ports by ", s.Network.PortDriver))
+		prefixed("port driver ", s.Network.PortDriver))
 	if len(s.Ports) > 0 {
 		add("ports", countText(status.CountPorts(s.Ports)))
 	}
 	add("cgroup", s.Cgroup.Path)
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
-	add("at most", limitsText(s.Cgroup.Ceiling))
+	add("limits", limitsText(s.Cgroup.Ceiling))
 	add("settings", prefixed("not enforced: ", strings.Join(s.Cgroup.UnenforcedSettings, " ")))
 	if m := s.Mounts; m != nil {
-		add("mounts", m.Text(), strings.Join(m.Reasons, "; "))
+		add("mounts", mountsText(m))
 	}
 	b.WriteString(table(head))
 	section(&b, componentRows(s, now, st))
@@ -81,7 +81,7 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	ports, hidden := shownPorts(s.Ports)
 	section(&b, portRows(ports))
 	if hidden > 0 {
-		fmt.Fprintf(&b, "%d more are well or waiting: rootlessnode ports\n", hidden)
+		fmt.Fprintf(&b, "%d more ports are forwarded or waiting; to list them: rootlessnode ports\n", hidden)
 	}
 	for _, p := range ports {
 		if p.Hint != "" {
@@ -100,7 +100,28 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	return b.String()
 }
 
-// limitsText writes limits for people.
+// mountsText describes the mount guarantees. Reasons begin with the number of their guarantee ("1: ").
+func mountsText(m *status.Mounts) string {
+	var parts []string
+	for i, g := range []struct {
+		name  string
+		holds bool
+	}{{"host to node", m.HostToNode}, {"shared inside", m.Shared}, {"node to host", m.NodeToHost}} {
+		text := g.name + ": no"
+		if g.holds {
+			text = g.name + ": yes"
+		}
+		for _, r := range m.Reasons {
+			if reason, ok := strings.CutPrefix(r, strconv.Itoa(i+1)+": "); ok {
+				text += " (" + reason + ")"
+			}
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limitsText returns the limits as text.
 func limitsText(l layout.Limits) string {
 	var parts []string
 	if l.CPUMilli > 0 {
@@ -115,7 +136,7 @@ func limitsText(l layout.Limits) string {
 	return strings.Join(parts, ", ")
 }
 
-// bytesText writes an amount in the largest unit that leaves three digits or fewer before the point.
+// bytesText returns n bytes as text, in the largest binary unit in which the value is at least 1.
 func bytesText(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, i := float64(n), 0
@@ -128,7 +149,7 @@ func bytesText(n uint64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64) + " " + units[i]
 }
 
-// section writes a table below a blank line, if it has more than its head.
+// section writes a blank line and the table, if it has rows below its heading.
 func section(b *strings.Builder, rows [][]string) {
 	if len(rows) > 1 {
 		b.WriteString("\n" + table(rows))
@@ -138,37 +159,37 @@ func section(b *strings.Builder, rows [][]string) {
 func componentRows(s status.Status, now time.Time, st style) [][]string {
 	rows := [][]string{{"COMPONENT", "STATE", "SINCE", "RESTARTS", "PID", "REASON"}}
 	for _, c := range s.Components {
-		// Escape sequences would be counted as columns, so the mark alone is coloured where all rows have one.
+		// No colours: table would count the escape sequences as columns.
 		rows = append(rows, []string{
 			c.Name, string(c.State), age(now.Sub(c.Since)), strconv.Itoa(c.Restarts), prefixedInt("", c.PID),
-			st.cut(componentReason(c), max(st.width-reasonAt, reasonAt)),
+			st.truncate(componentReason(c), max(st.width-reasonAt, reasonAt)),
 		})
 	}
 	return rows
 }
 
 func conditionRows(s status.Status) [][]string {
-	rows := [][]string{{"PROMISE", "KEPT", "MESSAGE"}}
+	rows := [][]string{{"CONDITION", "STATUS", "MESSAGE"}}
 	for _, c := range s.Conditions {
-		kept := "yes"
+		value := "True" // as kubectl prints conditions
 		if !c.OK {
-			kept = "no"
+			value = "False"
 		}
 		text := c.Message
 		if text == "" {
 			text = c.Reason
 		}
-		rows = append(rows, []string{c.Type, kept, oneLine(text)})
+		rows = append(rows, []string{c.Type, value, oneLine(text)})
 	}
 	return rows
 }
 
-// fewPorts is how many forwards the status shows one by one.
-const fewPorts = 20
+// maxListedPorts is the number of forwards up to which the status lists all of them.
+const maxListedPorts = 20
 
-// shownPorts leaves out what is well where there are many.
+// shownPorts returns the forwards to list: all, or if there are many only those that are neither forwarded nor waiting.
 func shownPorts(all []status.Port) (shown []status.Port, hidden int) {
-	if len(all) <= fewPorts {
+	if len(all) <= maxListedPorts {
 		return all, 0
 	}
 	for _, p := range all {

@@ -12,14 +12,14 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// style says how lines may look.
+// style is what the output can show.
 type style struct {
 	colour  bool
 	unicode bool
 	width   int // columns; 0: no limit
 }
 
-// styleOf is what f, a terminal or not, can show.
+// styleOf returns the style for output to f; the zero style if f is not a terminal.
 func (a *app) styleOf(f *os.File) style {
 	if !isTerminal(f) {
 		return style{}
@@ -52,8 +52,8 @@ func (s style) paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// cut shortens text to n columns. Texts here are of one column a rune.
-func (s style) cut(text string, n int) string {
+// truncate shortens text to n columns if the width is limited. It assumes one column per rune.
+func (s style) truncate(text string, n int) string {
 	if s.width == 0 || utf8.RuneCountInString(text) <= n {
 		return text
 	}
@@ -68,20 +68,20 @@ func (s style) cut(text string, n int) string {
 }
 
 func (s style) mark(state status.ComponentState) string {
-	type look struct{ fancy, plain, colour string }
-	l := look{"○", ".", grey}
+	type mark struct{ unicode, ascii, colour string }
+	m := mark{"○", ".", grey}
 	switch state {
 	case status.Ready, status.Done:
-		l = look{"✓", "+", green}
+		m = mark{"✓", "+", green}
 	case status.Starting, status.Running:
-		l = look{"●", "*", yellow}
+		m = mark{"●", "*", yellow}
 	case status.Backoff, status.Failed:
-		l = look{"✗", "x", red}
+		m = mark{"✗", "x", red}
 	}
 	if s.unicode {
-		return s.paint(l.colour, l.fancy)
+		return s.paint(m.colour, m.unicode)
 	}
-	return s.paint(l.colour, l.plain)
+	return s.paint(m.colour, m.ascii)
 }
 
 func (s style) nodeState(state status.State) string {
@@ -97,10 +97,10 @@ func (s style) nodeState(state status.State) string {
 	return s.paint(colour, string(state))
 }
 
-// seconds writes a short duration for people who wait.
+// seconds returns a short duration as seconds with one decimal.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 
-// age writes a long duration in its two largest units.
+// age returns a long duration in its two largest units.
 func age(d time.Duration) string {
 	const day = 24 * time.Hour
 	d = max(d, 0).Truncate(time.Second)
@@ -115,7 +115,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
 
-// table writes rows in columns as wide as their widest cell; the last one is as long as it is.
+// table returns rows in aligned columns, without trailing blanks.
 func table(rows [][]string) string {
 	var widths []int
 	for _, r := range rows {

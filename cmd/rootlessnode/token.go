@@ -14,13 +14,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
-// tokenLimitTime is how long the API server may take to answer.
-const tokenLimitTime = 30 * time.Second
+// tokenTimeout limits the time for the requests of a token command to the API server.
+const tokenTimeout = 30 * time.Second
 
 func newToken(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and delete the tokens with which other nodes join",
+		Short: "Create, list and delete bootstrap tokens for joining nodes",
 		Args:  noCommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -32,17 +32,17 @@ func newTokenCreate(a *app) *cobra.Command {
 	var o node.JoinTokenOptions
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Print the command with which another node joins this one's cluster",
-		Long: `Make a bootstrap token and print the command with which another node joins this
-one's cluster, before the token expires. The node must run its own control plane
-and listen where others reach it (api.bindAddress).
+		Short: "Create a bootstrap token and print the join command",
+		Long: `Create a bootstrap token and print the command with which another node joins the
+cluster of this node before the token expires. This node must run its own control plane
+and listen on an address that the other node reaches (api.bindAddress).
 
-A token is for one node, and is deleted once that node has its certificate;
---reusable makes one for several nodes. With --node it is for the node of that
-name only, and can replace one that has stopped: no other token can join under the
-name of a Node object that exists.
+A token is valid for one node and is deleted once that node has its certificate;
+--reusable creates one for several nodes. With --node it is valid only for the node of
+that name, and can replace a stopped node: no other token can join under the name of an
+existing Node object.
 
-The command on standard output holds a secret. Whoever has it can add a node.`,
+The command on standard output contains a secret: everyone who has it can add a node.`,
 		Example: `  rootlessnode token create
   rootlessnode token create --node worker-1
   rootlessnode token create --reusable --ttl 24h --description "the build machines"
@@ -50,23 +50,23 @@ The command on standard output holds a secret. Whoever has it can add a node.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.createToken(cmd.Context(), o) },
 	}
-	cmd.Flags().DurationVar(&o.TTL, "ttl", time.Hour, "how long it is good for")
-	cmd.Flags().StringVar(&o.Description, "description", "", "`TEXT` for the list")
-	cmd.Flags().StringVar(&o.NodeName, "node", "", "only the node of this `NAME` may join with it, also in place of one that has stopped")
-	cmd.Flags().BoolVar(&o.Reusable, "reusable", false, "several nodes may join with it")
+	cmd.Flags().DurationVar(&o.TTL, "ttl", time.Hour, "how long the token is valid")
+	cmd.Flags().StringVar(&o.Description, "description", "", "`TEXT` to show in the list of tokens")
+	cmd.Flags().StringVar(&o.NodeName, "node", "", "only the node `NAME` may join with the token, also to replace a stopped node of that name")
+	cmd.Flags().BoolVar(&o.Reusable, "reusable", false, "several nodes may join with the token")
 	a.outputFlag(cmd)
 	return cmd
 }
 
 func (a *app) createToken(ctx context.Context, o node.JoinTokenOptions) error {
 	if o.TTL < time.Second {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--ttl %s: a token must expire, and not at once", o.TTL)), "--ttl 1h")
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--ttl %s: must be at least 1s", o.TTL)), "--ttl 1h")
 	}
 	n, err := a.attached()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenLimitTime)
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	t, err := n.CreateJoinToken(ctx, o)
 	if err != nil {
@@ -86,11 +86,11 @@ func (a *app) createToken(ctx context.Context, o node.JoinTokenOptions) error {
 	} else if t.Reusable {
 		uses = "any number of nodes"
 	}
-	_, _ = fmt.Fprintf(a.err, "the token is for %s, and good until %s\n", uses, t.Expires.Local().Format(time.RFC1123))
+	_, _ = fmt.Fprintf(a.err, "the token is valid for %s until %s\n", uses, t.Expires.Local().Format(time.RFC1123))
 	return nil
 }
 
-// joinCommand is what another account or machine runs.
+// joinCommand returns the command that another account or machine runs to join.
 func joinCommand(t *node.JoinToken) string {
 	words := []string{"rootlessnode up --join", t.Server, tokenFlag, t.Token}
 	for _, h := range t.CACertHashes {
@@ -118,7 +118,7 @@ func (a *app) listTokens(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokenLimitTime)
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	tokens, err := n.JoinTokens(ctx)
 	if err != nil {
@@ -131,7 +131,7 @@ func (a *app) listTokens(ctx context.Context) error {
 		a.printJSON(a.out, tokens)
 		return nil
 	}
-	rows := [][]string{{"ID", "EXPIRES", "FOR", "DESCRIPTION"}}
+	rows := [][]string{{"ID", "EXPIRES", "NODES", "DESCRIPTION"}}
 	for _, t := range tokens {
 		expires := "never"
 		if left := t.Expires.Sub(a.now()); !t.Expires.IsZero() {
@@ -146,7 +146,7 @@ func (a *app) listTokens(ctx context.Context) error {
 	return nil
 }
 
-// tokenUse says which nodes may join with a token.
+// tokenUse describes the nodes that may join with a token.
 func tokenUse(t kubeapi.BootstrapToken) string {
 	switch {
 	case t.NodeName != "":
@@ -162,14 +162,14 @@ func tokenUse(t kubeapi.BootstrapToken) string {
 func newTokenDelete(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete ID|TOKEN...",
-		Short: "Delete bootstrap tokens; nodes that joined with them stay",
+		Short: "Delete bootstrap tokens; nodes that have joined with them stay in the cluster",
 		Args:  arguments(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := a.attached()
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), tokenLimitTime)
+			ctx, cancel := context.WithTimeout(cmd.Context(), tokenTimeout)
 			defer cancel()
 			var errs []error
 			for _, arg := range args {
@@ -178,7 +178,7 @@ func newTokenDelete(a *app) *cobra.Command {
 					continue
 				}
 				id, _, _ := strings.Cut(arg, ".")
-				a.printf("token %s is deleted\n", id)
+				a.printf("token %s deleted\n", id)
 			}
 			return a.hintNotRunning(errors.Join(errs...))
 		},

@@ -21,9 +21,9 @@ import (
 
 const (
 	topInterval = 2 * time.Second
-	// minTopInterval: what is read costs CPU time itself, and is counted in hundredths of a second where /proc tells.
+	// minTopInterval is the minimum, because reading takes CPU time itself and /proc counts CPU time in hundredths of a second.
 	minTopInterval = 200 * time.Millisecond
-	// firstInterval is until something is shown: rates take two measurements.
+	// firstInterval is the time until the first view, which needs two measurements.
 	firstInterval = 500 * time.Millisecond
 )
 
@@ -31,15 +31,15 @@ func newTop(a *app) *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show what the node, its components and its pods use",
-		Long: `Show CPU, memory, I/O and tasks of the node, of each component and of each pod,
-from the files of their cgroups. On a terminal it goes on until q or Ctrl-C;
-elsewhere it measures once, for the interval. Figures marked with ~ come from
-the processes, for want of the cgroup controller.`,
+		Short: "Show the resource usage of the node, its components and its pods",
+		Long: `Show CPU, memory, I/O and tasks of the node, of each component and of each pod, read
+from their cgroups. On a terminal the table is refreshed until you press q or Ctrl-C;
+otherwise it is printed once, after one interval. Values marked with ~ are sums over
+the processes, because the cgroup controller is missing.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < minTopInterval {
-				return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("interval %s: want at least %s", interval, minTopInterval)),
+				return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("interval %s: must be at least %s", interval, minTopInterval)),
 					"rootlessnode top --interval 2s")
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -52,9 +52,9 @@ the processes, for want of the cgroup controller.`,
 	return cmd
 }
 
-// topRow is what one part of the node uses. Rates are of the interval. What is nil cannot be told.
+// topRow is the usage of one part of the node. Rates are averages over the interval. nil means unknown.
 type topRow struct {
-	// Name of a component, or of a pod with Namespace and UID; the name of a pod that is not known is empty.
+	// Name is the name of a component or pod; empty for an unknown pod. Namespace and UID are set for pods only.
 	Name      string `json:"name,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	UID       string `json:"uid,omitempty"`
@@ -62,13 +62,13 @@ type topRow struct {
 	CPU            *float64 `json:"cpu,omitempty"`
 	ReadPerSecond  *float64 `json:"ioReadBytesPerSecond,omitempty"`
 	WritePerSecond *float64 `json:"ioWriteBytesPerSecond,omitempty"`
-	cgroupv2.Usage          // since the part's cgroup exists
-	key            string   // tells the part in two measurements
+	cgroupv2.Usage          // since the cgroup of the part was created
+	key            string   // identifies the part in two measurements
 	containers     []string // of a pod
 }
 
-// topPicture is what `top -o json` prints.
-type topPicture struct {
+// topSnapshot is the object that `top -o json` prints.
+type topSnapshot struct {
 	Time time.Time `json:"time"`
 	// Interval in seconds.
 	Interval   float64       `json:"interval"`
@@ -98,14 +98,14 @@ func (a *app) top(ctx context.Context, interval time.Duration) error {
 		return err
 	}
 	if s.Cgroup.Path == "" {
-		return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("it uses nothing")))
+		return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("it has no cgroup")))
 	}
 	r := &topReader{a: a, n: n, s: s, pods: podNames{known: map[string]podName{}}}
 	if err := r.begin(); err != nil {
-		return r.gone(err)
+		return r.notRunning(err)
 	}
 	if a.output != "json" && isTerminal(a.stdout) {
-		return r.gone(a.topLive(ctx, r, interval))
+		return r.notRunning(a.topLive(ctx, r, interval))
 	}
 	select {
 	case <-ctx.Done():
@@ -114,7 +114,7 @@ func (a *app) top(ctx context.Context, interval time.Duration) error {
 	}
 	p, err := r.measure(ctx)
 	if err != nil {
-		return r.gone(err)
+		return r.notRunning(err)
 	}
 	if a.output == "json" {
 		a.printJSON(a.out, p)
@@ -124,10 +124,10 @@ func (a *app) top(ctx context.Context, interval time.Duration) error {
 	return nil
 }
 
-// gone says that the node ended meanwhile.
-func (r *topReader) gone(err error) error {
+// notRunning converts err to class ErrNotRunning if the cgroup of the node no longer exists.
+func (r *topReader) notRunning(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return r.a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("its cgroup is gone")))
+		return r.a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("its cgroup no longer exists")))
 	}
 	return err
 }
@@ -140,23 +140,23 @@ func (r *topReader) begin() (err error) {
 	return err
 }
 
-// measure returns what was used since the last measurement.
-func (r *topReader) measure(ctx context.Context) (topPicture, error) {
+// measure returns the usage since the last measurement.
+func (r *topReader) measure(ctx context.Context) (topSnapshot, error) {
 	survey, err := cgroupv2.ReadSurvey(r.s.Cgroup.Path, procDir)
 	if err != nil {
-		return topPicture{}, err
+		return topSnapshot{}, err
 	}
 	now := r.a.now()
 	r.pods.learn(ctx, r.n, survey.Pods)
-	p := picture(survey, r.last, now.Sub(r.since), r.pods.known)
+	p := newTopSnapshot(survey, r.last, now.Sub(r.since), r.pods.known)
 	p.Time, p.Ceiling = now, r.s.Cgroup.Ceiling
 	r.last, r.since = survey, now
 	return p, nil
 }
 
-// picture compares two surveys. Parts that are new have no rates yet.
-func picture(now, before cgroupv2.Survey, took time.Duration, names map[string]podName) topPicture {
-	p := topPicture{Interval: took.Seconds(), Components: []topRow{}, Pods: []topRow{}}
+// newTopSnapshot compares two surveys. New parts have no rates yet.
+func newTopSnapshot(now, before cgroupv2.Survey, took time.Duration, names map[string]podName) topSnapshot {
+	p := topSnapshot{Interval: took.Seconds(), Components: []topRow{}, Pods: []topRow{}}
 	old := map[string]cgroupv2.Usage{"": before.Node}
 	for name, u := range before.Components {
 		old["component "+name] = u
@@ -192,7 +192,7 @@ func orZero(v *float64) float64 {
 	return *v
 }
 
-// podRows puts the containers of a pod together where the pod has no cgroup of its own.
+// podRows returns one row per pod. The containers of a pod without its own cgroup are added up.
 func podRows(pods []cgroupv2.PodUsage, names map[string]podName) []topRow {
 	var rows []topRow
 	at := map[string]int{}
@@ -230,7 +230,7 @@ func rates(r topRow, old map[string]cgroupv2.Usage, took time.Duration) topRow {
 		if now == nil || before == nil {
 			return nil
 		}
-		// Less than before: processes that were summed have ended.
+		// now is less than before if processes of the sum have ended.
 		v := float64(*now-min(*before, *now)) / unit / took.Seconds()
 		return &v
 	}

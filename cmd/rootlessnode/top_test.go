@@ -29,8 +29,8 @@ func use(cpuUsec, memory, pids uint64, fromProc ...string) cgroupv2.Usage {
 	return cgroupv2.Usage{CPUUsec: &cpuUsec, MemoryBytes: &memory, WorkingSetBytes: num(memory / 2), Pids: &pids, FromProc: fromProc}
 }
 
-// topSample: pods with cgroups of their own, and one whose containers lie side by side.
-func topSample() topPicture {
+// topSample returns a snapshot with pods that have cgroups, and one whose containers have separate cgroups.
+func topSample() topSnapshot {
 	const mi = 1 << 20
 	names := map[string]podName{
 		"c1": {"web", "default", "uid-1"}, "c2": {"db", "data", "uid-2"}, "c3": {"db", "data", "uid-2"}, "c4": {},
@@ -51,30 +51,30 @@ func topSample() topPicture {
 	}
 	now.Components["kubelet"] = now.Components["kubelet"].Add(cgroupv2.Usage{IOReadBytes: num[uint64](3000), IOWriteBytes: num[uint64](100)})
 	before.Components["kubelet"] = before.Components["kubelet"].Add(cgroupv2.Usage{IOReadBytes: num[uint64](1000), IOWriteBytes: num[uint64](100)})
-	p := picture(now, before, 2*time.Second, names)
+	p := newTopSnapshot(now, before, 2*time.Second, names)
 	p.Time, p.Ceiling = t0, layout.Limits{CPUMilli: 2000, MemoryBytes: 4 << 30}
 	return p
 }
 
-func TestTopPicture(t *testing.T) {
+func TestTopSnapshot(t *testing.T) {
 	t.Parallel()
 	p := topSample()
 	assert.Equal(t, *p.Node.CPU, 1.0)
-	assert.Equal(t, p.Components[0].Name, "kubelet", "the busiest first")
+	assert.Equal(t, p.Components[0].Name, "kubelet", "the busiest is first")
 	assert.Equal(t, *p.Components[0].ReadPerSecond, 1000.0)
 	assert.Equal(t, *p.Components[0].WritePerSecond, 0.0)
 	byName := map[string]topRow{}
 	for _, r := range append(p.Components, p.Pods...) {
 		byName[r.Name+r.UID] = r
 	}
-	assert.Equal(t, *byName["etcd"].CPU, 0.0, "what the living processes used may shrink")
-	assert.Assert(t, byName["new"].CPU == nil, "there is nothing to compare with")
+	assert.Equal(t, *byName["etcd"].CPU, 0.0, "a sum over processes may decrease")
+	assert.Assert(t, byName["new"].CPU == nil, "a new component has no rate")
 	assert.Equal(t, *byName["dbuid-2"].Pids, uint64(7), "the containers of a pod are one row")
-	assert.Equal(t, *byName["dbuid-2"].CPU, 0.5, "a new container of it is work since")
+	assert.Equal(t, *byName["dbuid-2"].CPU, 0.5, "the usage of a new container counts")
 	golden.Assert(t, strings.Join(renderTop(p, style{}), "\n")+"\n", "top.txt")
 }
 
-// fakeSubtree is the cgroup of a node of files.
+// fakeSubtree creates the cgroup of a node from ordinary files.
 func fakeSubtree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,7 +92,7 @@ func fakeSubtree(t *testing.T) string {
 func topCLI(t *testing.T) *cli {
 	t.Helper()
 	c := newCLI(t)
-	c.node.pictures = []status.Status{{Name: "default", State: status.NodeReady, Cgroup: status.Cgroup{Path: fakeSubtree(t)}}}
+	c.node.statuses = []status.Status{{Name: "default", State: status.NodeReady, Cgroup: status.Cgroup{Path: fakeSubtree(t)}}}
 	clock := t0
 	c.now = func() time.Time { clock = clock.Add(time.Second); return clock }
 	c.node.exec = func(r nodeexec.Request) (int, error) {
@@ -107,7 +107,7 @@ func TestTopJSON(t *testing.T) {
 	t.Parallel()
 	c := topCLI(t)
 	assert.Equal(t, c.run("top", "-o", "json", "-n", "200ms"), 0, c.err.String())
-	var p topPicture
+	var p topSnapshot
 	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &p))
 	assert.Equal(t, p.Interval, 1.0)
 	assert.Equal(t, *p.Node.Pids, uint64(3))
@@ -124,21 +124,21 @@ func TestTopWithoutARuntimeShowsUIDs(t *testing.T) {
 	assert.Assert(t, is.Contains(c.out.String(), "  uid u1"))
 }
 
-func TestTopRefuses(t *testing.T) {
+func TestTopErrors(t *testing.T) {
 	t.Parallel()
 	c := topCLI(t)
 	assert.Equal(t, c.run("top", "-n", "10ms"), 2)
-	assert.Assert(t, is.Contains(c.err.String(), "want at least 200ms"))
+	assert.Assert(t, is.Contains(c.err.String(), "must be at least 200ms"))
 	c = newCLI(t)
-	assert.Equal(t, c.run("top"), 1, "it does not run")
-	assert.Assert(t, is.Contains(c.err.String(), "it uses nothing"))
+	assert.Equal(t, c.run("top"), 1, "not running")
+	assert.Assert(t, is.Contains(c.err.String(), "it has no cgroup"))
 	c = topCLI(t)
-	c.node.pictures[0].Cgroup.Path += "/gone"
+	c.node.statuses[0].Cgroup.Path += "/gone"
 	assert.Equal(t, c.run("top"), 1)
-	assert.Assert(t, is.Contains(c.err.String(), "its cgroup is gone"))
+	assert.Assert(t, is.Contains(c.err.String(), "its cgroup no longer exists"))
 }
 
-func TestPodNamesAreLearntOnce(t *testing.T) {
+func TestPodNamesAreCached(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	asked := 0
@@ -151,12 +151,12 @@ func TestPodNamesAreLearntOnce(t *testing.T) {
 	for range 3 {
 		p.learn(t.Context(), c.node, []cgroupv2.PodUsage{{Containers: []string{"c1"}}})
 	}
-	assert.Equal(t, asked, 1, "one that is not known stays so")
+	assert.Equal(t, asked, 1, "unknown containers are cached")
 	c.node.exec = func(nodeexec.Request) (int, error) { asked++; return 0, errors.New("down") }
-	for range patience + 1 {
+	for range skipRounds + 1 {
 		p.learn(t.Context(), c.node, []cgroupv2.PodUsage{{Containers: []string{"c2"}}})
 	}
-	assert.Equal(t, asked, 2, "a runtime that is down is left alone for some rounds")
+	assert.Equal(t, asked, 2, "a runtime that does not answer is skipped for some rounds")
 	p.learn(t.Context(), c.node, []cgroupv2.PodUsage{{Containers: []string{"c2"}}})
 	assert.Equal(t, asked, 3)
 }
@@ -169,7 +169,7 @@ func TestFitHeight(t *testing.T) {
 	assert.DeepEqual(t, fitHeight(lines, 4), []string{"a", "b", "2 more lines"})
 }
 
-// terminal opens a pseudo terminal.
+// terminal opens a pseudo terminal. near is the ptmx side, far the pts side.
 func terminal(t *testing.T) (near, far *os.File) {
 	t.Helper()
 	testutil.Require(t, testutil.Requirement{Name: "pty", Check: func() error { _, err := os.Stat("/dev/ptmx"); return err }})
@@ -186,18 +186,18 @@ func terminal(t *testing.T) (near, far *os.File) {
 	return near, far
 }
 
-// TestTopLive: q ends it, and the terminal is as it was.
+// TestTopLive checks that q ends the live view and that the terminal settings are restored.
 func TestTopLive(t *testing.T) {
 	t.Parallel()
 	near, far := terminal(t)
 	before, err := unix.IoctlGetTermios(int(far.Fd()), unix.TCGETS)
 	assert.NilError(t, err)
 	c := topCLI(t)
-	out := &feed{more: make(chan struct{}, 1)}
+	out := &outputBuffer{more: make(chan struct{}, 1)}
 	c.stdin, c.stdout, c.app.out = far, far, out
 	ended := make(chan int, 1)
 	go func() { ended <- c.run("top", "-n", "200ms") }()
-	out.awaitThat(t, "a table with the pod", func(got string) bool { return strings.Contains(got, "default/web") })
+	out.awaitFunc(t, "a table with the pod", func(got string) bool { return strings.Contains(got, "default/web") })
 	during, err := unix.IoctlGetTermios(int(far.Fd()), unix.TCGETS)
 	assert.NilError(t, err)
 	assert.Assert(t, during.Lflag&unix.ICANON == 0 && during.Lflag&unix.ISIG != 0)
@@ -219,6 +219,6 @@ func TestTopLiveEndsWithTheNode(t *testing.T) {
 	_, far := terminal(t)
 	c := topCLI(t)
 	c.stdin, c.stdout, c.app.out = far, far, &bytes.Buffer{}
-	assert.NilError(t, os.RemoveAll(c.node.pictures[0].Cgroup.Path))
+	assert.NilError(t, os.RemoveAll(c.node.statuses[0].Cgroup.Path))
 	assert.Equal(t, c.run("top", "-n", "200ms"), 1)
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// renderTop is the table, a line an element.
-func renderTop(p topPicture, st style) []string {
-	rows := [][]string{{"PART", "CPU", "MEMORY", "WORKING SET", "READ/S", "WRITE/S", "TASKS"}}
+// renderTop returns the lines of the table.
+func renderTop(p topSnapshot, st style) []string {
+	rows := [][]string{{"NAME", "CPU", "MEMORY", "WORKING SET", "READ/S", "WRITE/S", "TASKS"}}
 	add := func(name string, r topRow) {
 		mark := func(text, resource string) string {
 			if text != "" && slices.Contains(r.FromProc, resource) {
@@ -38,16 +38,16 @@ func renderTop(p topPicture, st style) []string {
 	}
 	var lines []string
 	if text := limitsText(p.Ceiling); text != "" {
-		lines = append(lines, "the node may use "+text)
+		lines = append(lines, "limits of the node: "+text)
 	}
 	for line := range strings.Lines(table(rows)) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
 	}
 	if len(p.Node.FromProc) > 0 {
-		lines = append(lines, "~ summed over the processes, for want of the controllers: "+strings.Join(p.Node.FromProc, " "))
+		lines = append(lines, "~ sum over the processes, because of missing cgroup controllers: "+strings.Join(p.Node.FromProc, " "))
 	}
 	for i := range lines {
-		lines[i] = st.cut(lines[i], st.width)
+		lines[i] = st.truncate(lines[i], st.width)
 	}
 	return lines
 }
@@ -88,7 +88,7 @@ func rateText(v *float64) string {
 	return bytesText(uint64(*v))
 }
 
-// topLive draws the table over itself until q, an interrupt or the node's end.
+// topLive redraws the table until q is pressed, ctx ends or the node ends.
 func (a *app) topLive(ctx context.Context, r *topReader, interval time.Duration) error {
 	keys := openKeys(a.stdin)
 	defer keys.close()
@@ -106,7 +106,7 @@ func (a *app) topLive(ctx context.Context, r *topReader, interval time.Duration)
 	}
 }
 
-// drawOver replaces the lines drawn before (ECMA-48: CUU, EL, ED).
+// drawOver replaces the last drawn lines of a terminal with lines (ECMA-48: CUU, EL, ED).
 func drawOver(w io.Writer, drawn int, lines []string) {
 	var b strings.Builder
 	if drawn > 0 {
@@ -119,11 +119,11 @@ func drawOver(w io.Writer, drawn int, lines []string) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// fitHeight leaves out what a terminal of so many lines cannot show: lines that scrolled away cannot be drawn over.
+// fitHeight leaves out lines that do not fit on a terminal of that height, because lines that scrolled away cannot be redrawn.
 func fitHeight(lines []string, height int) []string {
 	if height <= 2 || len(lines) < height {
 		return lines
 	}
-	kept := height - 2 // one for what is left out, one for the cursor
+	kept := height - 2 // one line for the number of omitted lines, one for the cursor
 	return append(slices.Clone(lines[:kept]), fmt.Sprintf("%d more lines", len(lines)-kept))
 }

@@ -27,14 +27,14 @@ func newUp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the node and wait until it is Ready",
-		Long: `Start the node and wait until it is Ready. It goes on running in the background;
-"rootlessnode down" stops it. With --foreground this process is the node's
-parent: it stays, and the node ends with it. That is for systemd units.
+		Long: `Start the node and wait until it is Ready. The node keeps running in the background
+until "rootlessnode down" stops it. With --foreground this process is the node's parent
+role: it does not exit, and the node stops with it. This is for systemd units.
 
-With --join the node becomes a worker of another cluster. For the first start it
-needs a bootstrap token ("rootlessnode token create" on a node that serves others).
---token shows in process lists for a moment; --token-file FILE, --token-file - for
-standard input, and ROOTLESSNODE_JOIN_TOKEN never do.`,
+With --join the node becomes a worker of another cluster. The first start needs a
+bootstrap token ("rootlessnode token create" on a node of that cluster). --token is
+visible in process lists for a moment; --token-file FILE, --token-file - for standard
+input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 		Example: `  rootlessnode up
   rootlessnode up --set api.bindAddress=0.0.0.0
   rootlessnode up --join https://192.0.2.1:6443 --token-file - --ca-cert-hash sha256:…`,
@@ -59,8 +59,8 @@ standard input, and ROOTLESSNODE_JOIN_TOKEN never do.`,
 	}
 	f.register(cmd)
 	cmd.Flags().StringVar(&t.token, "token", "", "bootstrap `TOKEN` for --join, ID.SECRET (or "+layout.EnvJoinToken+")")
-	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which others must not be able to read; - is standard input")
-	cmd.Flags().BoolVar(&foreground, "foreground", false, "stay and be the node's parent")
+	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which must not be accessible to other users; - is standard input")
+	cmd.Flags().BoolVar(&foreground, "foreground", false, "run the node's parent role in this process")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for Ready (default: timeouts.ready)")
 	return cmd
 }
@@ -86,7 +86,7 @@ func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) erro
 	})
 	show.close()
 	if err != nil && ctx.Err() != nil {
-		return a.abandon(n, stop)
+		return a.stopInterrupted(n, stop)
 	}
 	if err != nil {
 		return err
@@ -98,14 +98,14 @@ func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) erro
 	return nil
 }
 
-// abandon takes back an `up` that was interrupted: nothing half made stays.
-func (a *app) abandon(n handle, stopCatching func()) error {
-	stopCatching() // a second signal ends us at once
+// stopInterrupted stops the node after `up` was interrupted.
+func (a *app) stopInterrupted(n handle, stopCatching func()) error {
+	stopCatching() // a second signal ends this process at once
 	_, _ = fmt.Fprintln(a.err, "interrupted: stopping the node")
 	ctx, cancel := context.WithTimeout(context.Background(), n.Config().Timeouts.Stop.D())
 	defer cancel()
 	if err := n.Stop(ctx); err != nil {
-		return fmt.Errorf("stop after the interrupt: %w", err)
+		return fmt.Errorf("stop node after interrupt: %w", err)
 	}
 	return errors.New("interrupted: the node was stopped")
 }
@@ -123,7 +123,7 @@ func foregroundLogger(w io.Writer, level string) logrus.FieldLogger {
 	l.SetOutput(w)
 	l.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
 	journal.Attach(l)
-	if lv, err := logrus.ParseLevel(level); err == nil { // New refuses another level
+	if lv, err := logrus.ParseLevel(level); err == nil { // node.New returns an error for an invalid level
 		l.SetLevel(lv)
 	}
 	return l

@@ -9,11 +9,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
-// versions is what `version -o json` prints.
+// versions is the object that `version -o json` prints.
 type versions struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`
-	// Components found on this host; none when they were not found.
+	// ComponentsDir and Components are empty if no components were found on this host.
 	ComponentsDir string            `json:"componentsDir,omitempty"`
 	Components    map[string]string `json:"components,omitempty"`
 }
@@ -42,7 +42,8 @@ func newVersion(a *app) *cobra.Command {
 	return cmd
 }
 
-// versions reads the components' manifest where there is one; a broken one is for `check` to tell.
+// versions reads the manifest of the components, if there is one. `check` reports an invalid manifest. order lists the names in
+// the order of the manifest.
 func (a *app) versions() (v versions, order []string) {
 	v = versions{Version: node.Version, Go: runtime.Version()}
 	n, err := a.attached()

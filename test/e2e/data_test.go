@@ -71,7 +71,7 @@ func (n *testNode) otherDataDir() {
 	precious := filepath.Join(second, "precious.txt")
 	assert.NilError(n.t, os.WriteFile(precious, nil, 0o600))
 	out := n.run(downLimit, "down", "--delete-data")
-	assert.Assert(n.t, cmp.Contains(out, "its data in "+second+" is removed"))
+	assert.Assert(n.t, cmp.Contains(out, "deleted the node's data in "+second+"\n"))
 	assert.Assert(n.t, cmp.Contains(out, "  "+precious+"\n"))
 	left, err := os.ReadDir(second)
 	assert.NilError(n.t, err)

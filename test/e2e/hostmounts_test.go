@@ -149,7 +149,7 @@ func (n *testNode) mountsInData(h *fakeHost, dir string) {
 	assert.Assert(n.t, cmp.Contains(stderr, "umount "+below+"\n"))
 	h.do("umount", below)
 	out := n.run(downLimit, "down", "--delete-data")
-	assert.Assert(n.t, cmp.Contains(out, "its data in "+d.Dir+" is removed\n"))
+	assert.Assert(n.t, cmp.Contains(out, "deleted the node's data in "+d.Dir+"\n"))
 	assert.Assert(n.t, cmp.Contains(out, "  "+theirs+" (a mount)\n"))
 	h.do("test", "-e", theirs+"/keep")
 	h.do("umount", theirs)

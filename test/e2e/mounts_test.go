@@ -106,7 +106,9 @@ func TestMounts(t *testing.T) {
 		assert.Assert(n.t, m != nil)
 		assert.Assert(n.t, m.Shared && !m.NodeToHost, "%+v", m)
 		assert.Equal(n.t, len(m.Reasons) > 0, !m.HostToNode, "%+v", m)
-		assert.Assert(n.t, cmp.Contains(n.run(podLimit, "status"), m.Text()))
+		text := n.run(podLimit, "status")
+		assert.Assert(n.t, cmp.Contains(text, "host to node: "+map[bool]string{true: "yes", false: "no"}[m.HostToNode]))
+		assert.Assert(n.t, cmp.Contains(text, "shared inside: yes, node to host: no"))
 	})
 	sub("a Bidirectional volume's mount reaches pods and the node, not the host", func(n *testNode) {
 		n.sh("both", "mount -t tmpfs none /v/a && echo mounted >/v/a/file")
