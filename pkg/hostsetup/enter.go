@@ -164,7 +164,7 @@ func enterable(o EnterOptions) (hostinfo.Account, error) {
 		return refuse(fmt.Errorf("enter: user %s does not exist", o.User),
 			fmt.Sprintf("%s host setup --user %s --create-user", o.Exe, hostinfo.Quote(o.User)))
 	case a.UID == 0:
-		return refuse(fmt.Errorf("enter: user %s is root: a node is run by an ordinary user", o.User), "")
+		return refuse(fmt.Errorf("enter: user %s is root: a node must be run by an ordinary user", o.User), "")
 	case !filepath.IsAbs(o.Exe):
 		return refuse(fmt.Errorf("enter: %q is not an absolute path of a program", o.Exe), "")
 	}

@@ -152,7 +152,7 @@ func TestEnterRefuses(t *testing.T) {
 	}
 	for user, want := range map[string]string{
 		"no-such-account": "enter: user no-such-account does not exist\n",
-		"root":            "enter: user root is root: a node is run by an ordinary user\n",
+		"root":            "enter: user root is root: a node must be run by an ordinary user\n",
 		"nobody":          "enter: no cgroup is prepared for nobody\n",
 	} {
 		out, err := enter(t, user)

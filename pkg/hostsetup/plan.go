@@ -87,7 +87,7 @@ func NewPlan(o Options) (*Plan, error) {
 		return nil, err
 	case ok && a.UID == 0:
 		return nil, errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(
-			fmt.Errorf("user %s is root: a node is run by an ordinary user", o.User), "name another account, or --create-user"))
+			fmt.Errorf("user %s is root: a node must be run by an ordinary user", o.User), "name another account, or --create-user"))
 	case !ok && !o.CreateUser && len(r.Steps) == 0:
 		return nil, errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(
 			fmt.Errorf("user %s does not exist", o.User), "add --create-user to make the account"))

@@ -24,7 +24,7 @@ func accountStep(p *Plan) (Step, error) {
 	}
 	args := []string{"--create-home", "--shell", e.shell(), e.User}
 	return Step{
-		Name: "account", Title: "make the account " + e.User, Why: "a node is run by an ordinary user, never by root",
+		Name: "account", Title: "make the account " + e.User, Why: "a node must be run by an ordinary user, never by root",
 		Commands: []string{"useradd " + strings.Join(args, " ")},
 		Needed: func() (bool, error) {
 			_, ok, err := e.account(context.Background())

@@ -43,7 +43,7 @@ func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 			return nil, err
 		}
 		if len(bad) > 0 {
-			return nil, fmt.Errorf("%s: want NAME:START:COUNT", strings.Join(bad, ", "))
+			return nil, fmt.Errorf("%s: must be NAME:START:COUNT", strings.Join(bad, ", "))
 		}
 		all = append(all, rows...)
 		want := e.SubidCount

@@ -231,7 +231,7 @@ func (n *Node) ComponentPath(name string) (string, error) {
 func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
 		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
-		Held: n.listeners.addresses(),
+		InheritedListeners: n.listeners.addresses(),
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -22,14 +22,14 @@ func checkAccount(_ context.Context, h *host) []Finding {
 		return unreadable(err)
 	case !ok:
 		return []Finding{fail("uid %d has no entry in passwd", h.in.UID).hint(
-			"# newuidmap needs the account's name: run as an account that `getent passwd` knows,",
-			"# or make one:",
+			"# newuidmap looks up the account by name: run as an account that `getent passwd` lists,",
+			"# or create one:",
 			asRoot("useradd --create-home --uid "+strconv.Itoa(h.in.UID)+" rootlessnode"))}
 	}
 	return []Finding{pass("account %s, uid %d", a.Name, a.UID).with(map[string]string{"user": a.Name, "uid": strconv.Itoa(a.UID)})}
 }
 
-// subidKind is one of the two kinds of subordinate ids.
+// subidKind is one of the two kinds of subordinate ids: uids or gids.
 type subidKind struct {
 	word, file, usermod string
 	getsubids           []string
@@ -58,7 +58,7 @@ func checkSubids(ctx context.Context, h *host) []Finding {
 			continue
 		}
 		details[kind.word] = rowsText(mine)
-		found = append(found, h.judgeRows(ctx, a, kind, mine)...)
+		found = append(found, h.validateRows(ctx, a, kind, mine)...)
 	}
 	if len(missing) > 0 {
 		found = append([]Finding{h.missingSubids(ctx, a, missing)}, found...)
@@ -66,8 +66,8 @@ func checkSubids(ctx context.Context, h *host) []Finding {
 	return orPass(found, "subordinate ids: uids %s, gids %s", details["subuid"], details["subgid"])
 }
 
-// withoutSubids are the kinds of subordinate ids of which the account has none.
-func (h *host) withoutSubids(ctx context.Context) []subidKind {
+// missingSubidKinds returns the kinds of subordinate ids of which the account has none.
+func (h *host) missingSubidKinds(ctx context.Context) []subidKind {
 	a, ok, err := h.account()
 	if err != nil || !ok {
 		return nil
@@ -81,7 +81,7 @@ func (h *host) withoutSubids(ctx context.Context) []subidKind {
 	return without
 }
 
-// missingSubids tells of both files at once, with rows that clash with none there.
+// missingSubids returns one finding for all kinds, with a hint to add rows that overlap no existing row.
 func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []subidKind) Finding {
 	var files []string
 	var f Finding
@@ -93,7 +93,7 @@ func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []su
 	f.Level = LevelFail
 	f.Message = fmt.Sprintf("%s (uid %d) has no subordinate ids: no row in %s", a.Name, a.UID, text)
 	if _, err := datadir.ReadRecord(h.in.Data, h.in.UID); err == nil {
-		return f // the check of the data's ids says which ones the account must have
+		return f // check data-ids reports the ids that the account must have
 	}
 	for _, k := range kinds {
 		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
@@ -104,7 +104,7 @@ func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []su
 	return f
 }
 
-// freeSubids is a start that overlaps no row of either file, and no account.
+// freeSubids returns the start of a range that overlaps no row of either file and no account.
 func (h *host) freeSubids(ctx context.Context, a hostinfo.Account) int64 {
 	var all []hostinfo.SubidRow
 	for _, k := range subidKinds() {
@@ -115,7 +115,8 @@ func (h *host) freeSubids(ctx context.Context, a hostinfo.Account) int64 {
 	return hostinfo.FreeSubidsIn(all, hostinfo.MinSubids, hostinfo.SubidRange(h.in.Root))
 }
 
-// subidsOf asks getsubids, then reads the file, as RootlessKit does; subids.source can forbid either.
+// subidsOf returns the rows of the account from getsubids, or else from the file, as RootlessKit does. subids.source can
+// restrict it to one of them.
 func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind) ([]hostinfo.SubidRow, []Finding) {
 	source := h.cfg.Subids.Source
 	if source != "static" {
@@ -129,8 +130,8 @@ func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind)
 	}
 	var found []Finding
 	if len(bad) > 0 {
-		found = append(found, fail("%s: want NAME:START:COUNT", strings.Join(bad, ", ")).hint(
-			asRoot("${EDITOR:-vi} "+kind.file+"    # mend or remove "+strings.Join(bad, ", "))))
+		found = append(found, fail("%s: must be NAME:START:COUNT", strings.Join(bad, ", ")).hint(
+			asRoot("${EDITOR:-vi} "+kind.file+"    # fix or remove "+strings.Join(bad, ", "))))
 	}
 	var mine []hostinfo.SubidRow
 	for _, r := range all {
@@ -141,7 +142,7 @@ func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind)
 	for _, r := range mine {
 		for _, o := range all {
 			if !o.BelongsTo(a) && r.Overlaps(o) {
-				found = append(found, warn("%s (%s) shares ids with %s (%s): each account can act on the other's files", r.Where, r, o.Where, o))
+				found = append(found, warn("%s (%s) shares ids with %s (%s): each account can access the other's files", r.Where, r, o.Where, o))
 			}
 		}
 	}
@@ -156,13 +157,13 @@ func (h *host) getsubids(ctx context.Context, a hostinfo.Account, kind subidKind
 	args := append(append([]string{}, kind.getsubids...), a.Name)
 	out, err := h.run(ctx, program, args...)
 	if err != nil {
-		return nil // no rows, or an older getsubids: the file decides
+		return nil // no rows, or an old getsubids: use the file
 	}
 	return hostinfo.ParseGetsubids(out, filepath.Base(program)+" "+strings.Join(args, " "))
 }
 
-// judgeRows checks the account's own rows of one kind: number, overlaps, and the range that homed homes let through.
-func (h *host) judgeRows(ctx context.Context, a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
+// validateRows checks the account's rows of one kind: the number of ids, overlaps, and the ids that systemd-homed allows.
+func (h *host) validateRows(ctx context.Context, a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
 	var found []Finding
 	own := int64(a.UID)
 	if kind.word == "subgid" {
@@ -175,7 +176,7 @@ func (h *host) judgeRows(ctx context.Context, a hostinfo.Account, kind subidKind
 			if r.Start == o.Start && r.Count == o.Count {
 				duplicate = true
 			} else if r.Overlaps(o) {
-				found = append(found, fail("%s (%s) and %s (%s) overlap: the kernel takes no map made of both", o.Where, o, r.Where, r).hint(
+				found = append(found, fail("%s (%s) and %s (%s) overlap: the kernel rejects an id map that contains both", o.Where, o, r.Where, r).hint(
 					asRoot("${EDITOR:-vi} "+kind.file+"    # remove one of "+o.String()+" and "+r.String())))
 			}
 		}
@@ -190,22 +191,22 @@ func (h *host) judgeRows(ctx context.Context, a hostinfo.Account, kind subidKind
 	}
 	if total < hostinfo.MinSubids {
 		start := h.freeSubids(ctx, a)
-		f := fail("%s has %d %ss, and a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
+		f := fail("%s has %d %ss, but a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
 			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
 		f.fix.setup = true
 		found = append(found, f)
 	}
-	found = append(found, h.outside(kind, rows)...)
+	found = append(found, h.outsideNamespace(kind, rows)...)
 	return append(found, h.checkHomed(rows)...)
 }
 
-// outside finds rows of ids that the user namespace does not have, which is the case in many containers.
-func (h *host) outside(kind subidKind, rows []hostinfo.SubidRow) []Finding {
+// outsideNamespace checks for rows with ids that this user namespace does not have, which is common in containers.
+func (h *host) outsideNamespace(kind subidKind, rows []hostinfo.SubidRow) []Finding {
 	b, err := os.ReadFile(h.path("/proc/self/" + map[string]string{"subuid": "uid_map", "subgid": "gid_map"}[kind.word]))
 	if err != nil {
 		return nil
 	}
-	var has []hostinfo.SubidRow // in ascending order, as the kernel prints them, and adjoining ones made one
+	var has []hostinfo.SubidRow // in ascending order, as the kernel prints them, with adjacent ranges merged
 	for line := range strings.Lines(string(b)) {
 		var first, outer, count int64
 		if _, err := fmt.Sscan(line, &first, &outer, &count); err != nil {
@@ -221,8 +222,8 @@ func (h *host) outside(kind subidKind, rows []hostinfo.SubidRow) []Finding {
 		if slices.ContainsFunc(has, func(o hostinfo.SubidRow) bool { return o.Start <= r.Start && r.End() <= o.End() }) {
 			continue
 		}
-		f := fail("%s (%s): not among the ids of this container, which are %s", r.Where, r, rowsText(has))
-		f.fix.add("# give the account a range of " + strconv.Itoa(hostinfo.MinSubids) + " of them in " + kind.file + ", or the container more ids:")
+		f := fail("%s (%s): not within the ids of this container, which are %s", r.Where, r, rowsText(has))
+		f.fix.add("# give the account a range of " + strconv.Itoa(hostinfo.MinSubids) + " of these ids in " + kind.file + ", or give the container more ids:")
 		for _, line := range hostinfo.MoreIDs(h.container()) {
 			f.fix.add("# " + line)
 		}
@@ -231,8 +232,8 @@ func (h *host) outside(kind subidKind, rows []hostinfo.SubidRow) []Finding {
 	return nil
 }
 
-// homedFirstID is the first id, after those of accounts, that systemd-homed's id-mapped mounts pass (systemd's
-// UIDS-GIDS.md).
+// homedFirstID is the first id above those of accounts that systemd-homed's id-mapped mounts allow (UIDS-GIDS.md of
+// systemd).
 const homedFirstID = 524288
 
 func (h *host) checkHomed(rows []hostinfo.SubidRow) []Finding {
@@ -242,9 +243,9 @@ func (h *host) checkHomed(rows []hostinfo.SubidRow) []Finding {
 	}
 	for _, r := range rows {
 		if r.Start < homedFirstID {
-			return []Finding{fail("%s (%s): the data dir %s is on %s, an id-mapped mount (systemd-homed), which passes only ids from %d",
+			return []Finding{fail("%s (%s): the data dir %s is on %s, an id-mapped mount (systemd-homed), which allows only ids from %d",
 				r.Where, r, h.in.Data.Dir, mount.point, homedFirstID).hint(
-				"# give the account a range that begins at " + strconv.Itoa(homedFirstID) + " or later, or keep the data elsewhere: dataDir: /var/lib/...")}
+				"# give the account a range that begins at " + strconv.Itoa(homedFirstID) + " or later, or move the data elsewhere: dataDir: /var/lib/...")}
 		}
 	}
 	return nil
@@ -285,38 +286,39 @@ func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 		found = append(found, f)
 	}
 	if len(weak) > 0 {
-		f := fail("no privilege to map ids: %s: neither set-uid root nor a file capability", strings.Join(weak, ", "))
+		f := fail("no privilege to map ids: %s: needs set-uid root or a file capability", strings.Join(weak, ", "))
 		for _, p := range weak {
 			f.fix.add(asRoot("chown root:root " + hostinfo.Quote(p) + " && " + sudoMark + "chmod u+s " + hostinfo.Quote(p)))
 		}
 		found = append(found, f)
 	}
 	if len(nosuid) > 0 {
-		found = append(found, fail("on a mount with nosuid, where programs get no privilege: %s", strings.Join(nosuid, ", ")).hint(
-			"# have newuidmap and newgidmap on PATH from a file system that is mounted without nosuid"))
+		found = append(found, fail("on a nosuid mount, where programs cannot gain privileges: %s", strings.Join(nosuid, ", ")).hint(
+			"# install newuidmap and newgidmap on a file system that is mounted without nosuid, and add their directory to PATH"))
 	}
 	if h.statusField("NoNewPrivs") == "1" {
-		found = append(found, fail("no_new_privs is set for this process: newuidmap and newgidmap get no privilege").hint(
-			"# start from where it is not set: no NoNewPrivileges=yes in the unit,",
+		found = append(found, fail("no_new_privs is set for this process: newuidmap and newgidmap cannot gain privileges").hint(
+			"# start the node without it: no NoNewPrivileges=yes in the unit,",
 			"# no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container"))
 	}
 	if len(found) == 0 {
 		found = h.tryIDMaps(ctx)
 	}
-	return orPass(found, "newuidmap and newgidmap are there and privileged")
+	return orPass(found, "newuidmap and newgidmap are installed and privileged")
 }
 
-// tryIDMaps has both programs map the account's ids, as the start will: what the kernel says depends on more than can be read.
+// tryIDMaps runs both programs to map the account's ids, as the start does, because the kernel's decision depends on more
+// than the files of the host.
 func (h *host) tryIDMaps(ctx context.Context) []Finding {
 	a, ok, err := h.account()
 	if err != nil || !ok {
-		return nil // the account's check says so
+		return nil // reported by check account
 	}
 	for i, own := range []int{a.UID, a.GID} {
 		name, kind := []string{"newuidmap", "newgidmap"}[i], subidKinds()[i]
 		rows, wrong := h.subidsOf(ctx, a, kind)
-		if len(rows) == 0 || len(wrong) > 0 || h.outside(kind, rows) != nil {
-			return nil // the check of subordinate ids says so
+		if len(rows) == 0 || len(wrong) > 0 || h.outsideNamespace(kind, rows) != nil {
+			return nil // reported by check subids
 		}
 		path := h.lookPath(name)
 		args := []string{"0", strconv.Itoa(own), "1", "1", strconv.FormatInt(rows[0].Start, 10), strconv.FormatInt(rows[0].Count, 10)}
@@ -327,16 +329,17 @@ func (h *host) tryIDMaps(ctx context.Context) []Finding {
 	return nil
 }
 
-// explainIDMap names the cause that containers have. Whoever writes a map needs CAP_SYS_ADMIN in the new namespace, which its
-// maker has there, and root only by having it outside (user_namespaces(7)). A program that is set-uid root runs as root, unless
-// it was built to become the caller again; one with a file capability runs as the maker.
+// explainIDMap returns the finding for a failed id map, with the cause that is specific to containers: a process that writes
+// a map needs CAP_SYS_ADMIN in the new namespace. The creator of the namespace has it there, but root has it only if it has
+// the capability outside (user_namespaces(7)). A set-uid root program runs as root, unless it was built to switch back to the
+// caller. A program with a file capability runs as the creator.
 func (h *host) explainIDMap(name string, err error) Finding {
 	f := fail("%s cannot map the account's ids: %v", name, err)
 	if !hostinfo.LacksSysAdmin(h.path("/")) || !strings.Contains(err.Error(), "Operation not permitted") {
 		return f
 	}
-	f.Message += "; it is set-uid root, and root of this container has no CAP_SYS_ADMIN"
-	f.fix.add("# in the container or its image, have file capabilities take the place of set-uid root:")
+	f.Message += "; it is set-uid root, but root in this container does not have CAP_SYS_ADMIN"
+	f.fix.add("# in the container or its image, use file capabilities instead of set-uid root:")
 	for _, p := range []struct{ name, capability string }{{"newuidmap", "cap_setuid"}, {"newgidmap", "cap_setgid"}} {
 		path := hostinfo.Quote(h.lookPath(p.name))
 		f.fix.add(asRoot("setcap "+p.capability+"=ep "+path), asRoot("chmod u-s "+path))

@@ -10,8 +10,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// checkCgroup asks pkg/cgroupv2 and words its answer. No cgroup of our own is a failure; a controller that is missing
-// degrades the node.
+// checkCgroup reports the cgroup that pkg/cgroupv2 finds for the node. It is a failure if no cgroup is delegated to the
+// account, and a warning if controllers are missing.
 func checkCgroup(_ context.Context, h *host) []Finding {
 	tree, d, err := h.probes.Delegation()
 	if err != nil {
@@ -33,14 +33,14 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 		"available": strings.Join(d.Available, " "), "missing": strings.Join(d.Missing, " "),
 	}
 	if len(d.Missing) == 0 {
-		return []Finding{pass("cgroup %s (%s) with %s", orScope(d), d.Source, strings.Join(d.Available, " ")).with(details)}
+		return []Finding{pass("cgroup %s (%s) with %s", rootOrUserManager(d), d.Source, strings.Join(d.Available, " ")).with(details)}
 	}
-	f := warn("cgroup %s (%s) lacks %s: the node starts, and limits by these are not enforced", orScope(d), d.Source, strings.Join(d.Missing, ", "))
+	f := warn("cgroup %s (%s) lacks %s: the node starts, but does not enforce limits that need these controllers", rootOrUserManager(d), d.Source, strings.Join(d.Missing, ", "))
 	f.fix = h.fixFromText(d.Hint())
 	return []Finding{f.with(details)}
 }
 
-func orScope(d cgroupv2.Delegation) string {
+func rootOrUserManager(d cgroupv2.Delegation) string {
 	if d.Root == "" {
 		return "of the user manager"
 	}

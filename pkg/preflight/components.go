@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 )
 
-// required are the programs that a node of config c starts or lets others start.
+// required returns the names of the component programs that a node with config c runs, directly or indirectly.
 func required(c *config.NodeConfig) []string {
 	names := []string{
 		"kubelet", "kube-proxy", "runc", "flanneld",
@@ -38,7 +38,7 @@ func checkComponents(_ context.Context, h *host) []Finding {
 	}
 	cache := h.in.Data.Verified()
 	if _, err := os.Stat(h.in.Data.Record()); err != nil {
-		cache = "" // the record comes first
+		cache = "" // do not write to a data dir that has no record yet
 	}
 	found, m := VerifyManifest(h.in.ComponentsDir, cache)
 	if m == nil {
@@ -51,15 +51,15 @@ func checkComponents(_ context.Context, h *host) []Finding {
 		}
 	}
 	if len(missing) > 0 {
-		found = append(found, fail("%s lists no %s", filepath.Join(m.Dir, ManifestFile), strings.Join(missing, ", ")).hint(build))
+		found = append(found, fail("%s does not list %s", filepath.Join(m.Dir, ManifestFile), strings.Join(missing, ", ")).hint(build))
 	}
 	for _, skew := range m.skews() {
 		found = append(found, fail("%s", skew).hint(build))
 	}
-	return orPass(found, "%d components and %d images in %s are as listed", len(m.Components), len(m.Images), m.Dir)
+	return orPass(found, "%d components and %d images in %s match the manifest", len(m.Components), len(m.Images), m.Dir)
 }
 
-// componentsTried is where the caller looked, or where it would have without naming a directory.
+// componentsTried returns the directories that the caller searched, or else those that FindComponents searches.
 func (h *host) componentsTried() []string {
 	if len(h.in.ComponentsTried) > 0 {
 		return h.in.ComponentsTried
@@ -72,9 +72,9 @@ func (h *host) componentsTried() []string {
 	return tried
 }
 
-// VerifyManifest compares the files in dir with its manifest: each must be there, of the size and the SHA-256 listed.
-// What was hashed once is known by path, size, times, device and inode in cacheFile and not hashed again; the file is
-// written anew when something was; an empty cacheFile is no cache. The findings are failures only; with the manifest unreadable, m is nil.
+// VerifyManifest compares the files in dir with its manifest: each must exist and have the listed size and SHA-256. Hashes
+// are cached in cacheFile by path, size, times, device and inode; an empty cacheFile disables the cache. It returns failures
+// only. m is nil if the manifest cannot be read.
 func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
 	m, err := ReadManifest(dir)
 	if err != nil {
@@ -110,25 +110,25 @@ func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
 		if fault != "" {
 			names := entryNames(byFile[files[i]])
 			found = append(found, fail("%s: %s", names, fault).with(map[string]string{"components": names, "path": files[i]}).
-				hint("# build it anew: make components"))
+				hint("# rebuild it: make components"))
 		}
 	}
 	cache.write(cacheFile, files)
 	return found, m
 }
 
-func verifyFile(path string, entries []ManifestEntry, program bool, cache *hashes) string {
+func verifyFile(path string, entries []ManifestEntry, program bool, cache *hashCache) string {
 	e := entries[0]
 	st, err := fingerprintOf(path)
 	switch {
 	case err != nil:
 		return err.Error()
 	case !st.regular:
-		return path + " is not a file"
+		return path + " is not a regular file"
 	case program && !st.executable:
 		return path + " is not executable"
 	case st.Size != e.Size:
-		return fmt.Sprintf("%s has %d bytes, %s says %d", path, st.Size, ManifestFile, e.Size)
+		return fmt.Sprintf("%s has %d bytes, but %s lists %d", path, st.Size, ManifestFile, e.Size)
 	}
 	sum, err := cache.sum(path, st)
 	if err != nil {
@@ -136,7 +136,7 @@ func verifyFile(path string, entries []ManifestEntry, program bool, cache *hashe
 	}
 	for _, e := range entries {
 		if sum != e.SHA256 {
-			return fmt.Sprintf("%s is altered: SHA-256 %s, %s says %s", path, sum, ManifestFile, e.SHA256)
+			return fmt.Sprintf("%s was modified: its SHA-256 is %s, but %s lists %s", path, sum, ManifestFile, e.SHA256)
 		}
 	}
 	return ""
@@ -150,22 +150,22 @@ func entryNames(entries []ManifestEntry) string {
 	return strings.Join(names, ", ")
 }
 
-// maxKubeletSkew is how many minor versions the kubelet and kube-proxy may be behind the API server, and
-// maxControlSkew the same for the other control plane components (Kubernetes version skew policy).
+// maxKubeletSkew is how many minor versions the kubelet and kube-proxy may be older than the API server, and maxControlSkew
+// the same for the other control plane components (Kubernetes version skew policy).
 const (
 	maxKubeletSkew = 3
 	maxControlSkew = 1
 )
 
-// skews tells of each component whose version does not go with the API server's.
+// skews returns a message for each component whose version is not compatible with that of the API server.
 func (m *Manifest) skews() []string {
 	api, ok := m.Component("kube-apiserver")
 	if !ok {
-		return nil // a node that joins: the API server is another host's
+		return nil // a worker: the API server runs on another host
 	}
 	apiVersion, ok := parseVersion(api.Version)
 	if !ok {
-		return []string{"kube-apiserver: version " + strconv.Quote(api.Version) + " is none"}
+		return []string{"kube-apiserver: invalid version " + strconv.Quote(api.Version)}
 	}
 	var out []string
 	for _, c := range []struct {
@@ -182,9 +182,9 @@ func (m *Manifest) skews() []string {
 		v, ok := parseVersion(e.Version)
 		switch behind := apiVersion[1] - v[1]; {
 		case !ok:
-			out = append(out, c.name+": version "+strconv.Quote(e.Version)+" is none")
+			out = append(out, c.name+": invalid version "+strconv.Quote(e.Version))
 		case v[0] != apiVersion[0] || behind < 0 || behind > c.behind:
-			out = append(out, fmt.Sprintf("%s %s does not go with kube-apiserver %s: want the same minor version, or up to %d older",
+			out = append(out, fmt.Sprintf("%s %s is not compatible with kube-apiserver %s: its minor version must be the same, or up to %d older",
 				c.name, e.Version, api.Version, c.behind))
 		}
 	}

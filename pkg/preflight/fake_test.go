@@ -16,20 +16,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// fakeHost is a made-up host in good order: a directory tree and answers of a kernel.
+// fakeHost is a fake host: a directory tree and fake probes of the kernel.
 type fakeHost struct {
 	t    *testing.T
 	root string
 	in   Input
 }
 
-// goodHost is Debian 12 with everything in place, for an account dev.
+// goodHost returns a Debian 12 host that passes all checks, with the account dev.
 func goodHost(t *testing.T) *fakeHost {
 	t.Helper()
 	f := &fakeHost{t: t, root: t.TempDir()}
 	uid := os.Getuid()
 	if uid == 0 {
-		uid = 1000 // root may give files away, so it plays an ordinary user
+		uid = 1000 // root may change the owner of files, so the test acts as an ordinary user
 	}
 	for path, text := range map[string]string{
 		"etc/os-release":                               "ID=debian\nVERSION_ID=\"12\"\n",
@@ -94,7 +94,7 @@ func goodHost(t *testing.T) *fakeHost {
 	return f
 }
 
-// data makes a data dir that was created with these subordinate uids.
+// data creates a data dir with a record of these subordinate uids.
 func (f *fakeHost) data(start, count int64) {
 	f.t.Helper()
 	now := datadir.IDs{
@@ -127,7 +127,7 @@ func (f *fakeHost) remove(path string) {
 	assert.NilError(f.t, os.RemoveAll(f.path(path)))
 }
 
-// program makes name on PATH a link to one of testdata/programs: a file written and executed at once can be "busy".
+// program links name on PATH to a file in testdata/programs. Executing a file right after writing it can fail with ETXTBSY.
 func (f *fakeHost) program(name, as string) {
 	f.t.Helper()
 	target, err := filepath.Abs(filepath.Join("testdata", "programs", as))
@@ -145,9 +145,9 @@ func (f *fakeHost) statfs(fs FileSystem) {
 	f.in.Probes.Statfs = func(string) (FileSystem, error) { return fs, nil }
 }
 
-// anonymous takes what differs from run to run out of a text.
+// anonymous replaces the parts of a text that differ between runs.
 func (f *fakeHost) anonymous(s string) string {
-	id := fmt.Sprint(f.in.UID) // not everywhere: it may be a number that means something else too
+	id := fmt.Sprint(f.in.UID) // replace only in context, because the number may also occur elsewhere
 	return strings.NewReplacer(f.root, "/ROOT", "uid "+id, "uid UID", "user/"+id, "user/UID", `"uid": "`+id+`"`, `"uid": "UID"`,
 		" -o "+id, " -o UID").Replace(s)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// File systems on which a user namespace cannot keep files of many owners, by magic number (statfs(2)).
+// Magic numbers (statfs(2)) of file systems that do not support or may not support files owned by subordinate ids.
 const (
 	magicNFS    = unix.NFS_SUPER_MAGIC
 	magicSMB    = unix.SMB_SUPER_MAGIC
@@ -47,7 +47,7 @@ func networkFS(magic int64) string {
 	return ""
 }
 
-// Room for data. Under diskFail not even the node's own images and state fit; under diskWarn hardly any image does.
+// Minimum free space for data. Below diskFail the node's own images and state do not fit. Below diskWarn few images fit.
 const (
 	diskFail   = 200 << 20
 	diskWarn   = 1 << 30
@@ -55,14 +55,14 @@ const (
 	inodesWarn = 50_000
 )
 
-const elsewhere = "# keep the data on a local disk: dataDir: /path/on/a/local/disk in the config, or --set dataDir=..."
+const localDiskHint = "# keep the data on a local disk: dataDir: /path/on/a/local/disk in the config, or --set dataDir=..."
 
 func checkSocketPaths(_ context.Context, h *host) []Finding {
 	path := h.in.Runtime.LongestSocket()
 	details := map[string]string{"path": path, "length": strconv.Itoa(len(path)), "limit": strconv.Itoa(layout.SocketPathMax)}
 	if len(path) > layout.SocketPathMax {
-		return []Finding{fail("socket path too long: %s has %d characters, the kernel takes %d", path, len(path), layout.SocketPathMax).
-			with(details).hint(fmt.Sprintf("# take a --name shorter by %d, or a shorter XDG_RUNTIME_DIR such as /run/user/%d",
+		return []Finding{fail("socket path too long: %s has %d characters, the kernel allows %d", path, len(path), layout.SocketPathMax).
+			with(details).hint(fmt.Sprintf("# use a --name that is shorter by %d, or a shorter XDG_RUNTIME_DIR such as /run/user/%d",
 			len(path)-layout.SocketPathMax, h.in.UID))}
 	}
 	return []Finding{pass("socket paths fit: %d of %d characters", len(path), layout.SocketPathMax).with(details)}
@@ -72,7 +72,7 @@ func checkDataDir(_ context.Context, h *host) []Finding {
 	dir := h.in.Data.Dir
 	at := existing(dir)
 	if st, err := os.Stat(at); err == nil && !st.IsDir() {
-		return []Finding{fail("data dir %s: %s is not a directory", dir, at).hint(elsewhere)}
+		return []Finding{fail("data dir %s: %s is not a directory", dir, at).hint(localDiskHint)}
 	}
 	on, err := h.probes.Statfs(at)
 	if err != nil {
@@ -80,27 +80,27 @@ func checkDataDir(_ context.Context, h *host) []Finding {
 	}
 	var found []Finding
 	if kind := networkFS(on.Type); kind != "" {
-		found = append(found, fail("data dir %s is on %s, which knows nothing of subordinate ids: images cannot be unpacked", dir, kind).hint(elsewhere))
+		found = append(found, fail("data dir %s is on %s, which does not support subordinate ids: images cannot be unpacked", dir, kind).hint(localDiskHint))
 	}
 	switch uint32(on.Type) {
 	case magicFUSE, magic9P:
-		found = append(found, warn("data dir %s is on a file system (FUSE or 9p) that often refuses owners which are subordinate ids", dir).hint(elsewhere))
+		found = append(found, warn("data dir %s is on a file system (FUSE or 9p) that often rejects files owned by subordinate ids", dir).hint(localDiskHint))
 	}
 	if on.Flags&unix.ST_RDONLY != 0 {
-		found = append(found, fail("data dir %s is on a read-only mount", dir).hint(elsewhere))
+		found = append(found, fail("data dir %s is on a read-only mount", dir).hint(localDiskHint))
 	} else if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
-		found = append(found, fail("data dir %s: %s is not writable for uid %d", dir, at, h.in.UID).hint(
-			"# let the account own it, or choose another by dataDir:",
+		found = append(found, fail("data dir %s: %s is not writable by uid %d", dir, at, h.in.UID).hint(
+			"# make the account its owner, or choose another directory with dataDir:",
 			asRoot(fmt.Sprintf("install -d -m 0700 -o %d %s", h.in.UID, hostinfo.Quote(dir)))))
 	}
-	found = append(found, h.othersMayLook(dir)...)
+	found = append(found, h.accessibleToOthers(dir)...)
 	found = append(found, h.mountFlags(dir, on.Flags)...)
 	return orPass(found, "data dir %s", dir)
 }
 
-// othersMayLook warns of a data dir that other accounts have access to, unless the start takes that away: it can do so in a
-// directory that the account owns.
-func (h *host) othersMayLook(dir string) []Finding {
+// accessibleToOthers warns if other accounts can access the data dir, unless the account owns it: then the start changes its
+// mode.
+func (h *host) accessibleToOthers(dir string) []Finding {
 	st, err := os.Stat(dir)
 	if err != nil || st.Mode().Perm()&0o077 == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (h *host) othersMayLook(dir string) []Finding {
 		asRoot(fmt.Sprintf("chown %d %s", h.in.UID, hostinfo.Quote(dir))), asRoot("chmod 0700 "+hostinfo.Quote(dir)))}
 }
 
-// checkDataIDs compares the ids that the data was created with and those that the account has now.
+// checkDataIDs compares the ids with which the data was created with the current ids of the account.
 func checkDataIDs(ctx context.Context, h *host) []Finding {
 	record, err := datadir.ReadRecord(h.in.Data, h.in.UID)
 	switch {
@@ -124,12 +124,12 @@ func checkDataIDs(ctx context.Context, h *host) []Finding {
 		return []Finding{fail("%v", err).hint(errdefs.ReportOf(err).Hints...)}
 	}
 	now, account, err := h.probes.IDs(h.cfg.Subids.Source)
-	if err != nil && len(h.withoutSubids(ctx)) == 0 {
+	if err != nil && len(h.missingSubidKinds(ctx)) == 0 {
 		return []Finding{warn("not checked: %v", err)}
 	}
 	changes := record.IDs.Changes(now)
 	if len(changes) == 0 {
-		return []Finding{pass("the data has the ids of the account")}
+		return []Finding{pass("the ids of the data match those of the account")}
 	}
 	f := fail("data dir %s was created with other ids: %s", h.in.Data.Dir, datadir.ChangesText(changes))
 	for _, line := range datadir.Restore(changes, account) {
@@ -142,7 +142,7 @@ func checkDataIDs(ctx context.Context, h *host) []Finding {
 	return []Finding{f}
 }
 
-// mountFlags names the flags that the data dir's mount has. They are locked in the node's mounts: none can drop them.
+// mountFlags reports restrictive flags of the data dir's mount. Mounts of the node inherit them and cannot clear them.
 func (h *host) mountFlags(dir string, flags int64) []Finding {
 	var names []string
 	for _, f := range []struct {
@@ -156,13 +156,13 @@ func (h *host) mountFlags(dir string, flags int64) []Finding {
 	details := map[string]string{"dataDir": dir, "flags": strings.Join(names, ",")}
 	switch {
 	case flags&unix.ST_NOEXEC != 0:
-		return []Finding{fail("data dir %s is on a mount with %s: no program of an image can be run", dir, strings.Join(names, ",")).
-			with(details).hint(elsewhere)}
+		return []Finding{fail("data dir %s is on a mount with %s: programs in images cannot be run", dir, strings.Join(names, ",")).
+			with(details).hint(localDiskHint)}
 	case flags&unix.ST_NOSUID != 0:
 		return []Finding{warn("data dir %s is on a mount with %s: set-uid programs in images (sudo, ping) lose their privilege", dir, strings.Join(names, ",")).
-			with(details).hint(elsewhere)}
+			with(details).hint(localDiskHint)}
 	}
-	return nil // nodev alone changes nothing: a user namespace cannot use device files of a disk anyway
+	return nil // nodev has no effect: a user namespace cannot use device files on a disk anyway
 }
 
 func checkDiskSpace(_ context.Context, h *host) []Finding {
@@ -172,11 +172,11 @@ func checkDiskSpace(_ context.Context, h *host) []Finding {
 		return unreadable(err)
 	}
 	details := map[string]string{"available": strconv.FormatUint(fs.Available, 10), "total": strconv.FormatUint(fs.Total, 10)}
-	hint := []string{"# make room on that file system, or put dataDir on another:", "df -h " + hostinfo.Quote(existing(dir))}
+	hint := []string{"# free space on that file system, or move dataDir to another:", "df -h " + hostinfo.Quote(existing(dir))}
 	var found []Finding
 	switch mib := fs.Available >> 20; {
 	case fs.Available < diskFail:
-		found = append(found, fail("%d MiB free for data dir %s, and a node needs %d", mib, dir, diskFail>>20).with(details).hint(hint...))
+		found = append(found, fail("%d MiB free for data dir %s, but a node needs %d", mib, dir, diskFail>>20).with(details).hint(hint...))
 	case fs.Available < diskWarn:
 		found = append(found, warn("%d MiB free for data dir %s: few images will fit", mib, dir).with(details).hint(hint...))
 	}
@@ -187,14 +187,15 @@ func checkDiskSpace(_ context.Context, h *host) []Finding {
 	switch {
 	case fs.Inodes == 0:
 	case fs.InodesFree < inodesFail:
-		found = append(found, fail("%d inodes free for data dir %s, and a node needs %d", fs.InodesFree, dir, inodesFail).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
+		found = append(found, fail("%d inodes free for data dir %s, but a node needs %d", fs.InodesFree, dir, inodesFail).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
 	case fs.InodesFree < inodesWarn:
 		found = append(found, warn("%d inodes free for data dir %s: few images will fit", fs.InodesFree, dir).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
 	}
 	return orPass(found, "%d MiB free for data dir %s", fs.Available>>20, dir)
 }
 
-// evictionShare is the share of free space, in percent, under which the kubelet evicts, where it is given as one.
+// evictionShare returns the free space, in percent, below which the kubelet evicts pods. ok is false if it is not set as a
+// percentage.
 func (h *host) evictionShare() (float64, bool) {
 	s, ok := strings.CutSuffix(h.cfg.Kubelet.EvictionHard["nodefs.available"], "%")
 	if !ok {

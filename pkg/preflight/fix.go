@@ -8,20 +8,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// sudoMark stands before a command for root, until it is known how root is become here.
+// sudoMark marks a command for root. render replaces it with sudo if that is installed.
 const sudoMark = "\x00"
 
-// fix is a hint in parts, so that several can be made one.
+// fix is a hint in parts, so that several hints can be merged into one.
 type fix struct {
-	// programs are to be installed, all in one command.
+	// programs are the programs to install, all with one command.
 	programs []string
 	// lines are shell commands and comments in their order.
 	lines []string
-	// setup tells that host setup does the commands for root too.
+	// setup is set if host setup can do the commands for root instead.
 	setup bool
 
 	distro hostinfo.Distro
-	// sudo tells that there is a sudo here.
+	// sudo is set if sudo is installed.
 	sudo      bool
 	setupLine string
 }
@@ -31,13 +31,13 @@ func (f *fix) add(lines ...string) { f.lines = append(f.lines, lines...) }
 // asRoot marks commands that only root can run.
 func asRoot(command string) string { return sudoMark + command }
 
-// setSysctl sets a kernel's setting now and at each boot, or a node that is started at boot would not find it.
+// setSysctl returns the commands that set a sysctl now and at each boot.
 func setSysctl(key string, value int) []string {
 	setting := fmt.Sprintf("%s=%d", key, value)
 	return []string{asRoot("sysctl -w " + setting), "echo " + setting + " | " + asRoot("tee -a "+hostinfo.SysctlFile)}
 }
 
-// loadModules loads kernel modules now and at each boot.
+// loadModules returns the commands that load kernel modules now and at each boot.
 func loadModules(names ...string) []string {
 	return []string{
 		asRoot("modprobe -a " + strings.Join(names, " ")),
@@ -50,7 +50,7 @@ func (f *fix) empty() bool { return len(f.programs) == 0 && len(f.lines) == 0 }
 func (f *fix) merge(o fix) {
 	f.programs = append(f.programs, o.programs...)
 	for _, line := range o.lines {
-		// A here-document, or a comment with its commands, repeats lines that belong to it: only commands are dropped.
+		// Drop duplicate commands only: lines of here-documents and comments belong to their command.
 		if strings.HasPrefix(line, sudoMark) && slices.Contains(f.lines, line) {
 			continue
 		}
@@ -62,7 +62,7 @@ func (f *fix) merge(o fix) {
 	}
 }
 
-// render writes the block that is to be pasted.
+// render returns the commands and comments as one block of text.
 func (f *fix) render() string {
 	var out []string
 	if len(f.programs) > 0 {
@@ -90,8 +90,8 @@ func (f *fix) render() string {
 	return strings.ReplaceAll(strings.Join(root, "\n"), sudoMark, "")
 }
 
-// partition tells the lines for root from those for the user. A comment goes with the command that follows it, the rest
-// of a here-document with its first line.
+// partition splits lines into those for root and those for the user. A comment belongs to the command that follows it, and
+// the lines of a here-document to its first line.
 func partition(lines []string) (root, user []string) {
 	var comments []string
 	document := false
@@ -118,7 +118,7 @@ func partition(lines []string) (root, user []string) {
 // hereEnd ends the here-documents in hints.
 const hereEnd = "EOF"
 
-// finish turns the parts of each finding's hint into text.
+// finish renders the hint of each finding.
 func (h *host) finish(findings []Finding) []Finding {
 	for i := range findings {
 		f := &findings[i]
@@ -131,18 +131,18 @@ func (h *host) finish(findings []Finding) []Finding {
 	return findings
 }
 
-// fixFromText takes a hint of pkg/cgroupv2, prose with indented commands, apart.
+// fixFromText converts a hint of pkg/cgroupv2, which is prose with indented commands, into a fix.
 func (h *host) fixFromText(hint string) fix {
 	var f fix
 	for line := range strings.Lines(hint) {
 		line = strings.TrimRight(line, "\n")
-		line = strings.ReplaceAll(line, " rootlessnode host ", " "+h.self()+" host ") // root's PATH may not have us
+		line = strings.ReplaceAll(line, " rootlessnode host ", " "+h.self()+" host ") // rootlessnode may not be on root's PATH
 		command, indented := strings.CutPrefix(line, "  ")
 		switch {
 		case line == "":
 		case !indented:
 			f.add("# " + line)
-		case strings.HasPrefix(command, "sudo "), strings.Contains(command, "| sudo "): // a pipe's left side is for anybody
+		case strings.HasPrefix(command, "sudo "), strings.Contains(command, "| sudo "): // the left side of a pipe needs no root
 			f.add(strings.ReplaceAll(command, "sudo ", sudoMark))
 		default:
 			f.add(command)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fingerprint changes whenever a file's content may have: ctime cannot be set back by an ordinary program (inode(7)).
+// fingerprint changes whenever the content of a file may have changed, because a program cannot set ctime (inode(7)).
 type fingerprint struct {
 	Size  int64  `json:"size"`
 	MTime int64  `json:"mtime"`
@@ -38,28 +38,28 @@ func (f fingerprint) same(o fingerprint) bool {
 	return f.Size == o.Size && f.MTime == o.MTime && f.CTime == o.CTime && f.Dev == o.Dev && f.Inode == o.Inode
 }
 
-// hashed is a file's hash and what the file looked like when it was taken.
-type hashed struct {
+// fileHash is the hash of a file and the fingerprint that the file had.
+type fileHash struct {
 	fingerprint
 	SHA256 string `json:"sha256"`
 }
 
-// hashes is the cache of what was hashed before. A cache that cannot be read is an empty one.
-type hashes struct {
+// hashCache is the cache of file hashes. A cache file that cannot be read counts as empty.
+type hashCache struct {
 	mu      sync.Mutex
-	known   map[string]hashed
+	known   map[string]fileHash
 	changed bool
 }
 
-func readHashes(file string) *hashes {
-	h := &hashes{known: map[string]hashed{}}
+func readHashes(file string) *hashCache {
+	h := &hashCache{known: map[string]fileHash{}}
 	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &h.known) != nil {
-		h.known = map[string]hashed{}
+		h.known = map[string]fileHash{}
 	}
 	return h
 }
 
-func (h *hashes) sum(path string, now fingerprint) (string, error) {
+func (h *hashCache) sum(path string, now fingerprint) (string, error) {
 	h.mu.Lock()
 	k, ok := h.known[path]
 	h.mu.Unlock()
@@ -72,11 +72,11 @@ func (h *hashes) sum(path string, now fingerprint) (string, error) {
 	}
 	after, err := fingerprintOf(path)
 	if err != nil || !after.same(now) {
-		return sum, err // written to meanwhile: not to be remembered
+		return sum, err // changed while it was read: do not cache
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.known[path], h.changed = hashed{now, sum}, true
+	h.known[path], h.changed = fileHash{now, sum}, true
 	return sum, nil
 }
 
@@ -93,13 +93,13 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// write keeps the hashes of files for the next time. It is a cache: where it cannot be written (no data dir yet, disk
-// full), the next start hashes again.
-func (h *hashes) write(file string, files []string) {
+// write saves the hashes of files. Errors are ignored because it is only a cache: without it (no data dir yet, disk full) the
+// next start hashes the files again.
+func (h *hashCache) write(file string, files []string) {
 	if !h.changed || file == "" {
 		return
 	}
-	keep := map[string]hashed{}
+	keep := map[string]fileHash{}
 	for _, f := range files {
 		if k, ok := h.known[f]; ok {
 			keep[f] = k

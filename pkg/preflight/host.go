@@ -16,10 +16,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// programTimeout bounds each program that a check runs. They answer in milliseconds; one that hangs is a finding.
+// programTimeout limits the run time of each program that a check executes. Normally they need milliseconds.
 const programTimeout = 3 * time.Second
 
-// host is an Input with what several checks want to know of it, found out once.
+// host is an Input with values that several checks use and that are computed once.
 type host struct {
 	in     Input
 	cfg    *config.NodeConfig
@@ -48,7 +48,7 @@ func newHost(ctx context.Context, in Input) *host {
 	return h
 }
 
-// path is where a file of the host is.
+// path returns the path of a file of the host, below Root.
 func (h *host) path(p string) string { return filepath.Join(h.in.Root, p) }
 
 func (h *host) exists(p string) bool {
@@ -56,7 +56,7 @@ func (h *host) exists(p string) bool {
 	return err == nil
 }
 
-// readInt reads a file that holds one number, as those below /proc/sys do.
+// readInt reads a file that contains one number, such as those below /proc/sys.
 func (h *host) readInt(p string) (int64, error) {
 	b, err := os.ReadFile(h.path(p))
 	if err != nil {
@@ -65,7 +65,7 @@ func (h *host) readInt(p string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// statusField reads one line of /proc/self/status (proc_pid_status(5)).
+// statusField returns the value of one line of /proc/self/status (proc_pid_status(5)), or "".
 func (h *host) statusField(name string) string {
 	b, err := os.ReadFile(h.path("/proc/self/status"))
 	if err != nil {
@@ -90,8 +90,8 @@ func getenv(env []string, key string) string {
 	return ""
 }
 
-// lookPath finds a program on the PATH of the environment given, "" if it is not there. With no Root the sbin
-// directories are looked through too, as the node does.
+// lookPath returns the path of a program on the PATH of Input.Env, or "" if it is not found. Without Input.Root it also
+// searches the sbin directories, as the node does.
 func (h *host) lookPath(program string) string {
 	dirs := filepath.SplitList(h.env("PATH"))
 	if h.in.Root == "" {
@@ -100,7 +100,7 @@ func (h *host) lookPath(program string) string {
 	return hostinfo.FindProgram(program, dirs...)
 }
 
-// run runs a program and returns what it printed; on failure the last line of its complaint is in the error.
+// run runs a program and returns its standard output. The error is the last line of its standard error, if it has any.
 func (h *host) run(ctx context.Context, path string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
@@ -109,7 +109,7 @@ func (h *host) run(ctx context.Context, path string, args ...string) ([]byte, er
 	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = h.in.Env, &stdout, &stderr, programTimeout
 	err := cmd.Run()
 	if err != nil && ctx.Err() != nil {
-		return nil, errors.New("gave no answer in " + programTimeout.String())
+		return nil, errors.New("timed out after " + programTimeout.String())
 	}
 	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
 		err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])

@@ -12,13 +12,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// On the real host: every check answers, and the whole is quick enough to come before each start. What this host lacks
-// is no matter here.
+// TestRealHost runs all checks on the real host, whatever their results. The duration is logged, because they run before each
+// start.
 func TestRealHost(t *testing.T) {
 	t.Parallel()
 	uid := os.Getuid()
 	if uid == 0 {
-		uid = 65534 // nobody, for root is told nothing else
+		uid = 65534 // nobody, because for root only one check runs
 	}
 	exe, err := os.Executable()
 	assert.NilError(t, err)
@@ -52,8 +52,8 @@ func BenchmarkRun(b *testing.B) {
 	}
 }
 
-// TestHintsForRootKeepTheirOrder: where there is no sudo, what only root may do is one block to paste, a pipe into a file of
-// root's with it.
+// TestHintsForRootKeepTheirOrder checks that without sudo all commands for root are one block, including pipes into root's
+// files.
 func TestHintsForRootKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	h := &host{}

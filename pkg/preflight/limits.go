@@ -19,22 +19,22 @@ func checkOpenFiles(_ context.Context, h *host) []Finding {
 	details := map[string]string{"hard": hard}
 	n, err := strconv.ParseUint(hard, 10, 64)
 	if err == nil && n < hostinfo.OpenFiles {
-		found := warn("hard limit of open files is %d: forwarded ports take one each, and components want %d", n, hostinfo.OpenFiles).with(details)
+		found := warn("hard limit of open files is %d: each forwarded port uses one, and components need %d", n, hostinfo.OpenFiles).with(details)
 		if h.confined() {
 			return []Finding{found.hint(hostinfo.OuterSettings(hostinfo.OpenFilesInContainer(h.container()))...)}
 		}
-		who := "NAME"
+		name := "NAME"
 		if a, ok, _ := h.account(); ok {
-			who = a.Name
+			name = a.Name
 		}
 		return []Finding{found.hint(
-			asRoot("sh -c 'echo \""+who+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)+"\" > /etc/security/limits.d/rootlessnode.conf'"),
-			"# then log in anew; under systemd rather LimitNOFILE= of the unit or DefaultLimitNOFILE= in user.conf")}
+			asRoot("sh -c 'echo \""+name+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)+"\" > /etc/security/limits.d/rootlessnode.conf'"),
+			"# then log in again; under systemd, set LimitNOFILE= in the unit or DefaultLimitNOFILE= in user.conf instead")}
 	}
 	return []Finding{pass("hard limit of open files is %s", hard).with(details)}
 }
 
-// hardOpenFiles reads the limit from /proc/self/limits: "Max open files  SOFT  HARD  files".
+// hardOpenFiles returns the hard limit of open files from /proc/self/limits: "Max open files  SOFT  HARD  files".
 func (h *host) hardOpenFiles() (string, error) {
 	const file, title = "/proc/self/limits", "Max open files"
 	b, err := os.ReadFile(h.path(file))
@@ -67,11 +67,11 @@ func checkInotify(_ context.Context, h *host) []Finding {
 		}
 		details[l.sysctl] = strconv.FormatInt(n, 10)
 		if n < l.want {
-			f := warn("%s is %d: used up, it shows as \"too many open files\"; %d are advised", l.sysctl, n, l.want).hint(setSysctl(l.sysctl, int(l.want))...)
+			f := warn("%s is %d: when all are used, programs fail with \"too many open files\"; %d is recommended", l.sysctl, n, l.want).hint(setSysctl(l.sysctl, int(l.want))...)
 			f.fix.setup = true
 			found = append(found, f.with(details))
 		}
 	}
-	return orPass(found, "inotify: %s instances, %s watches for each user",
+	return orPass(found, "inotify: %s instances, %s watches per user",
 		details["fs.inotify.max_user_instances"], details["fs.inotify.max_user_watches"])
 }

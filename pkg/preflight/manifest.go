@@ -11,13 +11,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// ManifestFile is the name of the list of components, in their directory.
+// ManifestFile is the name of the manifest in the component directory.
 const ManifestFile = "manifest.json"
 
-// manifestSchema is the only version of the list so far.
+// manifestSchema is the only supported version of the manifest.
 const manifestSchema = 1
 
-// Manifest lists the programs and images that a node is made of, as `make components` writes it.
+// Manifest lists the programs and images of a node. `make components` writes it.
 type Manifest struct {
 	// Dir is the directory that the manifest was read from.
 	Dir        string          `json:"-"`
@@ -26,22 +26,22 @@ type Manifest struct {
 	Images     []ManifestEntry `json:"images"`
 }
 
-// ManifestEntry is one program, or one image archive. Several programs may share a file.
+// ManifestEntry is one program or one image archive. Several programs may share a file.
 type ManifestEntry struct {
-	// Name is a program's name (kubelet, cni/bridge) or an image's full name.
+	// Name is the name of a program (kubelet, cni/bridge) or the full name of an image.
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	// Path is relative to Dir.
 	Path   string `json:"path"`
 	SHA256 string `json:"sha256"`
-	// Size in bytes.
+	// Size is the size in bytes.
 	Size int64 `json:"size"`
 }
 
-// File is the absolute path of an entry of m.
+// File returns the absolute path of an entry of m.
 func (m *Manifest) File(e ManifestEntry) string { return filepath.Join(m.Dir, e.Path) }
 
-// Component finds a program by name.
+// Component returns the program with that name.
 func (m *Manifest) Component(name string) (ManifestEntry, bool) {
 	for _, e := range m.Components {
 		if e.Name == name {
@@ -51,7 +51,7 @@ func (m *Manifest) Component(name string) (ManifestEntry, bool) {
 	return ManifestEntry{}, false
 }
 
-// ReadManifest reads the manifest in dir, an absolute path. It looks at no file but that.
+// ReadManifest reads the manifest in dir, an absolute path. It does not check the files that the manifest lists.
 func ReadManifest(dir string) (*Manifest, error) {
 	b, err := os.ReadFile(filepath.Join(dir, ManifestFile))
 	if err != nil {
@@ -71,26 +71,27 @@ func parseManifest(b []byte) (*Manifest, error) {
 		return nil, err
 	}
 	if m.Schema != manifestSchema {
-		return nil, fmt.Errorf("schema %d is not known here, only %d", m.Schema, manifestSchema)
+		return nil, fmt.Errorf("unsupported schema %d, must be %d", m.Schema, manifestSchema)
 	}
 	seen := map[string]bool{}
 	for _, e := range append(append([]ManifestEntry{}, m.Components...), m.Images...) {
 		switch {
 		case e.Name == "" || e.Path == "" || e.SHA256 == "":
-			return nil, fmt.Errorf("entry %q lacks name, path or sha256", e.Name)
+			return nil, fmt.Errorf("entry %q has no name, path or sha256", e.Name)
 		case filepath.IsAbs(e.Path):
 			return nil, fmt.Errorf("entry %s: path %s is not relative", e.Name, e.Path)
 		case seen[e.Name]:
-			return nil, fmt.Errorf("entry %s is there twice", e.Name)
+			return nil, fmt.Errorf("duplicate entry %s", e.Name)
 		}
 		seen[e.Name] = true
 	}
 	return m, nil
 }
 
-// FindComponents returns the directory that holds the components' manifest: explicit if it is not empty, and only that;
-// else the first one of ../libexec/rootlessnode beside the executable exe, the user's own below xdgDataHome, and the
-// directories of path. Tried are the directories looked at, in order. The error, for none, has no hint: Run words it.
+// FindComponents returns the directory that contains the components' manifest. If explicit is not empty, it searches only that
+// directory. Otherwise it returns the first match of ../libexec/rootlessnode relative to the executable exe, the user's
+// directory below xdgDataHome, and the directories of path. tried lists the searched directories in order. The error has no
+// hint, because Run adds one.
 func FindComponents(explicit, exe, xdgDataHome string, path []string) (dir string, tried []string, err error) {
 	var candidates []string
 	if explicit != "" {
@@ -120,7 +121,7 @@ func FindComponents(explicit, exe, xdgDataHome string, path []string) (dir strin
 	return "", tried, fmt.Errorf("find components: no %s in %s", ManifestFile, strings.Join(tried, ", "))
 }
 
-// resolved follows links, so that a link in ~/bin finds what lies beside the program itself.
+// resolved returns exe with symbolic links resolved, so that a link in ~/bin leads to the directory of the program itself.
 func resolved(exe string) string {
 	if r, err := filepath.EvalSymlinks(exe); err == nil {
 		return r

@@ -14,7 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 )
 
-// components makes a directory with all required components and one image; versions by name differ from v1.37.2.
+// components creates a directory with all required components and one image. Their version is 1.37.2 unless set in versions.
 func (f *fakeHost) components(versions map[string]string) string {
 	f.t.Helper()
 	m := Manifest{Schema: manifestSchema}
@@ -31,7 +31,7 @@ func (f *fakeHost) components(versions map[string]string) string {
 	for _, name := range required(config.Default()) {
 		path := name
 		if name == "kube-apiserver" || name == "kube-scheduler" {
-			path = "kubernetes" // one file of many names
+			path = "kubernetes" // one file with several names
 		}
 		m.Components = append(m.Components, entry(name, path))
 	}
@@ -54,49 +54,49 @@ func (f *fakeHost) manifest(m Manifest) {
 
 func TestComponents(t *testing.T) {
 	t.Parallel()
-	const rebuild = "  # build it anew: make components\n"
+	const rebuild = "  # rebuild it: make components\n"
 	const build = "  # build them with `make components`, or name their directory: --components-dir DIR\n"
 	for _, tc := range []struct {
 		name string
 		set  func(*fakeHost)
 		want string
 	}{
-		{"good", func(*fakeHost) {}, "pass: 14 components and 1 images in /ROOT/comp/bin are as listed\n"},
+		{"good", func(*fakeHost) {}, "pass: 14 components and 1 images in /ROOT/comp/bin match the manifest\n"},
 		{"none", func(f *fakeHost) {
 			f.in.ComponentsDir, f.in.ComponentsTried = "", []string{"/a", "/b"}
 		}, "fail: no components found: no manifest.json in /a, /b\n" + build},
-		{"none, found out here", func(f *fakeHost) {
+		{"none, searched by check", func(f *fakeHost) {
 			f.in.ComponentsDir, f.in.Env = "", append(f.in.Env, "HOME=/h")
 			f.in.Exe = f.path("usr/bin/rootlessnode") // the host that runs the test may have components installed
 		}, "fail: no components found: no manifest.json in /ROOT/usr/libexec/rootlessnode, /h/.local/share/rootlessnode/bin, /ROOT/bin\n" + build},
 		{"missing file", func(f *fakeHost) { f.remove("comp/bin/kubelet") },
 			"fail: kubelet: stat /ROOT/comp/bin/kubelet: no such file or directory\n" + rebuild},
 		{"altered, shared by two", func(f *fakeHost) { f.write("comp/bin/kubernetes", "the program kuberneteX") },
-			"fail: kube-apiserver, kube-scheduler: /ROOT/comp/bin/kubernetes is altered: SHA-256 " + sum("the program kuberneteX") +
-				", manifest.json says " + sum("the program kubernetes") + "\n" + rebuild},
+			"fail: kube-apiserver, kube-scheduler: /ROOT/comp/bin/kubernetes was modified: its SHA-256 is " + sum("the program kuberneteX") +
+				", but manifest.json lists " + sum("the program kubernetes") + "\n" + rebuild},
 		{"truncated image", func(f *fakeHost) { f.write("comp/share/pause.tar", "t") },
-			"fail: registry.k8s.io/pause:3.10.2: /ROOT/comp/share/pause.tar has 1 bytes, manifest.json says 30\n" + rebuild},
+			"fail: registry.k8s.io/pause:3.10.2: /ROOT/comp/share/pause.tar has 1 bytes, but manifest.json lists 30\n" + rebuild},
 		{"not executable", func(f *fakeHost) { assert.NilError(f.t, os.Chmod(f.path("comp/bin/etcd"), 0o644)) },
 			"fail: etcd: /ROOT/comp/bin/etcd is not executable\n" + rebuild},
 		{"directory", func(f *fakeHost) { f.remove("comp/bin/runc"); f.dir("comp/bin/runc", 0o755) },
-			"fail: runc: /ROOT/comp/bin/runc is not a file\n" + rebuild},
+			"fail: runc: /ROOT/comp/bin/runc is not a regular file\n" + rebuild},
 		{"not listed", func(f *fakeHost) {
 			m, err := ReadManifest(f.in.ComponentsDir)
 			assert.NilError(f.t, err)
 			m.Components = m.Components[2:]
 			f.manifest(*m)
-		}, "fail: /ROOT/comp/bin/manifest.json lists no kubelet, kube-proxy\n" + build},
+		}, "fail: /ROOT/comp/bin/manifest.json does not list kubelet, kube-proxy\n" + build},
 		{"no control plane wanted", func(f *fakeHost) {
 			m, err := ReadManifest(f.in.ComponentsDir)
 			assert.NilError(f.t, err)
 			m.Components = m.Components[:10]
 			f.manifest(*m)
 			f.set("controlPlane.embedded", "false")
-		}, "pass: 10 components and 1 images in /ROOT/comp/bin are as listed\n"},
+		}, "pass: 10 components and 1 images in /ROOT/comp/bin match the manifest\n"},
 		{"broken manifest", func(f *fakeHost) { f.write("comp/bin/manifest.json", "{") },
 			"fail: /ROOT/comp/bin/manifest.json: unexpected end of JSON input\n" + build},
 		{"other schema", func(f *fakeHost) { f.write("comp/bin/manifest.json", `{"schema":2}`) },
-			"fail: /ROOT/comp/bin/manifest.json: schema 2 is not known here, only 1\n" + build},
+			"fail: /ROOT/comp/bin/manifest.json: unsupported schema 2, must be 1\n" + build},
 		{"absolute path", func(f *fakeHost) {
 			f.write("comp/bin/manifest.json", `{"schema":1,"components":[{"name":"x","path":"/x","sha256":"0"}]}`)
 		}, "fail: /ROOT/comp/bin/manifest.json: entry x: path /x is not relative\n" + build},
@@ -114,14 +114,14 @@ func TestComponentSkew(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ component, version, want string }{
 		{"kubelet", "v1.34.9", ""},
-		{"kubelet", "v1.33.0", "kubelet v1.33.0 does not go with kube-apiserver 1.37.2: want the same minor version, or up to 3 older"},
-		{"kubelet", "1.38.0", "kubelet 1.38.0 does not go with kube-apiserver 1.37.2: want the same minor version, or up to 3 older"},
+		{"kubelet", "v1.33.0", "kubelet v1.33.0 is not compatible with kube-apiserver 1.37.2: its minor version must be the same, or up to 3 older"},
+		{"kubelet", "1.38.0", "kubelet 1.38.0 is not compatible with kube-apiserver 1.37.2: its minor version must be the same, or up to 3 older"},
 		{"kube-proxy", "1.34.0-rc.1", ""},
 		{"kube-scheduler", "1.36.0", ""},
-		{"kube-scheduler", "1.35.0", "kube-scheduler 1.35.0 does not go with kube-apiserver 1.37.2: want the same minor version, or up to 1 older"},
-		{"kube-controller-manager", "2.37.0", "kube-controller-manager 2.37.0 does not go with kube-apiserver 1.37.2: want the same minor version, or up to 1 older"},
-		{"kubelet", "latest", `kubelet: version "latest" is none`},
-		{"kube-apiserver", "x", `kube-apiserver: version "x" is none`},
+		{"kube-scheduler", "1.35.0", "kube-scheduler 1.35.0 is not compatible with kube-apiserver 1.37.2: its minor version must be the same, or up to 1 older"},
+		{"kube-controller-manager", "2.37.0", "kube-controller-manager 2.37.0 is not compatible with kube-apiserver 1.37.2: its minor version must be the same, or up to 1 older"},
+		{"kubelet", "latest", `kubelet: invalid version "latest"`},
+		{"kube-apiserver", "x", `kube-apiserver: invalid version "x"`},
 		{"containerd", "2.4.2", ""},
 	} {
 		m := &Manifest{}
@@ -140,7 +140,7 @@ func TestComponentSkew(t *testing.T) {
 	}
 }
 
-// A second look does not read the files again; one that changed in any way is read.
+// TestVerifyManifestCache checks that the second call hashes only files that changed.
 func TestVerifyManifestCache(t *testing.T) {
 	t.Parallel()
 	f := goodHost(t)
@@ -150,10 +150,10 @@ func TestVerifyManifestCache(t *testing.T) {
 	e, ok := m.Component("kubelet")
 	assert.Assert(t, ok)
 
-	// A cache that lies shows that it is believed.
+	// A wrong hash in the cache shows that the cache is used.
 	b, err := os.ReadFile(cache)
 	assert.NilError(t, err)
-	var known map[string]hashed
+	var known map[string]fileHash
 	assert.NilError(t, json.Unmarshal(b, &known))
 	assert.Equal(t, known[m.File(e)].SHA256, e.SHA256)
 	lie := known[m.File(e)]
@@ -165,12 +165,12 @@ func TestVerifyManifestCache(t *testing.T) {
 	found, _ = VerifyManifest(f.in.ComponentsDir, cache)
 	assert.Equal(t, len(found), 1)
 
-	// The same text at another time: hashed anew, and good again.
+	// The same content with another time stamp: hashed again, and correct.
 	assert.NilError(t, os.Chtimes(m.File(e), time.Time{}, time.Unix(1, 0)))
 	found, _ = VerifyManifest(f.in.ComponentsDir, cache)
 	assert.Equal(t, len(found), 0)
 
-	// A broken cache, and none that can be written, are no fault.
+	// A corrupt or unwritable cache is not an error.
 	assert.NilError(t, os.WriteFile(cache, []byte("{"), 0o600))
 	found, _ = VerifyManifest(f.in.ComponentsDir, cache)
 	assert.Equal(t, len(found), 0)
@@ -202,7 +202,7 @@ func TestFindComponents(t *testing.T) {
 	_, err := find("")
 	assert.ErrorContains(t, err, "find components: no manifest.json in")
 	for _, dir := range []string{"path2", "path1", "xdg/rootlessnode/bin", "pkg/libexec/rootlessnode"} {
-		put(dir) // each comes before the one before
+		put(dir) // each has precedence over the previous one
 		got, err := find("")
 		assert.NilError(t, err)
 		assert.Equal(t, got, at(dir))

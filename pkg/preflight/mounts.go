@@ -17,7 +17,7 @@ type mount struct {
 	point, fsType, options string
 }
 
-// mountOf finds it in mountinfo.
+// mountOf returns the mount that path is on, from mountinfo.
 func (h *host) mountOf(path string) (mount, bool) {
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
@@ -35,7 +35,7 @@ func (h *host) mountOf(path string) (mount, bool) {
 	return mount{m.Mountpoint, m.FSType, m.Options}, true
 }
 
-// existing is path, or the nearest directory above it that exists.
+// existing returns path, or its nearest parent directory that exists.
 func existing(path string) string {
 	for {
 		if _, err := os.Stat(path); err == nil || path == "/" || path == "." {
@@ -45,26 +45,26 @@ func existing(path string) string {
 	}
 }
 
-// Guarantees for mounts, as docs/mounts.md numbers them, in what a finding says.
+// Messages about the guarantees for mounts. The numbers are those of docs/mounts.md.
 const (
-	allMounts   = "host mounts reach the node and its volumes (1), mounts inside reach one another (2), and none of them the host (no 3)"
-	innerMounts = "only mounts inside reach one another (2); what the host mounts later does not reach the node (no 1)"
+	allMounts   = "mounts of the host are visible in the node and its volumes (1), mounts made in the node are visible to its pods (2), but not to the host (no 3)"
+	innerMounts = "only mounts made in the node are visible to its pods (2); later mounts of the host are not visible in the node (no 1)"
 )
 
-// quietFileSystems are the kernel's own, and those of containers and packages: nobody waits for a mount below them.
-var quietFileSystems = []string{
+// ignoredFileSystems are those of the kernel, of containers and of packages, below which no relevant host mounts appear.
+var ignoredFileSystems = []string{
 	"autofs", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue",
 	"nsfs", "overlay", "proc", "pstore", "ramfs", "securityfs", "squashfs", "sysfs", "tmpfs", "tracefs",
 }
 
-// checkMounts says which guarantees for mounts can hold here. A mount that the host makes is passed on only by a shared
-// mount, and it is the propagation at the start of the node that counts (mount_namespaces(7)).
+// checkMounts reports which guarantees for mounts can hold on this host. A host mount propagates to the node only if its parent
+// mount is shared when the node starts (mount_namespaces(7)).
 func checkMounts(_ context.Context, h *host) []Finding {
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
 		return unreadable(err)
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }()
 	infos, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
 		return []Finding{warn("not checked: read mountinfo: %v", err)}
@@ -79,7 +79,7 @@ func checkMounts(_ context.Context, h *host) []Finding {
 		switch {
 		case m.Mountpoint == "/":
 			root = shared
-		case !shared && !slices.Contains(quietFileSystems, m.FSType):
+		case !shared && !slices.Contains(ignoredFileSystems, m.FSType):
 			private = append(private, m.Mountpoint)
 		}
 	}
@@ -87,19 +87,19 @@ func checkMounts(_ context.Context, h *host) []Finding {
 	if !root {
 		details["holds"] = "2"
 		if h.confined() {
-			// Engines make the root of a container private, and only CAP_SYS_ADMIN could change it; little is mounted later there.
-			return []Finding{pass("the container's root is private: %s", innerMounts).with(details)}
+			// Engines make the root mount of a container private. Changing it needs CAP_SYS_ADMIN, and later mounts are rare.
+			return []Finding{pass("the container's root mount is private: %s", innerMounts).with(details)}
 		}
-		return []Finding{warn("the host's root is private: %s", innerMounts).with(details).hint(
-			"# before the node is started:", asRoot("mount --make-rshared /"))}
+		return []Finding{warn("the host's root mount is private: %s", innerMounts).with(details).hint(
+			"# before you start the node:", asRoot("mount --make-rshared /"))}
 	}
 	if len(private) > 0 {
 		details["private"] = strings.Join(private, " ")
-		lines := []string{"# before the node is started:"}
+		lines := []string{"# before you start the node:"}
 		for _, p := range private {
 			lines = append(lines, asRoot("mount --make-rshared "+hostinfo.Quote(p)))
 		}
-		return []Finding{warn("what the host mounts later below %s does not reach the node: those mounts are private", strings.Join(private, ", ")).
+		return []Finding{warn("later mounts of the host below %s are not visible in the node, because these mounts are private", strings.Join(private, ", ")).
 			with(details).hint(lines...)}
 	}
 	return []Finding{pass("%s", allMounts).with(details)}

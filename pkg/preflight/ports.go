@@ -19,13 +19,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 )
 
-// wantedPort is a port of the host that the start itself binds.
+// wantedPort is a port of the host that the node binds at its start.
 type wantedPort struct {
 	role, field, proto string
 	ip                 netip.Addr
 	port               int
-	// another is what to change.
-	another string
+	// alternative is the setting or argument to use instead.
+	alternative string
 }
 
 func (p wantedPort) network() string {
@@ -37,12 +37,12 @@ func (p wantedPort) network() string {
 
 func (p wantedPort) address() string { return net.JoinHostPort(p.ip.String(), strconv.Itoa(p.port)) }
 
-// wantedPorts lists what the config wants: the API server's port, at the address node, if there is one, what other nodes
-// reach, and the static forwards. Node ports are not known yet; one that is taken is an event of the running node.
+// wantedPorts returns the ports that the config requires: that of the API server, those that other nodes use if node is a valid
+// address, and the static forwards. Node ports are not known yet; if one is in use, the running node reports an event.
 func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 	var out []wantedPort
-	add := func(role, field, proto string, ip netip.Addr, port int, another string) {
-		out = append(out, wantedPort{role, field, proto, ip, port, another})
+	add := func(role, field, proto string, ip netip.Addr, port int, alternative string) {
+		out = append(out, wantedPort{role, field, proto, ip, port, alternative})
 	}
 	if c.Ports.Driver == "none" {
 		return nil
@@ -53,13 +53,13 @@ func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 	if node.IsValid() {
 		add("kubelet", "inside.kubeletPort", "tcp", node, c.Inside.KubeletPort, fmt.Sprintf("--set inside.kubeletPort=%d", c.Inside.KubeletPort+1))
 		if c.CNI == config.CNIFlannel && c.Flannel.Backend == "vxlan" {
-			add("pod network", "flannel.vxlanPort", "udp", node, c.Flannel.VXLANPort, "--node-ip with another address of this host: all nodes have one port")
+			add("pod network", "flannel.vxlanPort", "udp", node, c.Flannel.VXLANPort, "--node-ip with another address of this host, because all nodes use the same port")
 		}
 	}
 	for i, s := range c.Ports.Static {
 		f, err := config.ParseForward(s)
 		if err != nil {
-			continue // Validate says so
+			continue // reported by Validate
 		}
 		field := fmt.Sprintf("ports.static[%d]", i)
 		for _, ip := range c.ForwardAddresses(f) {
@@ -73,14 +73,14 @@ func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 
 func checkPorts(ctx context.Context, h *host) []Finding {
 	if h.in.Running {
-		return []Finding{pass("not checked: the node runs and holds its ports")}
+		return []Finding{pass("not checked: the node is running and uses its ports")}
 	}
 	var found []Finding
 	var node netip.Addr
 	if h.cfg.MultiNode() {
 		var err error
 		if node, err = NodeAddress(ctx, h.cfg); err != nil {
-			found = append(found, fail("other nodes need an address to reach this one: %v", err).hint("rootlessnode up --node-ip ADDRESS    # one of:", "ip -brief address"))
+			found = append(found, fail("other nodes need an address to reach this node: %v", err).hint("rootlessnode up --node-ip ADDRESS    # one of:", "ip -brief address"))
 		}
 	}
 	wanted := wantedPorts(h.cfg, node)
@@ -88,7 +88,7 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 	holders := sync.OnceValue(func() map[uint64]string { return socketHolders(h.path("/proc")) })
 	for _, p := range wanted {
 		names = append(names, fmt.Sprintf("%s/%s (%s)", p.address(), p.proto, p.field))
-		if p.proto == "tcp" && slices.Contains(h.in.Held, p.address()) {
+		if p.proto == "tcp" && slices.Contains(h.in.InheritedListeners, p.address()) {
 			continue
 		}
 		if err := h.probes.Listen(p.network(), p.address()); err != nil {
@@ -96,28 +96,28 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 		}
 	}
 	if len(wanted)+len(found) == 0 {
-		return []Finding{pass("no port of the host is wanted")}
+		return []Finding{pass("the node needs no ports of the host")}
 	}
 	return orPass(found, "free: %s", strings.Join(names, ", "))
 }
 
 func (h *host) explainListen(p wantedPort, err error, holders func() map[uint64]string) Finding {
-	what := fmt.Sprintf("%s (%s) wants %s/%s", p.role, p.field, p.address(), p.proto)
+	what := fmt.Sprintf("%s (%s) needs %s/%s", p.role, p.field, p.address(), p.proto)
 	details := map[string]string{"role": p.role, "field": p.field, "address": p.address(), "proto": p.proto}
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		by := ""
-		if who := h.holderOf(p, holders); who != "" {
-			by, details["holder"] = ", by "+who, who
+		if process := h.holderOf(p, holders); process != "" {
+			by, details["holder"] = ", by "+process, process
 		}
-		return fail("%s, which is in use%s", what, by).with(details).hint("# choose another: "+p.another+", or see who has it:",
+		return fail("%s, which is in use%s", what, by).with(details).hint("# use "+p.alternative+", or find the process that uses the port:",
 			fmt.Sprintf("ss -Hlnp 'sport = :%d'", p.port))
 	case errors.Is(err, unix.EACCES):
 		return h.privilegedPort(what, p.port).with(details)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return fail("%s, and this host has no such address", what).with(details).hint("# the addresses of this host:", "ip -brief address")
+		return fail("%s, but this host does not have this address", what).with(details).hint("# the addresses of this host:", "ip -brief address")
 	case errors.Is(err, unix.EAFNOSUPPORT):
-		return fail("%s, and this host has no such address family", what).with(details)
+		return fail("%s, but this host does not support this address family", what).with(details)
 	}
 	return fail("%s: %v", what, err).with(details)
 }
@@ -127,14 +127,14 @@ func (h *host) privilegedPort(what string, port int) Finding {
 	if err != nil {
 		n = 1024 // the kernel's default
 	}
-	lines := append([]string{"# one of: let ordinary users bind it,"}, setSysctl("net.ipv4.ip_unprivileged_port_start", port)...)
-	return fail("%s, and ordinary users may bind ports from %d only (net.ipv4.ip_unprivileged_port_start)", what, n).hint(append(lines,
-		"# or this program only (again after each update),",
+	lines := append([]string{"# let ordinary users bind the port:"}, setSysctl("net.ipv4.ip_unprivileged_port_start", port)...)
+	return fail("%s, but ordinary users can bind only ports from %d (net.ipv4.ip_unprivileged_port_start)", what, n).hint(append(lines,
+		"# or let only this program bind it (repeat after each update):",
 		asRoot("setcap cap_net_bind_service=ep "+h.self()),
-		fmt.Sprintf("# or take a port of %d and more", n))...)
+		fmt.Sprintf("# or use port %d or higher", n))...)
 }
 
-// holderOf names the process that listens on p's port, if we may see it.
+// holderOf returns the name and pid, or else the uid, of the process that listens on p's port, or "" if unknown.
 func (h *host) holderOf(p wantedPort, holders func() map[uint64]string) string {
 	for _, table := range []string{p.proto, p.proto + "6"} {
 		b, err := os.ReadFile(h.path("/proc/net/" + table))
@@ -145,8 +145,8 @@ func (h *host) holderOf(p wantedPort, holders func() map[uint64]string) string {
 			if s.port != p.port || p.proto == "tcp" && !s.listening {
 				continue
 			}
-			if who := holders()[s.inode]; who != "" {
-				return who
+			if process := holders()[s.inode]; process != "" {
+				return process
 			}
 			return "a process of uid " + strconv.Itoa(s.uid)
 		}
@@ -160,7 +160,7 @@ type boundSocket struct {
 	listening bool
 }
 
-// parseSockets reads /proc/net/{tcp,udp}{,6} (proc_net(5)): local address, state, uid and inode are columns 1, 3, 7 and 9.
+// parseSockets parses /proc/net/{tcp,udp}{,6} (proc_net(5)): local address, state, uid and inode are columns 1, 3, 7 and 9.
 func parseSockets(b []byte) []boundSocket {
 	const listen = "0A"
 	var out []boundSocket
@@ -180,7 +180,7 @@ func parseSockets(b []byte) []boundSocket {
 	return out
 }
 
-// socketHolders maps the inodes of sockets to "NAME (pid N)" for all processes that we may look into.
+// socketHolders maps the inodes of sockets to "NAME (pid N)" for all processes whose descriptors are readable.
 func socketHolders(proc string) map[uint64]string {
 	holders := map[uint64]string{}
 	links, _ := filepath.Glob(proc + "/[0-9]*/fd/*")

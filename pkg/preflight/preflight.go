@@ -1,8 +1,9 @@
-// Package preflight compares the host with what a node needs, before anything is made. Each named check answers with
-// findings; `up`, `check` and its JSON share the one list.
+// Package preflight checks whether the host meets the requirements of a node, before anything is created. Each named check
+// returns findings. `up` and `check` use the same list.
 //
-// It changes nothing and asks the network nothing. Every file is looked for below Input.Root, and what only the kernel can
-// answer goes through Input.Probes, so each check can be tried on a made-up host.
+// The checks do not change the host and contact no other host, except that NodeAddress may resolve the name of an API server.
+// All files are looked up below Input.Root, and all queries to the kernel go through Input.Probes, so that each check can be
+// tested on a fake host.
 //
 // Runs in: parent, before the namespaces exist.
 package preflight
@@ -21,60 +22,60 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Level is how much a finding matters.
+// Level is the severity of a finding.
 type Level string
 
-// Levels. LevelWarn: the node starts, and something will be missing or may go wrong. LevelFail: it cannot start.
+// Levels. With LevelWarn the node starts, but a feature is missing or may fail. With LevelFail it cannot start.
 const (
 	LevelPass Level = "pass"
 	LevelWarn Level = "warn"
 	LevelFail Level = "fail"
 )
 
-// Finding is the result of a check, or one of its results.
+// Finding is one result of a check. A check can have several.
 type Finding struct {
 	// Check is the check's name, one of Names.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Message is one line for a person.
+	// Message is one line for people.
 	Message string `json:"message"`
-	// Hint is the way out: lines for a shell, with comments, right for this host. Empty where there is nothing to do.
+	// Hint is how to fix it on this host: shell commands and comments. Empty if there is nothing to do.
 	Hint string `json:"hint,omitempty"`
-	// Details are the facts behind the message, for programs.
+	// Details are the values behind the message, for programs.
 	Details map[string]string `json:"details,omitempty"`
 
 	fix fix
 }
 
-// Input is what Run looks at.
+// Input is the input of Run.
 type Input struct {
-	// Config is the node's complete, valid configuration. nil: the default one.
+	// Config is the node's complete, valid configuration. nil: the default configuration.
 	Config *config.NodeConfig
-	// Runtime and Data are the places that the node will use.
+	// Runtime and Data are the directories that the node will use.
 	Runtime layout.Runtime
 	Data    layout.Data
-	// ComponentsDir is what FindComponents found. Empty: nothing, having tried ComponentsTried.
+	// ComponentsDir is the directory that FindComponents returned. Empty: not found in ComponentsTried.
 	ComponentsDir   string
 	ComponentsTried []string
 	// UID of the account that runs the node.
 	UID int
-	// Exe is the absolute path of our own executable, without links.
+	// Exe is the absolute path of this executable, without symbolic links.
 	Exe string
-	// Env is the environment, as os.Environ gives it; PATH, HOME and XDG_RUNTIME_DIR count.
+	// Env is the environment in the format of os.Environ. Only PATH, HOME, XDG_DATA_HOME and XDG_RUNTIME_DIR are used.
 	Env []string
-	// Running says that this very node runs, so the ports it wants are its own.
+	// Running is set if this node is running and therefore uses its ports itself.
 	Running bool
-	// Held are addresses, host:port, on which the service manager listens for us already, by TCP.
-	Held []string
-	// Root is put before every path of the host. Empty: the real host.
+	// InheritedListeners are the TCP addresses (host:port) on which the service manager already listens for the node.
+	InheritedListeners []string
+	// Root is prepended to every path of the host, for tests. Empty: the real host.
 	Root string
-	// Probes are questions to the kernel. The zero value asks it.
+	// Probes query the kernel. The zero value queries the real one.
 	Probes Probes
-	// Deep, if set, is run after the checks and its findings are appended: probes that need namespaces and take longer.
+	// Deep, if not nil, runs after the checks, and its findings are appended. It is for slow probes that need namespaces.
 	Deep func(ctx context.Context) []Finding
 }
 
-// check is one named requirement. run answers in the order in which it wants to be read.
+// check is one named requirement. run returns its findings in the order in which they are shown.
 type check struct {
 	name string
 	run  func(context.Context, *host) []Finding
@@ -111,10 +112,10 @@ func checks() []check {
 	}
 }
 
-// rootCheck is the name of the check that comes before all others and, failing, instead of them.
+// rootCheck is the name of the check that runs first. If it fails, no other check runs.
 const rootCheck = "root"
 
-// Names lists the checks in the order of their findings.
+// Names returns the names of the checks in the order of their findings.
 func Names() []string {
 	names := []string{rootCheck}
 	for _, c := range checks() {
@@ -123,8 +124,8 @@ func Names() []string {
 	return names
 }
 
-// Run runs all checks side by side and returns their findings, grouped in the order of Names; each check has at least
-// one. For uid 0 the only finding is that: nothing else is worth saying to root.
+// Run runs all checks concurrently and returns their findings in the order of Names, at least one for each check. For uid 0
+// it returns only the finding of the check "root".
 func Run(ctx context.Context, in Input) []Finding {
 	h := newHost(ctx, in)
 	root := checkRoot(h)
@@ -156,16 +157,16 @@ func Run(ctx context.Context, in Input) []Finding {
 
 func checkRoot(h *host) Finding {
 	if h.in.UID != 0 {
-		f := pass("run by an ordinary user, uid %d", h.in.UID)
+		f := pass("running as an ordinary user, uid %d", h.in.UID)
 		f.Check = rootCheck
 		return f
 	}
-	f := fail("a node is run by an ordinary user, not by root")
-	once := "# once, for an account of its own:"
+	f := fail("a node must be run by an ordinary user, not by root")
+	once := "# once, to create a dedicated account:"
 	if h.probes.InUserNS() {
-		f = fail("a node is run by an ordinary user, and uid 0 is root here too: that of another user namespace")
-		f.fix.add("# leave that namespace (unshare, a rootless container, a node's own shell) and run it as the account that made it;")
-		once = "# or, where this is a container with ids enough for an account of its own, once:"
+		f = fail("a node must be run by an ordinary user, not by root, and this process is root in a user namespace")
+		f.fix.add("# leave this user namespace (unshare, a rootless container, a shell in a node) and run rootlessnode as the account that created it;")
+		once = "# or, in a container that has enough ids for a dedicated account, once:"
 	}
 	f.Check = rootCheck
 	f.fix.add(once,
@@ -175,8 +176,8 @@ func checkRoot(h *host) Finding {
 	return f
 }
 
-// Err returns nil when no finding is a failure, else one error of class errdefs.ErrPreflight that tells all of them and
-// carries one hint: a single block to paste that mends everything.
+// Err returns nil if no finding is a failure. Otherwise it returns one error of class errdefs.ErrPreflight that lists all
+// failures and has one hint: a single block of commands that fixes all of them.
 func Err(findings []Finding) error {
 	var faults []error
 	var all fix
@@ -206,7 +207,7 @@ func fail(format string, args ...any) Finding {
 	return Finding{Level: LevelFail, Message: fmt.Sprintf(format, args...)}
 }
 
-// orPass is for checks that gather faults: with none, the one finding is a pass.
+// orPass returns found, or a single finding of level pass if found is empty.
 func orPass(found []Finding, format string, args ...any) []Finding {
 	if len(found) > 0 {
 		return found
@@ -224,7 +225,7 @@ func (f Finding) hint(lines ...string) Finding {
 	return f
 }
 
-// self is how root calls this program.
+// self returns the command with which root runs this program.
 func (h *host) self() string {
 	if h.in.Exe != "" {
 		return hostinfo.Quote(h.in.Exe)
@@ -232,14 +233,14 @@ func (h *host) self() string {
 	return "rootlessnode"
 }
 
-// container is the kind of container whose marks are here. A machine whose file system was made from a container's image has
-// them too; where a fault is one that only containers have, that is no matter.
+// container returns the kind of container that this host looks like, or "". A machine whose file system was created from a
+// container image looks like one too. Use it only for faults that occur only in containers.
 func (h *host) container() string { return hostinfo.DetectContainer(h.path("/")) }
 
-// confined tells of a container whose root cannot change what a machine's root could.
+// confined reports whether this is a container whose root does not have the rights of a machine's root.
 func (h *host) confined() bool { return h.container() != "" && hostinfo.LacksSysAdmin(h.path("/")) }
 
-// unreadable is the finding for a file of the host that cannot be read, which is no reason to refuse.
+// unreadable returns the warning that a file of the host cannot be read. This does not prevent the start.
 func unreadable(err error) []Finding {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
@@ -248,11 +249,11 @@ func unreadable(err error) []Finding {
 	return []Finding{warn("not checked: %v", err)}
 }
 
-// setupLine is the comment that offers host setup instead of the single lines.
+// setupLine returns the comment that suggests host setup instead of the individual commands.
 func (h *host) setupLine() string {
 	name := "NAME"
 	if a, ok, _ := h.account(); ok {
 		name = a.Name
 	}
-	return fmt.Sprintf("# or all that root can do at once: %s%s host setup --user %s", sudoMark, h.self(), name)
+	return fmt.Sprintf("# or run all of the steps for root at once: %s%s host setup --user %s", sudoMark, h.self(), name)
 }

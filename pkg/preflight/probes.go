@@ -19,39 +19,39 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 )
 
-// Probes are the questions that only the kernel can answer. A nil field asks it.
+// Probes are functions that query the kernel. Tests replace them. A nil field uses the real one.
 type Probes struct {
 	// Statfs describes the file system and the mount that path is on.
 	Statfs func(path string) (FileSystem, error)
-	// CloneUserNS tries to make a user namespace.
+	// CloneUserNS creates a user namespace and returns the error.
 	CloneUserNS func(ctx context.Context) error
 	// Listen binds and releases an address; network is tcp4, tcp6, udp4 or udp6.
 	Listen func(network, address string) error
-	// MayMapIDs tells whether the program at path runs with the privilege to map uids (newuidmap) or gids (newgidmap).
+	// MayMapIDs reports whether the program at path runs with the privilege to map uids (newuidmap) or gids (newgidmap).
 	MayMapIDs func(path string, gids bool) (bool, error)
-	// MapIDs has the program at path, newuidmap or newgidmap, map ids into a user namespace that is made for it.
+	// MapIDs runs the program at path, newuidmap or newgidmap, to map ids into a new user namespace.
 	MapIDs func(ctx context.Context, path string, ids ...string) error
-	// Delegation finds the cgroup that the node would use.
+	// Delegation returns the cgroup that the node would use.
 	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
-	// PacketRules has the program nft make rules in a user and network namespace of its own, as the node would.
+	// PacketRules runs the program nft to load rules in new user and network namespaces, as the node would.
 	PacketRules func(ctx context.Context, nft, rules string) error
 	// IDs returns the ids that RootlessKit would map now, with the subordinate ids from source, and the account's name.
 	IDs func(source string) (datadir.IDs, string, error)
-	// InUserNS tells whether this process is in a user namespace other than the initial one.
+	// InUserNS reports whether this process is in a user namespace other than the initial one.
 	InUserNS func() bool
-	// RootOnly says why others than root can replace the file at path.
+	// RootOnly returns nil if only root can replace the file at path, or else the reason.
 	RootOnly func(path string) error
 }
 
-// FileSystem is what statfs(2) tells.
+// FileSystem is the result of statfs(2).
 type FileSystem struct {
 	// Type is the magic number of the file system.
 	Type int64
 	// Flags are the ST_ flags of the mount.
 	Flags int64
-	// Available is what an ordinary user may still write, in bytes of Total.
+	// Available is the space available to ordinary users, out of Total, in bytes.
 	Available, Total uint64
-	// InodesFree of Inodes; both 0 where the file system makes them as needed.
+	// InodesFree is the number of free inodes, out of Inodes. Both are 0 if the file system allocates inodes dynamically.
 	InodesFree, Inodes uint64
 }
 
@@ -96,18 +96,17 @@ func statfs(path string) (FileSystem, error) {
 	}
 	size := uint64(st.Bsize)
 	return FileSystem{
-		Type: int64(st.Type), Flags: int64(st.Flags), //nolint:unconvert // their types are other ones on other architectures
+		Type: int64(st.Type), Flags: int64(st.Flags), //nolint:unconvert // the types differ between architectures
 		Available: st.Bavail * size, Total: st.Blocks * size, InodesFree: st.Ffree, Inodes: st.Files,
 	}, nil
 }
 
-// nothingPrograms do nothing, in the places where distributions have them.
-func nothingPrograms() []string { return []string{"/bin/true", "/usr/bin/true"} }
+// truePrograms returns the possible paths of true(1).
+func truePrograms() []string { return []string{"/bin/true", "/usr/bin/true"} }
 
-// cloneUserNS runs a program that does nothing in a new user namespace. It does not map ids: that is newuidmap's part,
-// which has checks of its own.
+// cloneUserNS runs true(1) in a new user namespace. It does not map ids, because newuidmap has its own checks.
 func cloneUserNS(ctx context.Context) error {
-	for _, program := range nothingPrograms() {
+	for _, program := range truePrograms() {
 		if _, err := os.Stat(program); err != nil {
 			continue
 		}
@@ -115,11 +114,11 @@ func cloneUserNS(ctx context.Context) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
 		return cmd.Run()
 	}
-	return nil // nothing to try with: the start itself will tell
+	return nil // no program for the test: the start reports the error, if any
 }
 
-// packetRules maps this account to root in the namespaces, which takes no privilege (user_namespaces(7)). The error is the
-// first line of nft's complaint.
+// packetRules maps this account to root in the namespaces, which needs no privilege (user_namespaces(7)). The error is the
+// first line of nft's output.
 func packetRules(ctx context.Context, nft, rules string) error {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
@@ -132,7 +131,7 @@ func packetRules(ctx context.Context, nft, rules string) error {
 	}
 	out, err := cmd.CombinedOutput()
 	text, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	if _, after, ok := strings.Cut(text, "Error: "); ok { // before it stands where in our text
+	if _, after, ok := strings.Cut(text, "Error: "); ok { // the part before it is the position in rules
 		text = after
 	}
 	if err != nil && text != "" {
@@ -156,8 +155,8 @@ func listen(network, address string) error {
 	return l.Close()
 }
 
-// mayMapIDs knows the two ways in which distributions give the privilege: set-uid root, or the file capability
-// (capabilities(7)), here in the layout of struct vfs_cap_data of linux/capability.h.
+// mayMapIDs reports whether the program is set-uid root or has the file capability (capabilities(7)), which is stored as
+// struct vfs_cap_data of linux/capability.h. Distributions use one of the two.
 func mayMapIDs(path string, gids bool) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -178,14 +177,14 @@ func mayMapIDs(path string, gids bool) (bool, error) {
 	return binary.LittleEndian.Uint32(buf[4:8])&(1<<capability) != 0, nil
 }
 
-// waitingPrograms end with their standard input, in the places where distributions have them.
-func waitingPrograms() []string { return []string{"/bin/cat", "/usr/bin/cat"} }
+// catPrograms returns the possible paths of cat(1), which waits until its standard input ends.
+func catPrograms() []string { return []string{"/bin/cat", "/usr/bin/cat"} }
 
-// mapIDs tells what the program complained of.
+// mapIDs runs the program for a waiting process in a new user namespace. The error is the last line of its output.
 func mapIDs(ctx context.Context, path string, ids ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
-	for _, program := range waitingPrograms() {
+	for _, program := range catPrograms() {
 		if _, err := os.Stat(program); err != nil {
 			continue
 		}
@@ -196,19 +195,19 @@ func mapIDs(ctx context.Context, path string, ids ...string) error {
 			err = waiting.Start()
 		}
 		if err != nil {
-			return nil // the check of user namespaces says so
+			return nil // reported by check user-namespaces
 		}
 		mapping := exec.CommandContext(ctx, path, append([]string{strconv.Itoa(waiting.Process.Pid)}, ids...)...)
-		mapping.Env = []string{"LC_ALL=C"} // explainIDMap reads the complaint
+		mapping.Env = []string{"LC_ALL=C"} // explainIDMap parses the message
 		out, err := mapping.CombinedOutput()
 		_ = stdin.Close()
-		_ = waiting.Wait() // with whatever it ends
+		_ = waiting.Wait() // its exit code does not matter
 		if text := strings.TrimSpace(string(out)); err != nil && text != "" {
 			err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])
 		}
 		return err
 	}
-	return nil // nothing to try with: the start itself will tell
+	return nil // no program for the test: the start reports the error, if any
 }
 
 func delegation() (cgroupv2.Host, cgroupv2.Delegation, error) {

@@ -10,16 +10,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// coversNothing are the directories of /proc that exist to be mounted upon.
-func coversNothing() []string { return []string{"sys/fs/binfmt_misc", "fs/nfsd", "xen"} }
+// emptyProcDirs returns the directories of /proc that are only mount points.
+func emptyProcDirs() []string { return []string{"sys/fs/binfmt_misc", "fs/nfsd", "xen"} }
 
-// checkProc looks for a /proc that is whole. The node's pid namespace needs one of its own, and the kernel lets a user
-// namespace mount it only where one is visible already of which nothing is covered and that is not read-only
-// (mount_too_revealing in fs/namespace.c: the answer is EPERM). Container engines cover parts of /proc.
+// checkProc checks for a /proc that is fully visible. The node's pid namespace needs its own /proc, and the kernel lets a user
+// namespace mount one only if a writable /proc without covered parts is already visible (mount_too_revealing in
+// fs/namespace.c returns EPERM otherwise). Container engines cover parts of /proc.
 func checkProc(_ context.Context, h *host) []Finding {
 	label, err := os.ReadFile(h.path("/proc/self/attr/current"))
 	if err == nil && hostinfo.EngineProfile(string(label)) {
-		return []Finding{fail("AppArmor's profile %s of this container forbids to mount a /proc, and all else", strings.Fields(string(label))[0]).hint(
+		return []Finding{fail("the AppArmor profile %s of this container forbids mounting /proc, and all other mounts", strings.Fields(string(label))[0]).hint(
 			hostinfo.OuterSettings(hostinfo.NoAppArmor(h.container()))...)}
 	}
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
@@ -36,22 +36,22 @@ func checkProc(_ context.Context, h *host) []Finding {
 		if m.FSType != "proc" || m.Root != "/" {
 			continue
 		}
-		over := coveredIn(m, mounts)
+		over := coveredPaths(m, mounts)
 		if len(over) == 0 {
-			return []Finding{pass("all of %s can be seen: the node can have one of its own", m.Mountpoint)}
+			return []Finding{pass("%s is fully visible: the node can mount its own /proc", m.Mountpoint)}
 		}
 		covered = append(covered, over...)
 	}
 	if len(covered) == 0 {
-		return []Finding{pass("no mount of /proc is listed")} // a host that hides its mounts: the start will tell
+		return []Finding{pass("no /proc mount is listed in mountinfo")} // this host hides its mounts: the start reports the error, if any
 	}
-	found := fail("parts of /proc are covered or read-only, so the kernel refuses the node a /proc of its own: %s", few(covered))
+	found := fail("parts of /proc are covered or read-only, so the kernel does not let the node mount its own /proc: %s", abbreviate(covered))
 	found.fix.add(hostinfo.OuterSettings(hostinfo.UnmaskedProc(h.container()))...)
 	return []Finding{found.with(map[string]string{"covered": strings.Join(covered, " ")})}
 }
 
-// coveredIn lists what is mounted over parts of the mount, and the mount itself if it is read-only.
-func coveredIn(m *mountinfo.Info, all []*mountinfo.Info) []string {
+// coveredPaths returns the mount points that cover parts of the mount m, and m itself if it is read-only.
+func coveredPaths(m *mountinfo.Info, all []*mountinfo.Info) []string {
 	var out []string
 	if hasOption(m.Options, "ro") {
 		out = append(out, m.Mountpoint)
@@ -62,7 +62,7 @@ func coveredIn(m *mountinfo.Info, all []*mountinfo.Info) []string {
 			continue
 		}
 		empty := false
-		for _, e := range coversNothing() {
+		for _, e := range emptyProcDirs() {
 			empty = empty || rest == e
 		}
 		if !empty {
@@ -81,8 +81,8 @@ func hasOption(options, name string) bool {
 	return false
 }
 
-// few shortens a list for a line.
-func few(list []string) string {
+// abbreviate joins at most the first few elements of list.
+func abbreviate(list []string) string {
 	const shown = 4
 	if len(list) <= shown {
 		return strings.Join(list, ", ")

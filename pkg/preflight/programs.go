@@ -14,8 +14,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// checkPrograms looks for what RootlessKit (ip), the kubelet (mount, umount), and kube-proxy and the CNI plugins (nft or
-// iptables) run.
+// checkPrograms checks for the programs that RootlessKit (ip), the kubelet (mount, umount), and kube-proxy and the CNI plugins
+// (nft or iptables) run.
 func checkPrograms(_ context.Context, h *host) []Finding {
 	var missing []string
 	for _, p := range []string{"ip", "mount", "umount"} {
@@ -39,13 +39,13 @@ func checkPrograms(_ context.Context, h *host) []Finding {
 	if nft {
 		there = append(there, "nft")
 	}
-	if iptables { // not needed beside nft, which the CNI plugins then use as well
+	if iptables { // optional if nft is installed, because the CNI plugins use nft then
 		there = append(there, "iptables")
 	}
-	return []Finding{pass("%s are there", strings.Join(there, ", "))}
+	return []Finding{pass("%s are installed", strings.Join(there, ", "))}
 }
 
-// driverProgram is the program of a network driver; "" for a driver that needs none.
+// driverProgram returns the program of a network driver, or "" if the driver needs none.
 func driverProgram(driver string) string {
 	switch driver {
 	case config.DriverSlirp, config.DriverPasta, config.DriverLXCUserNIC, config.DriverVPNKit:
@@ -69,12 +69,12 @@ func (h *host) driverPath(driver string) string {
 func checkNetworkProgram(ctx context.Context, h *host) []Finding {
 	found := h.networkProgram(ctx)
 	if h.cfg.Ports.Driver == config.PortsPesto {
-		found = append(found, h.pesto(ctx)...)
+		found = append(found, h.checkPesto(ctx)...)
 	}
 	return found
 }
 
-// networkProgram looks for the program of the network driver.
+// networkProgram checks the program of the network driver.
 func (h *host) networkProgram(ctx context.Context) []Finding {
 	driver := h.cfg.Network.Driver
 	if driver == config.DriverAuto {
@@ -92,14 +92,14 @@ func (h *host) networkProgram(ctx context.Context) []Finding {
 		if driver != config.DriverVPNKit { // no distribution packages it
 			f.fix.programs = []string{program}
 		}
-		f.fix.add("# or take the built-in driver: network.driver: " + config.DriverGvisor)
+		f.fix.add("# or use the built-in driver: network.driver: " + config.DriverGvisor)
 		return []Finding{f}
 	}
-	if driver == config.DriverSlirp || driver == config.DriverPasta { // the others have no option that ends at once
+	if driver == config.DriverSlirp || driver == config.DriverPasta { // the others have no --version option
 		version, err := h.programVersion(ctx, path)
 		if err != nil {
 			return []Finding{fail("network driver %s: %s --version: %v", driver, path, err).hint(
-				"# install it anew, or take the built-in driver: network.driver: " + config.DriverGvisor)}
+				"# reinstall it, or use the built-in driver: network.driver: " + config.DriverGvisor)}
 		}
 		return []Finding{pass("network driver %s: %s", driver, version).with(map[string]string{"driver": driver, "path": path})}
 	}
@@ -111,13 +111,13 @@ func (h *host) networkProgram(ctx context.Context) []Finding {
 	return []Finding{pass("network driver %s: %s", driver, path).with(map[string]string{"driver": driver, "path": path})}
 }
 
-// lxcPermission tells whether the account may have an interface on the bridge, by a row of its own. Rows of groups are
-// left to lxc-user-nic, for which groups count that passwd does not tell.
+// lxcPermission reports whether the account may have an interface on the bridge. Any row of a group counts as permission,
+// because the groups of the account are not known here.
 func (h *host) lxcPermission() (Finding, bool) {
 	bridge := h.cfg.Network.LXCBridge
 	account, ok, err := h.account()
 	if !ok || err != nil {
-		return Finding{}, true // the account's check says so
+		return Finding{}, true // reported by check account
 	}
 	setUp := func(f Finding) (Finding, bool) {
 		f.fix.add(asRoot(h.self() + " host setup --user " + account.Name + " --lxc-user-nic=" + bridge))
@@ -131,7 +131,7 @@ func (h *host) lxcPermission() (Finding, bool) {
 		return r.Bridge == bridge && r.Count > 0 && (r.Owner == account.Name || strings.HasPrefix(r.Owner, "@"))
 	})
 	if !allowed {
-		return setUp(fail("network driver %s: no row of %s lets %s have an interface on %s",
+		return setUp(fail("network driver %s: no row of %s allows %s an interface on %s",
 			config.DriverLXCUserNIC, hostinfo.LXCUsernetFile, account.Name, bridge))
 	}
 	if err := hostinfo.LXCBridgeFault(h.path("/"), bridge); err != nil {
@@ -140,23 +140,24 @@ func (h *host) lxcPermission() (Finding, bool) {
 	return Finding{}, true
 }
 
-// pesto asks pasta for the option that pesto needs, by using it: versions are dates, and distributions patch.
-func (h *host) pesto(ctx context.Context) []Finding {
-	way := "# or forward ports by another driver: ports.driver: " + config.PortsBuiltin
+// checkPesto checks that pasta has the option that pesto needs by using it. The version is not reliable, because distributions
+// backport patches.
+func (h *host) checkPesto(ctx context.Context) []Finding {
+	way := "# or use another port driver: ports.driver: " + config.PortsBuiltin
 	if h.lookPath(config.PortsPesto) == "" {
-		return []Finding{fail("port driver pesto: program not found on PATH; it comes with passt 2026_05_07 or later").hint(way)}
+		return []Finding{fail("port driver pesto: program not found on PATH; it is part of passt 2026_05_07 or later").hint(way)}
 	}
 	pasta := h.lookPath(config.DriverPasta)
 	if pasta == "" {
-		return nil // said already
+		return nil // reported by networkProgram
 	}
 	if _, err := h.run(ctx, pasta, "--conf-path="+os.DevNull, "--version"); err != nil {
-		return []Finding{fail("port driver pesto: %s does not know --conf-path; want passt 2026_05_07 or later", pasta).hint(way)}
+		return []Finding{fail("port driver pesto: %s does not support --conf-path; passt 2026_05_07 or later is required", pasta).hint(way)}
 	}
-	return []Finding{pass("port driver pesto: pasta knows --conf-path")}
+	return []Finding{pass("port driver pesto: pasta supports --conf-path")}
 }
 
-// autoDriver tells which driver network.driver auto will be.
+// autoDriver reports the driver that network.driver auto selects.
 func (h *host) autoDriver(ctx context.Context) Finding {
 	details := map[string]string{"driver": config.DriverGvisor}
 	path := h.lookPath(config.DriverSlirp)
@@ -166,7 +167,7 @@ func (h *host) autoDriver(ctx context.Context) Finding {
 	version, err := h.programVersion(ctx, path)
 	if err != nil {
 		f := fail("network driver auto: %s --version: %v", path, err).hint(
-			"# or take the built-in driver: network.driver: " + config.DriverGvisor)
+			"# or use the built-in driver: network.driver: " + config.DriverGvisor)
 		f.fix.programs = []string{config.DriverSlirp}
 		return f
 	}
@@ -182,7 +183,7 @@ func (h *host) programVersion(ctx context.Context, path string) (string, error) 
 	return strings.TrimSpace(first), nil
 }
 
-// checkTun opens the device that gives the node its interface; opening alone makes nothing.
+// checkTun opens the device with which the node creates its network interface. Opening it creates nothing.
 func checkTun(_ context.Context, h *host) []Finding {
 	if d := h.cfg.Network.Driver; d == config.DriverLXCUserNIC || d == config.DriverNone {
 		return []Finding{pass("network driver %s needs no %s", h.cfg.Network.Driver, hostinfo.TunDevice)}
@@ -195,19 +196,19 @@ func checkTun(_ context.Context, h *host) []Finding {
 	found := fail("%s: %v", hostinfo.TunDevice, errors.Unwrap(err))
 	found.fix.setup = true
 	switch {
-	case errors.Is(err, unix.EPERM): // not EACCES: the mode is no matter
-		found.Message = "what started this container does not let it open " + hostinfo.TunDevice
+	case errors.Is(err, unix.EPERM): // not EACCES: the mode is not the cause
+		found.Message = "the container runtime does not let this container open " + hostinfo.TunDevice
 		found.fix = fix{lines: hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))}
-	case h.confined() && errors.Is(err, os.ErrNotExist): // most runtimes let root make it, and open it then
+	case h.confined() && errors.Is(err, os.ErrNotExist): // most runtimes let root create and open it
 		found.fix.add(hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))...)
 	case errors.Is(err, os.ErrPermission):
 		st, statErr := os.Stat(h.path(hostinfo.TunDevice))
 		if statErr == nil {
-			found.Message = "no access to " + hostinfo.TunDevice + ": mode " + st.Mode().Perm().String() + ", usual is rw-rw-rw-"
+			found.Message = "no access to " + hostinfo.TunDevice + ": mode " + st.Mode().Perm().String() + ", usually rw-rw-rw-"
 		}
-		// The device gives no power without CAP_NET_ADMIN in a network namespace (kernel: networking/tuntap.rst).
+		// The device grants no privileges without CAP_NET_ADMIN in a network namespace (kernel: networking/tuntap.rst).
 		found.fix.add(asRoot("chmod 0666 " + hostinfo.TunDevice))
-	default: // no node, or a node without its driver
+	default: // no device file, or its driver is not loaded
 		found.fix.add(loadModules("tun")...)
 		found.fix.add(asRoot("mkdir -p "+filepath.Dir(hostinfo.TunDevice)),
 			"test -c "+hostinfo.TunDevice+" || "+sudoMark+"mknod -m 0666 "+hostinfo.TunDevice+" c 10 200")

@@ -8,13 +8,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// checkResources compares config.Resources with the machine and with the controllers that are delegated.
+// checkResources compares config.Resources with the resources of the machine and with the delegated controllers.
 func checkResources(_ context.Context, h *host) []Finding {
 	r := h.cfg.Resources
 	var found []Finding
-	if _, d, err := h.probes.Delegation(); err == nil { // else the check of the cgroup says so
+	if _, d, err := h.probes.Delegation(); err == nil { // otherwise reported by check cgroup
 		if fields := r.Unenforced(d.Missing); len(fields) > 0 {
-			f := warn("%s: not enforced, for the cgroup lacks %s; the scheduler keeps to the caps", strings.Join(fields, ", "), strings.Join(d.Missing, ", "))
+			f := warn("%s: not enforced, because the cgroup lacks %s; the scheduler still honors the caps", strings.Join(fields, ", "), strings.Join(d.Missing, ", "))
 			f.fix = h.fixFromText(d.Hint())
 			found = append(found, f)
 		}
@@ -41,9 +41,9 @@ func checkResources(_ context.Context, h *host) []Finding {
 		switch {
 		case c.machine <= 0:
 		case c.asked > c.machine:
-			found = append(found, warn("resources.%s: %s is more than the machine has, %s", c.field, c.cap, c.have).with(details))
+			found = append(found, warn("resources.%s: %s is more than the machine has (%s)", c.field, c.cap, c.have).with(details))
 		case c.asked == 0 && c.forComponents >= c.machine:
-			found = append(found, warn("resources.systemReserved.%s leaves pods nothing of what the machine has, %s", c.field, c.have).with(details))
+			found = append(found, warn("resources.systemReserved.%s leaves nothing for pods: the machine has %s", c.field, c.have).with(details))
 		}
 	}
 	if len(found) > 0 {

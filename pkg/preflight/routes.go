@@ -18,8 +18,8 @@ type route struct {
 	device string
 }
 
-// parseRoutes reads /proc/net/route (proc_net(5)): device, destination and mask in columns 0, 1 and 7, the addresses as
-// the machine's own 32-bit words in hexadecimal. The default route, and routes that are down, are left out.
+// parseRoutes parses /proc/net/route (proc_net(5)): device, destination and mask are columns 0, 1 and 7, and addresses are
+// 32-bit words in native byte order, in hexadecimal. It skips the default route and routes that are down.
 func parseRoutes(b []byte) []route {
 	const flagUp = 0x1 // RTF_UP
 	var out []route
@@ -41,9 +41,10 @@ func parseRoutes(b []byte) []route {
 	return out
 }
 
-// checkRoutes compares the node's networks with those the host is in. A network inside the pods' or Services' own would
-// be out of reach from the node, and that is refused; a wider one loses a part, and the tap network is meant to hide
-// what lies behind it (virtual machines of QEMU and VirtualBox are in the same 10.0.2.0/24): warnings.
+// checkRoutes compares the node's networks with the routes of the host. If the network of a route is within the network of the
+// pods or Services, the node cannot reach it at all: this is a failure. If the route is for a wider network, the node cannot
+// reach a part of it: a warning. An overlap with the tap network is a warning too, because it is common: virtual machines of
+// QEMU and VirtualBox also use 10.0.2.0/24.
 func checkRoutes(_ context.Context, h *host) []Finding {
 	b, err := os.ReadFile(h.path("/proc/net/route"))
 	if err != nil {
@@ -64,7 +65,7 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 	for _, n := range networks {
 		p, err := netip.ParsePrefix(n.cidr)
 		if err != nil {
-			continue // Validate says so
+			continue // reported by Validate
 		}
 		for _, r := range routes {
 			if !p.Overlaps(r.prefix) {
@@ -76,25 +77,25 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 			}
 			f.Details = map[string]string{"field": n.field, "cidr": p.String(), "route": r.prefix.String(), "device": r.device}
 			if f.Level == LevelFail {
-				f.fix.add(fmt.Sprintf("# choose a range that the host is not in: --set %s=%s", n.field, freeRange(n.other, routes)))
+				f.fix.add(fmt.Sprintf("# choose a range that overlaps no route of the host: --set %s=%s", n.field, freeRange(n.other, routes)))
 			} else {
-				f.fix.add(fmt.Sprintf("# if you need those addresses: --set %s=%s", n.field, freeRange(n.other, routes)))
+				f.fix.add(fmt.Sprintf("# if the node must reach these addresses: --set %s=%s", n.field, freeRange(n.other, routes)))
 			}
 			found = append(found, f)
 		}
 	}
-	return orPass(found, "no network of the host overlaps those of the node")
+	return orPass(found, "no network of the host overlaps the node's networks")
 }
 
-// freeRange is first, or a later range of its size within 10.0.0.0/8 that no route is in.
+// freeRange returns first, or a later range of the same size within 10.0.0.0/8 that no route overlaps.
 func freeRange(first string, routes []route) string {
 	p := netip.MustParsePrefix(first)
 	for p.Addr().As4()[0] == 10 {
-		clash := false
+		overlaps := false
 		for _, r := range routes {
-			clash = clash || r.prefix.Overlaps(p) && r.prefix.Bits() > 8
+			overlaps = overlaps || r.prefix.Overlaps(p) && r.prefix.Bits() > 8
 		}
-		if !clash {
+		if !overlaps {
 			break
 		}
 		ip := p.Addr().As4()

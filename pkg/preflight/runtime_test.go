@@ -10,7 +10,7 @@ import (
 func TestRuntimeOfTheNode(t *testing.T) {
 	t.Parallel()
 	f := goodHost(t)
-	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime containerd is among the components\n")
+	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime containerd is one of the components\n")
 	f.in.Config.CRI.Runtime, f.in.Config.CRI.Endpoint = "external", "unix:///run/x.sock"
 	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime external: the kubelet will wait for unix:///run/x.sock inside\n")
 }
@@ -20,31 +20,31 @@ func TestRuntimeCRIO(t *testing.T) {
 	f := goodHost(t)
 	f.in.Config.CRI.Runtime = "crio"
 	said := f.anonymous(f.run("runtime"))
-	assert.Assert(t, strings.HasPrefix(said, "fail: runtime crio: neither beside the components nor on PATH: crio, conmon, crictl\n"), said)
+	assert.Assert(t, strings.HasPrefix(said, "fail: runtime crio: not found next to the components or on PATH: crio, conmon, crictl\n"), said)
 
 	for _, p := range []string{"conmon", "crictl", "skopeo"} {
 		f.program(p, "answers")
 	}
 	f.program("crio", "answers")
 	said = f.anonymous(f.run("runtime"))
-	assert.Assert(t, strings.HasPrefix(said, "fail: runtime crio: /ROOT/bin/crio is crio version 1.2.3: want 1.28 or later"), said)
+	assert.Assert(t, strings.HasPrefix(said, "fail: runtime crio: /ROOT/bin/crio is crio version 1.2.3: 1.28 or later is required"), said)
 
 	f.program("crio", "crio")
 	assert.Equal(t, f.anonymous(f.run("runtime")), "pass: runtime crio: /ROOT/bin/crio\n")
 
 	f.remove("bin/skopeo")
 	said = f.anonymous(f.run("runtime"))
-	assert.Assert(t, strings.HasPrefix(said, "warn: runtime crio: no skopeo"), said)
+	assert.Assert(t, strings.HasPrefix(said, "warn: runtime crio: skopeo not found"), said)
 
 	f.remove("bin/conmon")
 	f.in.Config.CRIO.Conmon = "/opt/conmon"
 	said = f.anonymous(f.run("runtime"))
-	assert.Equal(t, said, "fail: crio.conmon: /opt/conmon: not there, or not readable\n")
+	assert.Equal(t, said, "fail: crio.conmon: /opt/conmon does not exist or is not readable\n")
 	f.write("opt/conmon", "")
 	assert.Assert(t, strings.HasPrefix(f.run("runtime"), "warn: "))
 }
 
-// TestCRIONeedsNoContainerd: and containerd's node needs it as ever.
+// TestCRIONeedsNoContainerd checks that a CRI-O node does not require containerd, and that a containerd node does.
 func TestCRIONeedsNoContainerd(t *testing.T) {
 	t.Parallel()
 	f := goodHost(t)

@@ -14,16 +14,16 @@ import (
 
 const envRuntimeDir = "XDG_RUNTIME_DIR"
 
-// ResolveRuntimeDir finds the account's runtime directory: XDG_RUNTIME_DIR of env if it is an absolute directory of our
-// own, else /run/user/UID if that is ours with mode 0700. In the second case the warning, a finding of check
-// runtime-dir, says so and why; it is the zero Finding in the first. With neither, the error is an errdefs.ErrPreflight
-// with a hint; for uid 0 it is that a node is not run by root. There is no silent fall to /tmp, which is aged. Root is
-// put before /run/user.
+// ResolveRuntimeDir returns the account's runtime directory: XDG_RUNTIME_DIR of env if it is an absolute path of a directory
+// that the account owns with mode 0700, or else /run/user/UID if that directory is suitable. In the second case warning is a
+// finding of check runtime-dir with the reason; otherwise it is the zero Finding. If neither is suitable, it returns an
+// errdefs.ErrPreflight with a hint, and for uid 0 the error that root must not run a node. It does not fall back to /tmp, whose
+// files may be removed by age. root is prepended to /run/user.
 func ResolveRuntimeDir(env []string, uid int, root string) (dir string, warning Finding, err error) {
 	h := newHost(context.Background(), Input{Env: env, UID: uid, Root: root})
 	dir, f := h.runtimeDir()
 	if f.Level == LevelFail && uid == 0 {
-		f = checkRoot(h) // the better answer: a directory would not help root
+		f = checkRoot(h) // more helpful: a directory would not help root
 	}
 	f = h.finish([]Finding{f})[0]
 	switch f.Level {
@@ -62,8 +62,8 @@ func (h *host) runtimeDir() (string, Finding) {
 	return "", f
 }
 
-// badRuntimeDir says what keeps dir from being a runtime directory of uid, as a predicate; "" for nothing
-// (XDG Base Directory Specification: owned by the user, who is the only one with access).
+// badRuntimeDir returns why dir is not suitable as a runtime directory of uid, as a predicate, or "" if it is (XDG Base Directory
+// Specification: the user must own it and must be the only one with access).
 func badRuntimeDir(dir string, uid int) string {
 	if !filepath.IsAbs(dir) {
 		return "is not an absolute path"
@@ -73,12 +73,12 @@ func badRuntimeDir(dir string, uid int) string {
 	case errors.Is(err, os.ErrNotExist):
 		return "does not exist"
 	case err != nil:
-		return fmt.Sprintf("cannot be looked at: %v", errors.Unwrap(err))
+		return fmt.Sprintf("cannot be accessed: %v", errors.Unwrap(err))
 	case !st.IsDir():
 		return "is not a directory"
 	}
 	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != uid {
-		return fmt.Sprintf("belongs to uid %d, not to us (uid %d)", owner, uid)
+		return fmt.Sprintf("belongs to uid %d, not to this account (uid %d)", owner, uid)
 	}
 	if st.Mode().Perm() != 0o700 {
 		return fmt.Sprintf("has mode %04o, not 0700", st.Mode().Perm())
@@ -94,7 +94,7 @@ func (h *host) runtimeDirFix(usual string) fix {
 		user, group = a.Name, strconv.Itoa(a.GID)
 	}
 	if h.exists(hostinfo.SystemdBooted) {
-		f.add("# log in by ssh or `machinectl shell "+user+"@`, not by su or sudo, or keep the user's manager running:",
+		f.add("# log in with ssh or `machinectl shell "+user+"@`, not with su or sudo, or keep the user manager running:",
 			asRoot("loginctl enable-linger "+user))
 	} else {
 		f.add(asRoot("install -d -m 0755 "+filepath.Dir(usual)),
@@ -110,19 +110,19 @@ func checkRuntimeDir(_ context.Context, h *host) []Finding {
 }
 
 func checkLinger(_ context.Context, h *host) []Finding {
-	dir, ends := hostinfo.LingerDir, "logind ends the node with %s's last session"
+	dir, ends := hostinfo.LingerDir, "logind stops the node when %s's last session ends"
 	if !h.exists(hostinfo.SystemdBooted) {
 		if !hostinfo.Elogind(h.in.Root + "/") {
 			return []Finding{pass("not needed: no logind on this host")}
 		}
-		dir, ends = hostinfo.ElogindLingerDir, "elogind removes the node's sockets with %s's last session"
+		dir, ends = hostinfo.ElogindLingerDir, "elogind removes the node's sockets when %s's last session ends"
 	}
 	a, ok, err := h.account()
 	if err != nil || !ok {
 		return []Finding{warn("not checked: the account is unknown")}
 	}
 	if h.exists(filepath.Join(dir, a.Name)) {
-		return []Finding{pass("linger is enabled: the node outlives the login")}
+		return []Finding{pass("linger is enabled: the node keeps running after logout")}
 	}
 	f := warn("linger is not enabled: "+ends, a.Name).hint(asRoot("loginctl enable-linger " + a.Name))
 	f.fix.setup = true

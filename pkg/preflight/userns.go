@@ -14,7 +14,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// minUserNamespaces is where a node with some pods of hostUsers: false may run out (RootlessKit warns there too).
+// minUserNamespaces is the limit below which a node with pods of hostUsers: false may run out of user namespaces. RootlessKit
+// warns below it too.
 const minUserNamespaces = 1024
 
 func checkUserNamespaces(ctx context.Context, h *host) []Finding {
@@ -22,7 +23,7 @@ func checkUserNamespaces(ctx context.Context, h *host) []Finding {
 		return []Finding{f}
 	}
 	if n, err := h.readInt("/proc/sys/kernel/unprivileged_userns_clone"); err == nil && n == 0 {
-		f := fail("kernel.unprivileged_userns_clone is 0: this kernel lets no ordinary user make user namespaces").hint(
+		f := fail("kernel.unprivileged_userns_clone is 0: this kernel does not let ordinary users create user namespaces").hint(
 			setSysctl("kernel.unprivileged_userns_clone", 1)...)
 		f.fix.setup = true
 		return []Finding{f}
@@ -36,7 +37,7 @@ func checkUserNamespaces(ctx context.Context, h *host) []Finding {
 	if f, ok := h.userNSLimit(); ok {
 		return []Finding{f}
 	}
-	return []Finding{pass("user namespaces can be made")}
+	return []Finding{pass("user namespaces can be created")}
 }
 
 func (h *host) userNSLimit() (Finding, bool) {
@@ -45,17 +46,17 @@ func (h *host) userNSLimit() (Finding, bool) {
 	if err != nil || n >= minUserNamespaces {
 		return Finding{}, false
 	}
-	f := warn("user.max_user_namespaces is %d: low, pods with namespaces of their own may fail", n)
+	f := warn("user.max_user_namespaces is %d: this is low: pods with their own user namespace may fail", n)
 	if n == 0 {
-		f = fail("user.max_user_namespaces is 0: no user namespace can be made (clone answers ENOSPC)")
+		f = fail("user.max_user_namespaces is 0: no user namespace can be created (clone returns ENOSPC)")
 	}
 	f.fix.add(setSysctl("user.max_user_namespaces", hostinfo.UserNamespaces)...)
 	f.fix.setup = true
 	return f.with(map[string]string{"user.max_user_namespaces": strconv.FormatInt(n, 10)}), true
 }
 
-// appArmor finds Ubuntu's restriction and whether a profile lets our executable past it. A process under such a profile
-// finds its name in attr/current; "unconfined" alone means none.
+// appArmor checks for Ubuntu's restriction of user namespaces and for a profile that exempts this executable. attr/current
+// contains the name of the profile; "unconfined" without a name means that there is none.
 func (h *host) appArmor() (Finding, bool) {
 	n, err := h.readInt(hostinfo.AppArmorSysctl)
 	if err != nil || n != 1 {
@@ -68,14 +69,14 @@ func (h *host) appArmor() (Finding, bool) {
 		}
 	}
 	if h.in.Exe == "" {
-		return fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets this program make user namespaces"), true
+		return fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets this program create user namespaces"), true
 	}
 	path, text, err := hostinfo.AppArmorProfile(h.in.Exe)
-	f := fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets %s make user namespaces", h.in.Exe)
+	f := fail("kernel.apparmor_restrict_unprivileged_userns is 1 and no AppArmor profile lets %s create user namespaces", h.in.Exe)
 	if err == nil {
 		err = h.probes.RootOnly(h.in.Exe)
 	}
-	if err != nil { // a profile would let whatever replaces the program make them
+	if err != nil { // a profile would also apply to a program that replaces this one
 		return f.hint("# " + err.Error() + ": install below /usr/local first (make install), and start the node from there"), true
 	}
 	f.fix.add("cat <<'" + hereEnd + "' | " + sudoMark + "tee " + path + " >/dev/null")
@@ -85,36 +86,36 @@ func (h *host) appArmor() (Finding, bool) {
 	return f.with(map[string]string{"exe": h.in.Exe, "profile": path}), true
 }
 
-// explainClone names the cause of a clone(2) that failed with all sysctls in order (clone(2), user_namespaces(7)).
+// explainClone returns the finding for a failed clone(2) if the sysctls are not the cause (clone(2), user_namespaces(7)).
 func (h *host) explainClone(err error) Finding {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
-		return fail("no further user namespace can be made: nested too deep, or user.max_user_namespaces is used up").hint(
+		return fail("no further user namespace can be created: nested too deep, or user.max_user_namespaces is used up").hint(
 			setSysctl("user.max_user_namespaces", hostinfo.UserNamespaces)...)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return fail("the kernel has no user namespaces (CONFIG_USER_NS)")
 	case errors.Is(err, unix.EPERM) && h.statusField("Seccomp") == "2":
-		return fail("a seccomp filter forbids to make user namespaces: this is a container or a sandbox").hint(
+		return fail("a seccomp filter forbids creating user namespaces: this is a container or a sandbox").hint(
 			"# start the container with --security-opt seccomp=unconfined, or run on its host")
 	case errors.Is(err, unix.EPERM):
-		return fail("making a user namespace is not permitted, as in a chroot: the root directory is not that of the mount namespace").hint(
-			"# you are in a chroot: start outside of it, or enter the tree by pivot_root (unshare, systemd-nspawn), not by chroot")
+		return fail("creating a user namespace is not permitted, as in a chroot: the root directory is not the root of the mount namespace").hint(
+			"# you are in a chroot: start outside of it, or enter the tree with pivot_root (unshare, systemd-nspawn), not with chroot")
 	case errors.Is(err, unix.EACCES):
-		return fail("a security module denies to make a user namespace: %v", err).hint(
+		return fail("a security module forbids creating a user namespace: %v", err).hint(
 			asRoot("dmesg | tail -20    # the kernel's log names the module and the rule"))
 	}
-	return fail("make a user namespace: %v", err)
+	return fail("create a user namespace: %v", err)
 }
 
-// minorVersion is major and minor.
+// minorVersion is a major and a minor version number.
 type minorVersion [2]int
 
 func (v minorVersion) String() string { return fmt.Sprintf("%d.%d", v[0], v[1]) }
 
-// minKernel is KEP-2033's least.
+// minKernel returns the oldest kernel that KEP-2033 supports.
 func minKernel() minorVersion { return minorVersion{4, 15} }
 
-// overlayKernel is the first that lets a user namespace mount overlayfs.
+// overlayKernel returns the first kernel that allows overlayfs mounts in a user namespace.
 func overlayKernel() minorVersion { return minorVersion{5, 11} }
 
 func checkKernel(_ context.Context, h *host) []Finding {
@@ -128,7 +129,7 @@ func checkKernel(_ context.Context, h *host) []Finding {
 	snapshotter := h.cfg.Containerd.Snapshotter
 	switch {
 	case !ok:
-		return []Finding{warn("kernel %s: not a version that can be compared", release).with(details)}
+		return []Finding{warn("kernel %s: cannot parse the version", release).with(details)}
 	case older(v, minKernel()):
 		return []Finding{fail("kernel %s is older than %s", release, minKernel()).with(details)}
 	case h.cfg.Network.IPv6 && !h.exists("/proc/sys/net/ipv6"):
@@ -138,7 +139,7 @@ func checkKernel(_ context.Context, h *host) []Finding {
 		return []Finding{fail("kernel %s cannot mount overlayfs in a user namespace (since %s)", release, overlayKernel()).
 			with(details).hint("# let the node choose: containerd.snapshotter: auto")}
 	case older(v, overlayKernel()) && snapshotter == "auto":
-		f := warn("kernel %s cannot mount overlayfs in a user namespace (since %s): fuse-overlayfs or plain copies take its place",
+		f := warn("kernel %s cannot mount overlayfs in a user namespace (since %s): the node uses fuse-overlayfs or plain copies instead",
 			release, overlayKernel()).with(details)
 		if h.lookPath("fuse-overlayfs") == "" {
 			f.fix.programs = []string{"fuse-overlayfs"}
@@ -162,8 +163,8 @@ func parseRelease(s string) (v minorVersion, ok bool) {
 
 func older(v, than minorVersion) bool { return v[0] < than[0] || v[0] == than[0] && v[1] < than[1] }
 
-// checkModules looks for what the kernel has as modules and has not loaded: some are loaded when they are first used, by
-// others a user namespace gets an error. Without any packet filter there is no node.
+// checkModules checks for modules that the kernel has but has not loaded. The kernel loads some of them at first use, but for
+// others a user namespace gets an error. It is a failure if no packet filter is available.
 func checkModules(_ context.Context, h *host) []Finding {
 	missing := hostinfo.UnloadedModules(h.path("/"), hostinfo.LoadableModules(h.path("/")))
 	if len(missing) == 0 {
@@ -172,9 +173,9 @@ func checkModules(_ context.Context, h *host) []Finding {
 	lacks := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return slices.Contains(missing, n) })
 	}
-	f := warn("kernel modules are not loaded, and a user namespace may not be able to: %s", strings.Join(missing, " "))
+	f := warn("kernel modules are not loaded, and a user namespace may not be able to load them: %s", strings.Join(missing, " "))
 	if nft, ipt := !lacks("nf_tables"), !lacks("ip_tables", "iptable_nat", "br_netfilter"); !nft && !ipt {
-		f = fail("kernel modules are not loaded, neither those of nftables nor those of iptables: %s", strings.Join(missing, " "))
+		f = fail("kernel modules are not loaded, so neither nftables nor iptables can be used: %s", strings.Join(missing, " "))
 	}
 	f.fix.add(loadModules(missing...)...)
 	f.fix.setup = true

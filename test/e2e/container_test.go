@@ -233,7 +233,7 @@ func (n *testNode) failing() (checks []string, hints string) {
 }
 
 // TestContainer is a node in a container: with all that it needs of who starts the container, and what it says of each thing
-// that it lacks. Root of the machine plays the engine. There is no seccomp filter, so user namespaces can be made.
+// that it lacks. Root of the machine plays the engine. There is no seccomp filter, so user namespaces can be created.
 func TestContainer(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, built, testutil.Root)
