@@ -20,24 +20,24 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// addressDesk holds the address of the host by which other nodes reach this one.
-type addressDesk struct {
+// nodeAddress is the address of the host at which other nodes reach this one.
+type nodeAddress struct {
 	mu sync.Mutex
 	ip netip.Addr
-	// told is what the cluster was told last, and warned what of it is in the status. Both are of learnAddress and, after it,
-	// of followAddress alone.
-	told, warned netip.Addr
+	// published is the address that the cluster has, and warned the one that the status reports. Only readNodeAddress
+	// and, after it, followAddress use them.
+	published, warned netip.Addr
 }
 
-// now is the address; ok is false where there are no other nodes.
-func (d *addressDesk) now() (ip netip.Addr, ok bool) {
+// current returns the address. ok is false if the node is not part of a multi-node cluster.
+func (d *nodeAddress) current() (ip netip.Addr, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ip, d.ip.IsValid()
 }
 
-// learn reads the address that the parent found.
-func (d *addressDesk) learn(path string) error {
+// read reads the address that the parent detected.
+func (d *nodeAddress) read(path string) error {
 	var ip netip.Addr
 	if err := layout.ReadJSON(path, &ip); err != nil {
 		return fmt.Errorf("read the node's address: %w", err)
@@ -48,53 +48,54 @@ func (d *addressDesk) learn(path string) error {
 	return nil
 }
 
-// learnAddress is done once, before anything is rendered.
-func (n *nodeRole) learnAddress() error {
+// readNodeAddress reads the node's address once, before anything is rendered.
+func (n *nodeRole) readNodeAddress() error {
 	if !n.cfg.MultiNode() {
 		return nil
 	}
-	if err := n.address.learn(n.rt.NodeAddress()); err != nil {
+	if err := n.address.read(n.rt.NodeAddress()); err != nil {
 		return err
 	}
-	n.tellAddress()
-	ip, _ := n.address.now()
-	n.address.told, n.address.warned = ip, ip // the Node object gets it before the kubelet starts
+	n.reportAddress()
+	ip, _ := n.address.current()
+	n.address.published, n.address.warned = ip, ip // the Node object gets the address before the kubelet starts
 	n.env.PublicIP = ip.String()
 	return nil
 }
 
-func (n *nodeRole) tellAddress() {
-	ip, _ := n.address.now()
+func (n *nodeRole) reportAddress() {
+	ip, _ := n.address.current()
 	n.hub.Update(func(s *status.Status) { s.Network.NodeAddress = ip.String() })
 }
 
-// nodeAddresses are what the Node object says.
+// nodeAddresses returns the addresses for the Node object.
 func (n *nodeRole) nodeAddresses() []corev1.NodeAddress {
-	ip, _ := n.address.now()
+	ip, _ := n.address.current()
 	return []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: ip.String()}, {Type: corev1.NodeHostName, Address: n.cfg.NodeName},
 	}
 }
 
-// nodeAnnotations are what flannel reads when it starts.
+// nodeAnnotations returns the annotations that flannel reads when it starts.
 func (n *nodeRole) nodeAnnotations() map[string]string {
-	ip, _ := n.address.now()
+	ip, _ := n.address.current()
 	return map[string]string{flannel.AnnotationPublicIP: ip.String()}
 }
 
-// tellNode brings a Node object up to date.
-func (n *nodeRole) tellNode(ctx context.Context, c *kubeapi.Client) error {
+// updateNode writes the node's addresses and annotations to its Node object.
+func (n *nodeRole) updateNode(ctx context.Context, c *kubeapi.Client) error {
 	return errors.Join(
 		c.SetNodeAddresses(ctx, n.cfg.NodeName, n.nodeAddresses()),
 		c.PatchNodeAnnotations(ctx, n.cfg.NodeName, n.nodeAnnotations()),
 	)
 }
 
-// wireguardPort is flannel's own for that backend, in UDP (flannel, pkg/backend/wireguard).
+// wireguardPort is flannel's default UDP port of the WireGuard backend (flannel, pkg/backend/wireguard).
 const wireguardPort = 51820
 
-// nodeForwards are the ports at which other nodes and the control plane reach this one: the kubelet's and the pod network's.
-// The Node object and flannel's leases carry no port of the host, so the host's is the one inside.
+// nodeForwards returns the forwards through which the control plane and other nodes reach this node: the kubelet's and
+// the pod network's. The host port equals the port inside, because neither the Node object nor flannel's leases can
+// carry a different one.
 func (n *nodeRole) nodeForwards(ip netip.Addr) []portfwd.Static {
 	kubeletPort, udp := n.cfg.Inside.KubeletPort, n.cfg.Flannel.VXLANPort
 	if n.cfg.Flannel.Backend == "wireguard" {
@@ -107,15 +108,15 @@ func (n *nodeRole) nodeForwards(ip netip.Addr) []portfwd.Static {
 	return out
 }
 
-// followAddress keeps the Node object, flannel and the forwards to the address that the host has, and a worker's kubeconfig
-// for the host to the certificate that the kubelet has.
+// followAddress updates the Node object, flannel and the forwards when the host's address changes, and a worker's
+// kubeconfig for the host when the kubelet's certificate changes.
 func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch the node's address: %w", err)
 	}
 	defer func() { _ = w.Close() }()                                // nothing was written
-	if err := w.Add(filepath.Dir(n.rt.NodeAddress())); err != nil { // the file is replaced
+	if err := w.Add(filepath.Dir(n.rt.NodeAddress())); err != nil { // the file is replaced, so its directory is watched
 		return fmt.Errorf("watch the node's address: %w", err)
 	}
 	if n.cfg.Joins() {
@@ -124,11 +125,11 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 		}
 	}
 	ready()
-	renewed := true // since the worker joined, perhaps
+	renewed := true // the certificate may have been renewed since the worker joined
 	for {
 		if renewed && n.cfg.Joins() {
 			if err := n.hostKubeconfig(); err != nil {
-				n.log.WithError(err).Warn("the kubeconfig for the host does not follow the renewed certificate")
+				n.log.WithError(err).Warn("update the host's kubeconfig with the renewed certificate")
 			}
 		}
 		if err := n.applyAddress(ctx); err != nil {
@@ -140,30 +141,30 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 		case e := <-w.Events:
 			renewed = e.Name == pki.NodeCert && e.Has(fsnotify.Create)
 		case err := <-w.Errors:
-			n.log.WithError(err).Debug("changes of the node's address or certificate may have been missed: both are read")
+			n.log.WithError(err).Debug("file events were lost; reading the node's address and certificate again")
 			renewed = true
 		}
 	}
 }
 
-// applyAddress does nothing unless the address has changed. Called by one goroutine.
+// applyAddress applies a changed address; it does nothing otherwise. It must not be called concurrently.
 func (n *nodeRole) applyAddress(ctx context.Context) error {
-	if err := n.address.learn(n.rt.NodeAddress()); err != nil {
+	if err := n.address.read(n.rt.NodeAddress()); err != nil {
 		return err
 	}
-	ip, _ := n.address.now()
+	ip, _ := n.address.current()
 	if ip != n.address.warned {
 		n.address.warned = ip
-		n.log.WithField("address", ip).Warn("the host's address has changed, and the node's with it")
-		n.tellAddress()
+		n.log.WithField("address", ip).Warn("the host's address has changed; updating the node's address")
+		n.reportAddress()
 		if n.cfg.Serves() {
-			n.warn("the API server still tells its old address to pods: rootlessnode down, and up again, and have the other nodes join anew")
+			n.warn("the API server still advertises the old address to pods: run `rootlessnode down` and `rootlessnode up`, then join the other nodes again")
 		}
 	}
-	if ip == n.address.told {
+	if ip == n.address.published {
 		return nil
 	}
-	n.address.told = netip.Addr{} // if a part of it fails, all is done again
+	n.address.published = netip.Addr{} // retry everything if one step fails
 	n.ports.mu.Lock()
 	err := n.ports.apply(n)
 	n.ports.mu.Unlock()
@@ -171,7 +172,7 @@ func (n *nodeRole) applyAddress(ctx context.Context) error {
 	if err := errors.Join(err, clientErr); err != nil {
 		return err
 	}
-	if err := n.tellNode(ctx, c); err != nil {
+	if err := n.updateNode(ctx, c); err != nil {
 		return err
 	}
 	if n.cfg.CNI == config.CNIFlannel {
@@ -179,6 +180,6 @@ func (n *nodeRole) applyAddress(ctx context.Context) error {
 			return err
 		}
 	}
-	n.address.told = ip
+	n.address.published = ip
 	return nil
 }

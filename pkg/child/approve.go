@@ -16,22 +16,23 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 )
 
-// approveNodes decides who becomes a node of the cluster, and what kubelets may call themselves. The controller manager's
-// approver does none of it: it knows neither which names are taken, nor which nodes were removed, nor the addresses of a
-// serving certificate.
+// approveNodes decides which nodes may join the cluster, and which names and addresses the certificates of kubelets may
+// have. The controller manager's approver cannot do this: it does not know which names are taken, which nodes were
+// removed, or the addresses that belong in a serving certificate.
 func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
 	c, err := n.client()
 	if err != nil {
 		return err
 	}
-	j, err := newJudge(n.env)
+	j, err := newCSRPolicy(n.env)
 	if err != nil {
 		return err
 	}
 	ready()
 	var tokens sync.WaitGroup
 	defer tokens.Wait()
-	// A request that could not be decided waits for the unit's next start. The others are decided meanwhile.
+	// A request that could not be decided waits until the unit restarts. The other requests are decided in the
+	// meantime.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var again *time.Timer
@@ -47,25 +48,26 @@ func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
 		if csr.Pending() {
 			select {
 			case used <- struct{}{}:
-			default: // it is to look already
+			default: // a check is already pending
 			}
 		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		err = fmt.Errorf("decide on certificate request %s: %w", csr.Name, err)
-		n.log.WithError(err).Warn("a node's certificate request waits")
+		n.log.WithError(err).Warn("certificate request not decided yet")
 		if again == nil {
 			again = time.AfterFunc(undecidedPause, func() { cancel(err) })
 		}
 	})
 }
 
-// undecidedPause is how long a request waits that could not be decided.
+// undecidedPause is how long the approver waits before it retries a request that could not be decided.
 const undecidedPause = 2 * time.Second
 
-// decide handles one request at a time, so that of two requests for one name the second one sees what the first one got.
-func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, j *judge, csr kubeapi.CSR) error {
+// decide handles one request at a time, so that the second of two requests for the same name sees the result of the
+// first.
+func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, j *csrPolicy, csr kubeapi.CSR) error {
 	if csr.Signer != kubeapi.SignerKubeletClient && csr.Signer != kubeapi.SignerKubeletServing {
 		return nil
 	}
@@ -74,8 +76,8 @@ func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, j *judge, csr 
 	if !csr.Pending() {
 		return n.approvedElsewhere(ctx, c, csr)
 	}
-	p, err := parsePetition(csr)
-	if errors.Is(err, errNotOurs) {
+	p, err := parseNodeRequest(csr)
+	if errors.Is(err, errOtherApprover) {
 		return nil
 	}
 	var f *facts
@@ -83,26 +85,26 @@ func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, j *judge, csr 
 		if f, err = n.gather(ctx, c, p); err != nil {
 			return err
 		}
-		err = j.judge(p, f)
+		err = j.check(p, f)
 	}
 	log := n.log.WithField("node", p.node).WithField("request", csr.Name).WithField("signer", csr.Signer)
 	if err != nil {
-		log.WithError(err).Warn("certificate refused")
+		log.WithError(err).Warn("certificate request denied")
 		return c.DecideCSR(ctx, csr, false, "RootlessNodeRefused", err.Error())
 	}
 	if err := n.prepareApproval(ctx, c, p, f); err != nil {
 		return err
 	}
-	log.Info("certificate approved")
-	if err := c.DecideCSR(ctx, csr, true, "RootlessNodeApproved", "name, addresses and uses are as they should be"); err != nil {
+	log.Info("certificate request approved")
+	if err := c.DecideCSR(ctx, csr, true, "RootlessNodeApproved", "the name, addresses and usages are valid"); err != nil {
 		return err
 	}
 	delete(n.claims, p.node)
 	return nil
 }
 
-// gather reads what the cluster knows about the node and the token of a request.
-func (n *nodeRole) gather(ctx context.Context, c *kubeapi.Client, p petition) (*facts, error) {
+// gather reads the cluster state that a decision about the request depends on: nodes, token and Lease.
+func (n *nodeRole) gather(ctx context.Context, c *kubeapi.Client, p nodeRequest) (*facts, error) {
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return nil, err
@@ -120,10 +122,10 @@ func (n *nodeRole) gather(ctx context.Context, c *kubeapi.Client, p petition) (*
 	return f, err
 }
 
-// prepareApproval makes the cluster ready for a node before it gets its first certificate. A token for one node is bound to the
-// name now. The Node object is created here because nodes may not create any. That of a node which is replaced stays; its Lease
-// is renewed, so that the name is taken again for the next request too.
-func (n *nodeRole) prepareApproval(ctx context.Context, c *kubeapi.Client, p petition, f *facts) error {
+// prepareApproval prepares the cluster for a node's first certificate. A single-use token is bound to the name first.
+// The Node object is created here because nodes must not create any. If the node replaces another one, its Node object
+// stays and its Lease is renewed, so that the name counts as taken for the next request.
+func (n *nodeRole) prepareApproval(ctx context.Context, c *kubeapi.Client, p nodeRequest, f *facts) error {
 	if p.kind != byToken {
 		return nil
 	}
@@ -147,13 +149,13 @@ func createNode(ctx context.Context, c *kubeapi.Client, name string) error {
 	return err
 }
 
-// followTokens deletes each token for one node once that node has its certificate. It looks when a certificate was requested,
-// and repeatedly while there is a token that a node has used.
+// followTokens deletes each single-use token once its node has a certificate. It checks after each certificate request,
+// and periodically while a used token remains.
 func (n *nodeRole) followTokens(ctx context.Context, c *kubeapi.Client, used <-chan struct{}) {
 	for {
-		waiting, err := n.endTokens(ctx, c)
+		waiting, err := n.deleteUsedTokens(ctx, c)
 		if err != nil && ctx.Err() == nil {
-			n.log.WithError(err).Warn("used bootstrap tokens are not deleted yet")
+			n.log.WithError(err).Warn("delete used bootstrap tokens")
 		}
 		var again <-chan time.Time
 		if waiting || err != nil {
@@ -168,12 +170,12 @@ func (n *nodeRole) followTokens(ctx context.Context, c *kubeapi.Client, used <-c
 	}
 }
 
-// usedTokenPause lies between two looks at the tokens that nodes have used. A kubelet renews its Lease every ten seconds.
+// usedTokenPause is the interval between two checks of used tokens. A kubelet renews its Lease every ten seconds.
 const usedTokenPause = 5 * time.Second
 
-// endTokens deletes the tokens for one node whose node has renewed its Lease since, which takes its certificate. waiting
-// reports whether there are others that a node has used.
-func (n *nodeRole) endTokens(ctx context.Context, c *kubeapi.Client) (waiting bool, err error) {
+// deleteUsedTokens deletes each used single-use token whose node has renewed its Lease since, because a renewal needs
+// the certificate. waiting reports whether other used tokens remain.
+func (n *nodeRole) deleteUsedTokens(ctx context.Context, c *kubeapi.Client) (waiting bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.Health.D())
 	defer cancel()
 	tokens, err := c.BootstrapTokens(ctx)
@@ -191,7 +193,7 @@ func (n *nodeRole) endTokens(ctx context.Context, c *kubeapi.Client) (waiting bo
 			continue
 		}
 		if err == nil {
-			n.log.WithField("node", t.UsedBy).WithField("token", t.ID).Info("bootstrap token deleted: the node has its certificate")
+			n.log.WithField("node", t.UsedBy).WithField("token", t.ID).Info("deleting the bootstrap token, because the node has its certificate")
 			_, err = c.DeleteBootstrapToken(ctx, t.ID)
 		}
 		errs = append(errs, err)
@@ -199,14 +201,15 @@ func (n *nodeRole) endTokens(ctx context.Context, c *kubeapi.Client) (waiting bo
 	return waiting, errors.Join(errs...)
 }
 
-// approvedElsewhere creates the Node object for a certificate that an administrator approved, before it is signed.
+// approvedElsewhere creates the Node object for a certificate request that an administrator approved, before the
+// certificate is signed.
 func (n *nodeRole) approvedElsewhere(ctx context.Context, c *kubeapi.Client, csr kubeapi.CSR) error {
 	if !csr.Approved || len(csr.Certificate) > 0 || csr.Signer != kubeapi.SignerKubeletClient || slices.Contains(csr.Groups, pki.GroupNodes) {
 		return nil
 	}
 	req, err := parseRequest(csr.PEM)
 	if err != nil {
-		return nil // the signer refuses it as well
+		return nil // the signer refuses the request too
 	}
 	name, ok := strings.CutPrefix(req.Subject.CommonName, pki.NodeUser(""))
 	if !ok || !validNodeName(name) {

@@ -27,7 +27,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 )
 
-// csrOf signs a request as a node's kubelet would, changed by edit.
+// csrOf returns a certificate request as a node's kubelet would create it, changed by edit.
 func csrOf(t *testing.T, edit func(*x509.CertificateRequest)) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,26 +48,26 @@ func clusterNode(name, ip string, ready corev1.ConditionStatus) corev1.Node {
 	}}
 }
 
-// theJudge is that of a control plane on node a at 10.99.0.1, with default networks.
-func theJudge(t *testing.T) *judge {
+// testPolicy returns the policy of a control plane on node a at 10.99.0.1, with default networks.
+func testPolicy(t *testing.T) *csrPolicy {
 	t.Helper()
 	cfg := config.Default()
 	cfg.NodeName, cfg.API.BindAddress, cfg.API.ExtraSANs = "a", "0.0.0.0", []string{"Api.Example.com", "*.Wild.example.com", "192.0.2.77"}
 	cfg.Complete(config.HostFacts{Hostname: "host"})
-	j, err := newJudge(component.Env{Config: cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"})
+	j, err := newCSRPolicy(component.Env{Config: cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"})
 	assert.NilError(t, err)
 	return j
 }
 
-// judged checks what the judge says: an error with want, or none.
-func judged(t *testing.T, csr kubeapi.CSR, change func(*kubeapi.CSR), f *facts, want string) {
+// checkDecision checks that the policy returns an error that contains want, or no error if want is empty.
+func checkDecision(t *testing.T, csr kubeapi.CSR, change func(*kubeapi.CSR), f *facts, want string) {
 	t.Helper()
 	if change != nil {
 		change(&csr)
 	}
-	p, err := parsePetition(csr)
+	p, err := parseNodeRequest(csr)
 	if err == nil {
-		err = theJudge(t).judge(p, f)
+		err = testPolicy(t).check(p, f)
 	}
 	if want == "" {
 		assert.NilError(t, err)
@@ -80,13 +80,13 @@ func named(name string) func(*x509.CertificateRequest) {
 	return func(r *x509.CertificateRequest) { r.Subject.CommonName = "system:node:" + name }
 }
 
-func TestJudgeFirstCertificate(t *testing.T) {
+func TestCheckFirstCertificate(t *testing.T) {
 	t.Parallel()
 	f := &facts{nodes: []corev1.Node{clusterNode("a", "10.99.0.1", corev1.ConditionTrue)}, token: &kubeapi.BootstrapToken{ID: "abcdef"}}
 	for name, tc := range map[string]struct {
 		edit   func(*x509.CertificateRequest)
 		change func(*kubeapi.CSR)
-		want   string // of the error; empty: approved
+		want   string // part of the error; empty if approved
 	}{
 		"a new node":           {nil, nil, ""},
 		"the control plane's":  {named("a"), nil, "is the node of the control plane"},
@@ -94,27 +94,27 @@ func TestJudgeFirstCertificate(t *testing.T) {
 		"this host":            {named("localhost"), nil, "is a name of the cluster"},
 		"a name of config":     {named("api.example.com"), nil, "is a name of the API server"},
 		"a wildcard of config": {named("x.wild.example.com"), nil, "is a name of the API server"},
-		"no name of a node":    {named("*.default.svc"), nil, "is not a node's"},
-		"a name in capitals":   {named("A"), nil, "is not a node's"},
-		"an underscore":        {named("a_b"), nil, "is not a node's"},
-		"a trailing dot":       {named("b."), nil, "is not a node's"},
-		"no node":              {func(r *x509.CertificateRequest) { r.Subject.CommonName = "admin" }, nil, "is not a node's"},
-		"no name":              {named(""), nil, "is not a node's"},
-		"another group":        {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} }, nil, "is not a node's"},
+		"a wildcard":           {named("*.default.svc"), nil, "is not a node"},
+		"a name in capitals":   {named("A"), nil, "is not a node"},
+		"an underscore":        {named("a_b"), nil, "is not a node"},
+		"a trailing dot":       {named("b."), nil, "is not a node"},
+		"no node":              {func(r *x509.CertificateRequest) { r.Subject.CommonName = "admin" }, nil, "is not a node"},
+		"no name":              {named(""), nil, "is not a node"},
+		"another group":        {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:masters"} }, nil, "is not a node"},
 		"one group more": {func(r *x509.CertificateRequest) { r.Subject.Organization = []string{"system:nodes", "system:masters"} }, nil,
-			"is not a node's"},
+			"is not a node"},
 		"a public name":     {named("github.com"), nil, "token create --node github.com"},
-		"with an address":   {func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.IPv4(10, 99, 0, 2)} }, nil, "no names of servers"},
+		"with an address":   {func(r *x509.CertificateRequest) { r.IPAddresses = []net.IP{net.IPv4(10, 99, 0, 2)} }, nil, "must not contain server names"},
 		"with a URI":        {func(r *x509.CertificateRequest) { r.URIs = []*url.URL{{Scheme: "spiffe"}} }, nil, "other than DNS names"},
 		"to serve":          {nil, func(c *kubeapi.CSR) { c.Usages = []string{"server auth"} }, "is not allowed for a node"},
-		"for nothing":       {nil, func(c *kubeapi.CSR) { c.Usages = []string{"digital signature"} }, "not for \"client auth\""},
-		"no request":        {nil, func(c *kubeapi.CSR) { c.PEM = []byte("x") }, "not one PEM block"},
-		"two requests":      {nil, func(c *kubeapi.CSR) { c.PEM = append(c.PEM, c.PEM...) }, "not one PEM block"},
-		"another block":     {nil, func(c *kubeapi.CSR) { c.PEM = bytes.ReplaceAll(c.PEM, []byte(" REQUEST"), nil) }, "not one PEM block"},
+		"without a purpose": {nil, func(c *kubeapi.CSR) { c.Usages = []string{"digital signature"} }, "usage \"client auth\" is missing"},
+		"no request":        {nil, func(c *kubeapi.CSR) { c.PEM = []byte("x") }, "not a single PEM block"},
+		"two requests":      {nil, func(c *kubeapi.CSR) { c.PEM = append(c.PEM, c.PEM...) }, "not a single PEM block"},
+		"another block":     {nil, func(c *kubeapi.CSR) { c.PEM = bytes.ReplaceAll(c.PEM, []byte(" REQUEST"), nil) }, "not a single PEM block"},
 		"no bootstrap user": {nil, func(c *kubeapi.CSR) { c.Username = "system:serviceaccount:default:x" }, "not for this approver"},
 		"another user's, not for a node": {func(r *x509.CertificateRequest) { r.Subject.CommonName = "x" }, func(c *kubeapi.CSR) { c.Groups = nil },
 			"not for this approver"},
-		"a broken request": {nil, func(c *kubeapi.CSR) { c.PEM[60] ^= 1 }, "read the request"},
+		"a broken request": {nil, func(c *kubeapi.CSR) { c.PEM[60] ^= 1 }, "parse the request"},
 		"by no group":      {nil, func(c *kubeapi.CSR) { c.Groups = []string{"system:bootstrappers"} }, "not for this approver"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,14 +123,14 @@ func TestJudgeFirstCertificate(t *testing.T) {
 				Signer: kubeapi.SignerKubeletClient, Username: "system:bootstrap:abcdef", Groups: []string{kubeapi.BootstrapGroup},
 				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, tc.edit),
 			}
-			judged(t, csr, tc.change, f, tc.want)
+			checkDecision(t, csr, tc.change, f, tc.want)
 		})
 	}
 }
 
-// TestJudgeToken covers which token may have which name: a token that is not bound to a name never gets that of a Node object
-// that exists, whatever the Node object says about itself.
-func TestJudgeToken(t *testing.T) {
+// TestCheckToken checks which token may have which name: a token that is not bound to a name never gets that of an
+// existing Node object, regardless of the object's status.
+func TestCheckToken(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	node := func(age time.Duration, ready corev1.ConditionStatus) corev1.Node {
@@ -150,21 +150,21 @@ func TestJudgeToken(t *testing.T) {
 		claimed bool
 		want    string
 	}{
-		"a free name":                           {free, nil, 0, false, ""},
-		"a free name, bound":                    {bound, nil, 0, false, ""},
-		"a deleted token":                       {nil, nil, 0, false, "has expired or was deleted"},
-		"bound to another":                      {&kubeapi.BootstrapToken{ID: "abcdef", NodeName: "c"}, nil, 0, false, "is for node c only"},
-		"used by another":                       {usedBy("c"), nil, 0, false, "was used by node c"},
-		"used by itself":                        {usedBy("b"), []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Hour, false, ""},
-		"a node that is there":                  {free, []corev1.Node{node(day, corev1.ConditionTrue)}, time.Second, false, "there is a node b already"},
-		"a node that calls itself Unknown":      {free, []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Second, false, "there is a node b already"},
-		"a node that is silent for long":        {free, []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Hour, false, "token create --node b"},
-		"bound, alive":                          {bound, []corev1.Node{node(day, corev1.ConditionUnknown)}, 59 * time.Second, false, "alive within the last minute"},
-		"bound, silent":                         {bound, []corev1.Node{node(day, corev1.ConditionTrue)}, 61 * time.Second, false, ""},
-		"bound, no Lease, new":                  {bound, []corev1.Node{node(time.Second, "")}, 0, false, "alive within the last minute"},
-		"bound, no Lease, old":                  {bound, []corev1.Node{node(day, "")}, 0, false, ""},
-		"bound, the Lease of a Node before":     {bound, []corev1.Node{node(time.Second, "")}, time.Hour, false, "alive within the last minute"},
-		"the request that the name is kept for": {free, []corev1.Node{node(time.Second, "")}, 0, true, ""},
+		"a free name":                         {free, nil, 0, false, ""},
+		"a free name, bound":                  {bound, nil, 0, false, ""},
+		"a deleted token":                     {nil, nil, 0, false, "has expired or was deleted"},
+		"bound to another":                    {&kubeapi.BootstrapToken{ID: "abcdef", NodeName: "c"}, nil, 0, false, "is valid for node c only"},
+		"used by another":                     {usedBy("c"), nil, 0, false, "was used by node c"},
+		"used by itself":                      {usedBy("b"), []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Hour, false, ""},
+		"an existing node":                    {free, []corev1.Node{node(day, corev1.ConditionTrue)}, time.Second, false, "node b already exists"},
+		"a node that reports Unknown":         {free, []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Second, false, "node b already exists"},
+		"an inactive node":                    {free, []corev1.Node{node(day, corev1.ConditionUnknown)}, time.Hour, false, "token create --node b"},
+		"bound, active":                       {bound, []corev1.Node{node(day, corev1.ConditionUnknown)}, 59 * time.Second, false, "active within the last minute"},
+		"bound, inactive":                     {bound, []corev1.Node{node(day, corev1.ConditionTrue)}, 61 * time.Second, false, ""},
+		"bound, no Lease, new":                {bound, []corev1.Node{node(time.Second, "")}, 0, false, "active within the last minute"},
+		"bound, no Lease, old":                {bound, []corev1.Node{node(day, "")}, 0, false, ""},
+		"bound, the Lease of an earlier Node": {bound, []corev1.Node{node(time.Second, "")}, time.Hour, false, "active within the last minute"},
+		"the request that reserved the name":  {free, []corev1.Node{node(time.Second, "")}, 0, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -172,7 +172,7 @@ func TestJudgeToken(t *testing.T) {
 			if tc.renewed > 0 {
 				f.leaseRenewed = now.Add(-tc.renewed)
 			}
-			judged(t, kubeapi.CSR{
+			checkDecision(t, kubeapi.CSR{
 				Signer: kubeapi.SignerKubeletClient, Username: "system:bootstrap:abcdef", Groups: []string{kubeapi.BootstrapGroup},
 				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, nil),
 			}, nil, f, tc.want)
@@ -180,8 +180,8 @@ func TestJudgeToken(t *testing.T) {
 	}
 }
 
-// TestJudgeRenewal: a node renews its own certificate, as long as its Node object exists.
-func TestJudgeRenewal(t *testing.T) {
+// TestCheckRenewal checks that a node can renew only its own certificate, and only while its Node object exists.
+func TestCheckRenewal(t *testing.T) {
 	t.Parallel()
 	leaving := clusterNode("b", "10.99.0.2", corev1.ConditionTrue)
 	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
@@ -194,11 +194,11 @@ func TestJudgeRenewal(t *testing.T) {
 		"of a removed one": {nil, nil, "there is no Node object b"},
 		"of a leaving one": {[]corev1.Node{leaving}, nil, "there is no Node object b"},
 		"another's": {[]corev1.Node{clusterNode("b", "10.99.0.2", corev1.ConditionTrue)},
-			func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "asks for a certificate of node b"},
+			func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "requests a certificate of node b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			judged(t, kubeapi.CSR{
+			checkDecision(t, kubeapi.CSR{
 				Signer: kubeapi.SignerKubeletClient, Username: "system:node:b", Groups: []string{"system:nodes"},
 				Usages: []string{"digital signature", "client auth"}, PEM: csrOf(t, nil),
 			}, tc.change, &facts{nodes: tc.nodes}, tc.want)
@@ -206,7 +206,7 @@ func TestJudgeRenewal(t *testing.T) {
 	}
 }
 
-func TestNamesElsewhere(t *testing.T) {
+func TestForeignDomain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		hosts []string
@@ -220,7 +220,7 @@ func TestNamesElsewhere(t *testing.T) {
 		"worker.localdomain":    {[]string{"cluster.localdomain"}, false},
 		"worker.other.internal": {[]string{"cluster.internal"}, true},
 	} {
-		assert.Equal(t, newReservedNames(nil, "cluster.local", tc.hosts...).elsewhere(name), tc.want, name)
+		assert.Equal(t, newReservedNames(nil, "cluster.local", tc.hosts...).foreignDomain(name), tc.want, name)
 	}
 }
 
@@ -239,16 +239,16 @@ func TestReservedNames(t *testing.T) {
 	}
 }
 
-func TestJudgeServing(t *testing.T) {
+func TestCheckServing(t *testing.T) {
 	t.Parallel()
-	own, liar := clusterNode("b", "10.99.0.2", corev1.ConditionUnknown), clusterNode("liar", "10.99.0.1", corev1.ConditionTrue)
+	own, impostor := clusterNode("b", "10.99.0.2", corev1.ConditionUnknown), clusterNode("impostor", "10.99.0.1", corev1.ConditionTrue)
 	for _, more := range []string{"fd00::2", "::ffff:10.99.0.8", "10.43.0.1", "10.42.1.1", "10.0.2.100", "192.0.2.77", "127.0.0.1", "10.99.0.7", "10.99.0.2", "what"} {
 		own.Status.Addresses = append(own.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: more})
 	}
 	for _, more := range []string{"::ffff:10.99.0.7", "10.99.0.9"} {
-		liar.Status.Addresses = append(liar.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: more})
+		impostor.Status.Addresses = append(impostor.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: more})
 	}
-	nodes := []corev1.Node{clusterNode("a", "10.99.0.1", corev1.ConditionTrue), own, liar}
+	nodes := []corev1.Node{clusterNode("a", "10.99.0.1", corev1.ConditionTrue), own, impostor}
 	at := func(addresses ...string) func(*x509.CertificateRequest) {
 		return func(r *x509.CertificateRequest) {
 			for _, a := range addresses {
@@ -265,24 +265,24 @@ func TestJudgeServing(t *testing.T) {
 		want   string
 	}{
 		"its name and address":   {right, nil, ""},
-		"nothing":                {nil, nil, "names no server"},
+		"nothing":                {nil, nil, "contains no server names"},
 		"all its addresses":      {at("10.99.0.2", "10.99.0.2", "fd00::2", "10.99.0.8"), nil, ""},
-		"the API server's":       {at("10.99.0.1"), nil, "is the API server's"},
-		"another's address":      {at("10.99.0.2", "10.99.0.9"), nil, "belongs to liar"},
-		"two nodes' address":     {at("10.99.0.7"), nil, "belongs to more than one node: b, liar"},
-		"an address of nobody":   {at("10.99.0.3"), nil, "is not the node's"},
-		"the Service kubernetes": {at("10.43.0.1"), nil, "is the API server's"},
-		"a Service":              {at("10.43.0.10"), nil, "is in the network of Services or pods"},
-		"a pod":                  {at("10.42.1.1"), nil, "is in the network of Services or pods"},
-		"the address inside":     {at("10.0.2.100"), nil, "is the API server's"},
-		"an address of config":   {at("192.0.2.77"), nil, "is the API server's"},
-		"loopback":               {at("127.0.0.1"), nil, "is the API server's"},
-		"other loopback":         {at("127.0.0.2"), nil, "is not the node's"},
-		"no address":             {at("0.0.0.0"), nil, "is not the node's"},
-		"another name":           {func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes"} }, nil, "is not the node's"},
+		"the API server's":       {at("10.99.0.1"), nil, "belongs to the API server"},
+		"another's address":      {at("10.99.0.2", "10.99.0.9"), nil, "belongs to node impostor"},
+		"two nodes' address":     {at("10.99.0.7"), nil, "belongs to more than one node: b, impostor"},
+		"an unused address":      {at("10.99.0.3"), nil, "does not belong to the node"},
+		"the Service kubernetes": {at("10.43.0.1"), nil, "belongs to the API server"},
+		"a Service":              {at("10.43.0.10"), nil, "is in the Service or pod network"},
+		"a pod":                  {at("10.42.1.1"), nil, "is in the Service or pod network"},
+		"the address inside":     {at("10.0.2.100"), nil, "belongs to the API server"},
+		"an address of config":   {at("192.0.2.77"), nil, "belongs to the API server"},
+		"loopback":               {at("127.0.0.1"), nil, "belongs to the API server"},
+		"other loopback":         {at("127.0.0.2"), nil, "does not belong to the node"},
+		"no address":             {at("0.0.0.0"), nil, "does not belong to the node"},
+		"another name":           {func(r *x509.CertificateRequest) { r.DNSNames = []string{"kubernetes"} }, nil, "does not belong to the node"},
 		"without a Node object":  {func(r *x509.CertificateRequest) { named("c")(r); r.DNSNames = []string{"c"} }, func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "there is no Node object c"},
-		"for another node":       {right, func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "asks for a certificate of node b"},
-		"by a bootstrap token":   {right, func(c *kubeapi.CSR) { c.Groups = []string{kubeapi.BootstrapGroup} }, "asks for a certificate"},
+		"for another node":       {right, func(c *kubeapi.CSR) { c.Username = "system:node:c" }, "requests a certificate of node b"},
+		"by a bootstrap token":   {right, func(c *kubeapi.CSR) { c.Groups = []string{kubeapi.BootstrapGroup} }, "requests a certificate"},
 		"to be a client as well": {right, func(c *kubeapi.CSR) { c.Usages = []string{"server auth", "client auth"} }, "is not allowed for a node"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +291,7 @@ func TestJudgeServing(t *testing.T) {
 				Signer: kubeapi.SignerKubeletServing, Username: "system:node:b", Groups: []string{"system:nodes"},
 				Usages: []string{"digital signature", "server auth"}, PEM: csrOf(t, tc.edit),
 			}
-			judged(t, csr, tc.change, &facts{nodes: nodes}, tc.want)
+			checkDecision(t, csr, tc.change, &facts{nodes: nodes}, tc.want)
 		})
 	}
 }
@@ -300,10 +300,10 @@ func TestJudgeServing(t *testing.T) {
 type tokenCluster struct {
 	nodes    []any
 	tokens   map[string]map[string]any // annotations by ID
-	approved []string                  // names of requests
+	approved []string                  // names of the requests
 	denied   []string
 	refuse   int                  // how many approvals fail
-	renewed  map[string]time.Time // Leases by node
+	renewed  map[string]time.Time // renewal times of the Leases, by node
 }
 
 func (c *tokenCluster) answer(t *testing.T, all []any) func(r *http.Request) (int, any) {
@@ -381,11 +381,12 @@ func (c *tokenCluster) answer(t *testing.T, all []any) func(r *http.Request) (in
 	}
 }
 
-// TestApproveOneNodeAToken: of two requests for one name one is approved, a token is for one node, the Node object exists
-// before the certificate, and the token is deleted once the node has used that.
+// TestApproveOneNodeAToken checks that only one of two requests for the same name is approved, that a token is valid
+// for one node, that the Node object exists before the certificate, and that the token is deleted once the node has
+// used the certificate.
 func TestApproveOneNodeAToken(t *testing.T) {
 	t.Parallel()
-	n := desk(t)
+	n := portsNode(t)
 	n.cfg.NodeName, n.cfg.API.BindAddress = "a", "0.0.0.0"
 	n.env = component.Env{Config: n.cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"}
 	csr := func(name, node, user, signer, use string, edit func(*x509.CertificateRequest)) any {
@@ -416,13 +417,13 @@ func TestApproveOneNodeAToken(t *testing.T) {
 		api.mu.Unlock()
 		c, err := n.client()
 		assert.NilError(t, err)
-		j, err := newJudge(n.env)
+		j, err := newCSRPolicy(n.env)
 		assert.NilError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		last := all[len(all)-1].(map[string]any)["metadata"].(map[string]any)["name"]
 		_ = c.WatchCertificateRequests(ctx, func(r kubeapi.CSR) {
-			if n.decide(ctx, c, j, r) != nil { // as the unit does, when it starts again
+			if n.decide(ctx, c, j, r) != nil { // the unit retries when it restarts
 				assert.Check(t, n.decide(ctx, c, j, r))
 			}
 			if r.Name == last {
@@ -437,11 +438,11 @@ func TestApproveOneNodeAToken(t *testing.T) {
 	assert.Equal(t, cluster.tokens["abcdef"]["rootlessnode.dev/used-by"], "b")
 	c, err := n.client()
 	assert.NilError(t, err)
-	waiting, err := n.endTokens(t.Context(), c)
+	waiting, err := n.deleteUsedTokens(t.Context(), c)
 	assert.NilError(t, err)
 	assert.Assert(t, waiting && cluster.tokens["abcdef"] != nil, "the node has not used its certificate yet")
 	cluster.renewed["b"] = time.Now().Add(time.Second)
-	waiting, err = n.endTokens(t.Context(), c)
+	waiting, err = n.deleteUsedTokens(t.Context(), c)
 	assert.NilError(t, err)
 	assert.Assert(t, !waiting && cluster.tokens["abcdef"] == nil, "its node has used its certificate")
 	run(csr("four", "b", "system:node:b", kubeapi.SignerKubeletServing, "server auth", func(r *x509.CertificateRequest) { r.DNSNames = []string{"b"} }),

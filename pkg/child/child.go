@@ -1,9 +1,9 @@
-// Package child is what of a node runs inside RootlessKit's namespaces. It has two roles: the child, process 1 of the
-// node's pid namespace, which prepares the file system and is RootlessKit's from then on; and the node role, which the
-// child starts and which supervises the components.
+// Package child implements the part of a node that runs inside RootlessKit's namespaces. It has two roles. The child
+// role is process 1 of the node's PID namespace: it prepares the file system and then runs RootlessKit's child. The
+// node role is started by the child and supervises the components.
 //
-// It never reaches out of the namespaces, except for the node's own directories on the host: the data dir, the runtime
-// dir, and RootlessKit's API socket in it.
+// The package does not access anything outside the namespaces except the node's own directories on the host: the data
+// dir and the runtime dir with RootlessKit's API socket.
 //
 // Runs in: child.
 package child
@@ -24,18 +24,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// reapAfter is how long an orphan stays a zombie, and the most that anybody may take to wait for a child that has ended.
+// reapAfter is how long an orphaned process may stay a zombie, and the longest time that a caller may take to wait for
+// an ended child.
 const reapAfter = time.Second
 
-// nodeCommand is what RootlessKit starts when the namespaces are ready: this executable again, in the node role.
+// nodeCommand returns the command that RootlessKit starts when the namespaces are ready: this executable in the node
+// role.
 func nodeCommand(name string) []string {
 	return []string{"/proc/self/exe", "node", name}
 }
 
-// Run is the child role: RootlessKit's child with our file system. It returns when the node role has ended, with an
-// error unless that ended with status 0. Called by node.Dispatch alone.
+// Run executes the child role: RootlessKit's child with the node's file system. It returns when the node role has
+// ended, with an error unless the node role exited with status 0. Only node.Dispatch calls it.
 func Run(log logrus.FieldLogger) error {
-	cfg, rt, err := effective()
+	cfg, rt, err := effectiveConfig()
 	if err != nil {
 		return err
 	}
@@ -47,15 +49,15 @@ func Run(log logrus.FieldLogger) error {
 	if err != nil {
 		return err
 	}
-	// Whatever covers a directory later, a working directory leads below the cover (/proc/PID/cwd).
+	// A working directory would stay below a later mount and expose the covered directory (/proc/PID/cwd).
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
 	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
 		return err
 	}
-	// RootlessKit's own reaper takes children from whoever waits for them: its port driver then finds no nft, for one, and
-	// clients lose their addresses.
+	// RootlessKit's reaper also reaps children that other code waits for. Its port driver would then fail to find nft,
+	// and forwarded connections would lose their client addresses.
 	defer deadchild.ReapOrphans(reapAfter)()
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey:              layout.EnvPipeFD,
@@ -64,20 +66,20 @@ func Run(log logrus.FieldLogger) error {
 		StateDirEnvKey:            layout.EnvStateDir,
 		TargetCmd:                 nodeCommand(cfg.Name),
 		NetworkDriver:             nd,
-		CopyUpDriver:              reporting{copyup.NewDriver(fileSystem(cfg, rt), log), layout.NewData(cfg.DataDir)},
+		CopyUpDriver:              reportingDriver{copyup.NewDriver(fileSystem(cfg, rt), log), layout.NewData(cfg.DataDir)},
 		CopyUpDirs:                cfg.Mounts.CopyUp,
 		PortDriver:                ports,
 		MountProcfs:               true,
 		Propagation:               cfg.Mounts.Propagation,
-		// RootlessKit's name for it; what it does in the child is to mount cgroup2 over /sys/fs/cgroup. The evacuation
-		// itself is the parent's, by cgroupv2.Subtree.Arrange.
+		// In the child, this option only mounts cgroup2 over /sys/fs/cgroup. The parent evacuates the cgroup itself
+		// (cgroupv2.Subtree.Arrange).
 		EvacuateCgroup2: true,
 	})
 }
 
-// RunActivationHelper is RootlessKit's role that hands systemd's sockets on. Called by node.Dispatch alone.
+// RunActivationHelper executes the RootlessKit role that passes systemd's sockets on. Only node.Dispatch calls it.
 func RunActivationHelper() error {
-	cfg, _, err := effective()
+	cfg, _, err := effectiveConfig()
 	if err != nil {
 		return err
 	}
@@ -86,8 +88,8 @@ func RunActivationHelper() error {
 	})
 }
 
-// effective reads the configuration that the parent wrote.
-func effective() (*config.NodeConfig, layout.Runtime, error) {
+// effectiveConfig reads the configuration that the parent wrote.
+func effectiveConfig() (*config.NodeConfig, layout.Runtime, error) {
 	path := os.Getenv(layout.EnvConfig)
 	if path == "" {
 		return nil, layout.Runtime{}, fmt.Errorf("read the effective config: %s is not set", layout.EnvConfig)
@@ -99,7 +101,7 @@ func effective() (*config.NodeConfig, layout.Runtime, error) {
 	return cfg, layout.Runtime{Dir: filepath.Dir(path)}, nil
 }
 
-// fileSystem is what the node's file system is to look like.
+// fileSystem returns the specification of the node's file system.
 func fileSystem(cfg *config.NodeConfig, rt layout.Runtime) copyup.Spec {
 	data := layout.NewData(cfg.DataDir)
 	spec := copyup.Spec{
@@ -107,7 +109,7 @@ func fileSystem(cfg *config.NodeConfig, rt layout.Runtime) copyup.Spec {
 		Real:    copyup.DefaultReal(),
 		Keep:    []string{rt.Dir, data.Dir, cfg.ComponentsDir, os.Getenv("HOME")},
 		Persist: data.Inside(),
-		// As on any host; it holds sockets, locks and state that mean nothing after a restart.
+		// As on any host, /run is in memory: its sockets, locks and state mean nothing after a restart.
 		Volatile:  []string{"/run"},
 		Merged:    copyup.DefaultMerged(),
 		Rewritten: rewritten(),

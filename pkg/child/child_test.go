@@ -30,8 +30,8 @@ func TestPublicEnv(t *testing.T) {
 	assert.DeepEqual(t, got, []string{"A=1", layout.EnvName + "=x"})
 }
 
-// TestHeardSince: the readiness that a Node object kept over a stop is no readiness.
-func TestHeardSince(t *testing.T) {
+// TestReportedSince checks that readiness from before the start of the node does not count.
+func TestReportedSince(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
 	node := func(heartbeat time.Time) *corev1.Node {
@@ -39,10 +39,10 @@ func TestHeardSince(t *testing.T) {
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(heartbeat)},
 		}}}
 	}
-	assert.Assert(t, !heardSince(node(start.Add(-time.Second)), start))
-	assert.Assert(t, heardSince(node(start.Truncate(time.Second)), start), "the API keeps whole seconds")
-	assert.Assert(t, heardSince(node(start.Add(time.Minute)), start))
-	assert.Assert(t, !heardSince(&corev1.Node{}, start))
+	assert.Assert(t, !reportedSince(node(start.Add(-time.Second)), start))
+	assert.Assert(t, reportedSince(node(start.Truncate(time.Second)), start), "the API keeps whole seconds")
+	assert.Assert(t, reportedSince(node(start.Add(time.Minute)), start))
+	assert.Assert(t, !reportedSince(&corev1.Node{}, start))
 }
 
 func TestWaitFile(t *testing.T) {
@@ -59,7 +59,7 @@ func TestWaitFile(t *testing.T) {
 	}()
 	tmp := filepath.Join(t.TempDir(), "tmp")
 	assert.NilError(t, os.WriteFile(tmp, []byte("whole"), 0o600))
-	for { // the waiter makes the directory when it has begun
+	for { // waitFile creates the directory
 		if err := os.Rename(tmp, path); err == nil {
 			break
 		} else if !errors.Is(err, os.ErrNotExist) {
@@ -117,7 +117,7 @@ func TestForwardable(t *testing.T) {
 	})
 }
 
-// TestFileSystem: everything that the node role will touch keeps its name inside.
+// TestFileSystem checks that all paths that the node role uses have the same name inside.
 func TestFileSystem(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default()

@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// startServers serves the node's sockets until ctx ends. Both exist when it returns.
+// startServers serves the status and exec sockets until ctx ends. Both sockets exist when it returns.
 func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
 	nodeSocket, err := status.Listen(n.rt.NodeSocket())
 	if err != nil {
@@ -31,12 +31,12 @@ func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
 	return g, nil
 }
 
-// control is what the status socket may ask for.
+// control implements the requests of the status socket.
 type control struct{ n *nodeRole }
 
 func (c control) Stop(reason string) error {
 	if reason == "" {
-		reason = "asked through the status socket"
+		reason = "stop requested through the status socket"
 	}
 	c.n.stop(errors.New(reason))
 	return nil
@@ -53,7 +53,7 @@ func (c control) AddForward(forward string) (string, error) { return c.n.ports.a
 
 func (c control) RemoveForward(forward string) (string, error) { return c.n.ports.remove(c.n, forward) }
 
-// execCgroup makes a leaf of its own for each program that is run inside by hand.
+// execCgroup creates a leaf cgroup for a program that `rootlessnode exec` runs.
 func (n *nodeRole) execCgroup(id string) (string, func(), error) {
 	name := leaf("exec/" + id)
 	dir, err := n.tree.EnsureLeaf(name)
@@ -62,12 +62,12 @@ func (n *nodeRole) execCgroup(id string) (string, func(), error) {
 	}
 	return dir, func() {
 		if err := n.tree.Remove(name); err != nil {
-			n.log.WithError(err).Warn("remove the cgroup of an ended program")
+			n.log.WithError(err).Warn("remove the cgroup of an exec program")
 		}
 	}, nil
 }
 
-// baseEnv is what components and programs inside inherit of the account's environment.
+// baseEnv returns the variables that components and exec programs inherit from the user's environment.
 func (n *nodeRole) baseEnv() []string {
 	var env []string
 	for _, k := range []string{
@@ -81,7 +81,7 @@ func (n *nodeRole) baseEnv() []string {
 	return env
 }
 
-// execEnv lets kubectl, ctr and crictl find the node's own endpoints.
+// execEnv returns the environment of exec programs, in which kubectl, ctr and crictl find the node's endpoints.
 func (n *nodeRole) execEnv() []string {
 	return append(append(n.baseEnv(), "PATH="+n.path(), "KUBECONFIG="+insideAdmin), n.runtimeEnv()...)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// rewritten are the files on persistent directories that the node, or RootlessKit, writes at each start.
+// rewritten returns the files in persistent directories that the node or RootlessKit writes at each start.
 func rewritten() []string {
 	return []string{
 		"/etc/hosts", "/etc/resolv.conf", protocolsFile,
@@ -19,9 +19,9 @@ func rewritten() []string {
 	}
 }
 
-// covers are the places of the host where programs of the account and of the system take orders from the account: D-Bus and
-// systemd, container engines, agents for keys, sound, displays. A hostPath volume must not reach them. Of the runtime
-// directory only what the node itself needs stays, and whatever else of keep lies in it.
+// covers returns the directories and sockets of the host through which programs of the user and of the system accept
+// requests: D-Bus and systemd, container engines, key agents, sound and display servers. A hostPath volume must not
+// reach them. In the runtime directory only the node's own files and the paths in keep stay visible.
 func covers(rt layout.Runtime, keep []string) []copyup.Cover {
 	keep = slices.DeleteFunc(slices.Clone(keep), func(name string) bool { return !filepath.IsAbs(name) })
 	list := []copyup.Cover{{Path: "/run/user", Keep: keep}, {Path: "/run/dbus", Keep: keep}}
@@ -36,14 +36,15 @@ func covers(rt layout.Runtime, keep []string) []copyup.Cover {
 	return list
 }
 
-// coverable reports whether a directory is a runtime directory as it should be, the account's alone. One that others use too,
-// such as /tmp, or that is the home or the data dir at once, cannot be covered.
+// coverable reports whether dir is a runtime directory that only the user can access. A shared directory such as /tmp
+// cannot be covered, nor a directory that is also the home or data dir.
 func coverable(dir string, keep []string) bool {
 	info, err := os.Stat(dir)
 	return err == nil && info.IsDir() && info.Mode().Perm()&0o077 == 0 && !slices.Contains(keep, dir)
 }
 
-// busSocket returns the path of the socket in a D-Bus address (D-Bus specification, "Server addresses"), if it has one.
+// busSocket returns the path of the socket in a D-Bus address (D-Bus specification, "Server addresses"), or "" if it
+// has none.
 func busSocket(address string) string {
 	for one := range strings.SplitSeq(address, ";") {
 		transport, options, _ := strings.Cut(one, ":")

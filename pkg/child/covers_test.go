@@ -41,7 +41,7 @@ func TestCovers(t *testing.T) {
 	}
 	_, bus := covers[home+"/bus"]
 	assert.Assert(t, bus && len(covers) == 4, "%v", covers)
-	for _, dir := range []string{open, home} { // others use it; it is the home
+	for _, dir := range []string{open, home} { // shared with other users; the home directory
 		_, covered := coversOf(dir, cfg)[dir]
 		assert.Assert(t, !covered, dir)
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
-// networkDriver makes RootlessKit's child driver. The config's drivers are resolved.
+// networkDriver returns RootlessKit's child driver for a driver name from the effective config.
 func networkDriver(name string, rt layout.Runtime) (network.ChildDriver, error) {
 	switch name {
 	case config.DriverSlirp:
@@ -36,16 +36,16 @@ func networkDriver(name string, rt layout.Runtime) (network.ChildDriver, error) 
 	case config.DriverPasta:
 		return pasta.NewChildDriver(), nil
 	case config.DriverLXCUserNIC:
-		return recording{lxcusernic.NewChildDriver(), rt.Uplink()}, nil
+		return recordingDriver{lxcusernic.NewChildDriver(), rt.Uplink()}, nil
 	case config.DriverVPNKit:
 		return vpnkit.NewChildDriver(), nil
 	case config.DriverNone:
-		return offline{}, nil
+		return offlineDriver{}, nil
 	}
-	return nil, fmt.Errorf("network driver %q is unknown", name)
+	return nil, fmt.Errorf("unknown network driver %q", name)
 }
 
-// portDriver makes RootlessKit's child driver; nil for none.
+// portDriver returns RootlessKit's child driver, or nil for the driver "none".
 func portDriver(name string) (port.ChildDriver, error) {
 	switch name {
 	case config.DriverNone:
@@ -59,17 +59,17 @@ func portDriver(name string) (port.ChildDriver, error) {
 	case config.PortsPesto:
 		return portpasta.NewChildDriver(), nil
 	}
-	return nil, fmt.Errorf("port driver %q is unknown", name)
+	return nil, fmt.Errorf("unknown port driver %q", name)
 }
 
-// recording wraps a driver that learns its address inside, and writes it down: for the node role, and for the parent,
-// which tells it to whoever adds ports.
-type recording struct {
+// recordingDriver wraps a driver that gets its address inside the child, and writes the address to a file. The node
+// role reads the file, and so does the parent, which reports the address to clients that add ports.
+type recordingDriver struct {
 	network.ChildDriver
 	file string
 }
 
-func (d recording) ConfigureNetworkChild(msg *messages.ParentInitNetworkDriverCompleted, netns string) (string, error) {
+func (d recordingDriver) ConfigureNetworkChild(msg *messages.ParentInitNetworkDriverCompleted, netns string) (string, error) {
 	dev, err := d.ChildDriver.ConfigureNetworkChild(msg, netns)
 	if err != nil {
 		return dev, err
@@ -79,23 +79,23 @@ func (d recording) ConfigureNetworkChild(msg *messages.ParentInitNetworkDriverCo
 	})
 }
 
-// learnUplink completes what the parent handed over by what the child learned.
-func (n *nodeRole) learnUplink() error {
+// readUplink completes the network settings from the parent with those that the child got from DHCP.
+func (n *nodeRole) readUplink() error {
 	var own layout.NetworkInfo
 	err := layout.ReadJSON(n.rt.Uplink(), &own)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read what the child learned of its network: %w", err)
+		return fmt.Errorf("read the child's network settings: %w", err)
 	}
 	h := &n.handover.Network
 	h.Interface, h.IP, h.PrefixLen, h.Gateway, h.DNS, h.MTU = own.Interface, own.IP, own.PrefixLen, own.Gateway, own.DNS, own.MTU
 	return nil
 }
 
-// shortcomings says once, in the log and in the status, what the chosen drivers cannot do and may be expected to.
-func (n *nodeRole) shortcomings() {
+// warnDrivers logs the limits of the chosen drivers and adds them to the status.
+func (n *nodeRole) warnDrivers() {
 	c := n.cfg
 	for _, text := range n.handover.Network.Warnings {
 		n.warn("%s", text)
@@ -104,38 +104,38 @@ func (n *nodeRole) shortcomings() {
 		n.warn("%s is not installed with the components (%v): when the node stops, pods get TERM without their preStop hooks", podstop.Program, err)
 	}
 	if c.Network.Driver == config.DriverNone {
-		n.warn("network.driver none: nothing inside reaches out, and images have to be imported")
+		n.warn("network.driver none: the node has no connection to other networks, and images must be imported")
 	}
 	if c.Ports.Driver == config.DriverSlirp && !c.Network.AllowHostLoopback {
-		n.warn("ports.driver slirp4netns: UDP clients on the host's loopback get no answer; ports.driver builtin answers them")
+		n.warn("ports.driver slirp4netns: UDP clients on the host's loopback get no reply; use ports.driver builtin if you need UDP there")
 	}
-	if d := c.Network.Driver; c.Network.IPv6 && !leadsOutV6(d) && d != config.DriverNone {
-		n.warn("network.driver %s leads out with IPv4 only: network.ipv6 is for pods, Services and ports of the host", d)
+	if d := c.Network.Driver; c.Network.IPv6 && !hasIPv6Uplink(d) && d != config.DriverNone {
+		n.warn("network.driver %s connects to other networks with IPv4 only: network.ipv6 applies to pods, Services and host ports", d)
 	}
 	if d := c.Ports.Driver; c.Network.IPv6 && (d == config.DriverSlirp || d == config.DriverGvisor) {
-		n.warn("ports.driver %s forwards IPv4 only: with network.ipv6, ports.driver builtin forwards both", d)
+		n.warn("ports.driver %s forwards IPv4 only; use ports.driver builtin to forward IPv6 too", d)
 	}
 }
 
-// offline makes the device of the network with nothing behind it: one end of a pair whose other end is up and leads
-// nowhere. The node's CNI plugins need the same kind of device anyway, and what is sent to the gateway is answered with
-// "no route to host" and not swallowed.
-type offline struct{}
+// offlineDriver creates a network device without a connection: one end of a veth pair whose other end is up but unused.
+// The node's CNI plugins need veth devices anyway. Packets to the gateway fail with "no route to host" and are not
+// dropped silently.
+type offlineDriver struct{}
 
-// offlineEnd is the other end.
+// offlineEnd is the unused end of the veth pair.
 const offlineEnd = "nowhere0"
 
-func (offline) ConfigureNetworkChild(msg *messages.ParentInitNetworkDriverCompleted, _ string) (string, error) {
+func (offlineDriver) ConfigureNetworkChild(msg *messages.ParentInitNetworkDriverCompleted, _ string) (string, error) {
 	err := common.Execs(os.Stderr, os.Environ(), [][]string{
 		{"ip", "link", "add", msg.Dev, "type", "veth", "peer", "name", offlineEnd},
 		{"ip", "link", "set", offlineEnd, "up"},
 	})
 	if err != nil {
-		return "", fmt.Errorf("make the device %s: %w", msg.Dev, err)
+		return "", fmt.Errorf("create device %s: %w", msg.Dev, err)
 	}
 	return msg.Dev, nil
 }
 
-func (offline) ChildDriverInfo() (*network.ChildDriverInfo, error) {
+func (offlineDriver) ChildDriverInfo() (*network.ChildDriverInfo, error) {
 	return &network.ChildDriverInfo{}, nil
 }

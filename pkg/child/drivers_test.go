@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Every driver that the config knows, auto apart, has a child's side.
+// TestDriversHaveAChildSide checks that each driver of the config except auto has a child driver.
 func TestDriversHaveAChildSide(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{config.DriverSlirp, config.DriverGvisor, config.DriverPasta, config.DriverLXCUserNIC, config.DriverVPNKit, config.DriverNone} {
@@ -28,9 +28,9 @@ func TestDriversHaveAChildSide(t *testing.T) {
 	d, err := portDriver(config.DriverNone)
 	assert.Assert(t, d == nil && err == nil)
 	_, err = portDriver(config.DriverAuto)
-	assert.Error(t, err, `port driver "auto" is unknown`)
+	assert.Error(t, err, `unknown port driver "auto"`)
 	_, err = networkDriver(config.DriverAuto, layout.Runtime{})
-	assert.Error(t, err, `network driver "auto" is unknown`)
+	assert.Error(t, err, `unknown network driver "auto"`)
 }
 
 type dhcp struct{ network.ChildDriver }
@@ -40,20 +40,20 @@ func (dhcp) ConfigureNetworkChild(m *messages.ParentInitNetworkDriverCompleted, 
 	return "eth0", nil
 }
 
-// What the child learns by DHCP reaches the node role in place of what the parent could not know.
-func TestLearnUplink(t *testing.T) {
+// TestReadUplink checks that settings from DHCP replace those that the parent could not know.
+func TestReadUplink(t *testing.T) {
 	t.Parallel()
 	rt := layout.Runtime{Dir: t.TempDir()}
 	n := &nodeRole{rt: rt}
 	n.handover.Network = layout.NetworkInfo{Driver: "lxc-user-nic", Ports: "builtin", MTU: 1500}
-	assert.NilError(t, n.learnUplink(), "nothing was learned")
+	assert.NilError(t, n.readUplink(), "without a file")
 	assert.Equal(t, n.handover.Network.IP, "")
 
-	d := recording{dhcp{}, filepath.Join(rt.Dir, "uplink.json")}
+	d := recordingDriver{dhcp{}, filepath.Join(rt.Dir, "uplink.json")}
 	dev, err := d.ConfigureNetworkChild(&messages.ParentInitNetworkDriverCompleted{MTU: 1400}, "")
 	assert.NilError(t, err)
 	assert.Equal(t, dev, "eth0")
-	assert.NilError(t, n.learnUplink())
+	assert.NilError(t, n.readUplink())
 	assert.DeepEqual(t, n.handover.Network, layout.NetworkInfo{
 		Driver: "lxc-user-nic", Ports: "builtin", Interface: "eth0", IP: "10.0.3.7", PrefixLen: 24, Gateway: "10.0.3.1",
 		DNS: []string{"10.0.3.1"}, MTU: 1400,

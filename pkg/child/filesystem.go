@@ -11,15 +11,15 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// reporting is a copy-up driver that leaves the reason of a failure in the data dir, where the parent finds it. The parent learns
-// only the exit status of the child.
-type reporting struct {
+// reportingDriver is a copy-up driver that writes the cause of a failure to the data dir, because the parent gets only
+// the exit status of the child.
+type reportingDriver struct {
 	copyup.ChildDriver
 	data layout.Data
 }
 
-// CopyUp opens the data dir first: after a failure its path may lead nowhere.
-func (r reporting) CopyUp(dirs []string) ([]string, error) {
+// CopyUp opens the data dir first, because its path may not be accessible after a failure.
+func (r reportingDriver) CopyUp(dirs []string) ([]string, error) {
 	fd, err := unix.Open(r.data.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the data dir %s: %w", r.data.Dir, err)
@@ -31,20 +31,21 @@ func (r reporting) CopyUp(dirs []string) ([]string, error) {
 	}
 	err = fmt.Errorf("copy up the host's directories: %w", err)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = errdefs.WithHintf(err, "df %[1]s; df -i %[1]s    # make room on this file system, then start the node again", r.data.Dir)
+		err = errdefs.WithHintf(err, "df %[1]s; df -i %[1]s    # free space on this file system, then start the node again", r.data.Dir)
 	}
 	last := layout.NewData(fmt.Sprintf("/proc/self/fd/%d", fd)).LastExit()
 	return copied, errors.Join(err, layout.WriteJSON(last, errdefs.ReportOf(err)))
 }
 
-// opaqueFileSystems are those whose usage the kubelet's cAdvisor cannot attribute from inside a user namespace.
+// opaqueFileSystems returns the types of file systems whose usage the kubelet's cAdvisor cannot attribute from inside a
+// user namespace.
 func opaqueFileSystems() []int64 { return []int64{unix.BTRFS_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC} }
 
-// fileSystemType is statfs(2)'s f_type; 0 when it cannot be read.
+// fileSystemType returns f_type of statfs(2), or 0 on error.
 func fileSystemType(dir string) int64 {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
 		return 0
 	}
-	return int64(st.Type) //nolint:unconvert // its type is another one on other architectures
+	return int64(st.Type) //nolint:unconvert // the field's type depends on the architecture
 }

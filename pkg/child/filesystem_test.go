@@ -14,7 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// failing is a copy-up after which the data dir has lost its name.
+// failing is a copy-up driver that fails after it has moved the data dir.
 type failing struct {
 	dir string
 	err error
@@ -24,7 +24,7 @@ func (f failing) CopyUp([]string) ([]string, error) {
 	return nil, errors.Join(os.Rename(f.dir, f.dir+".moved"), f.err)
 }
 
-// TestCopyUpReports: a copy-up that fails leaves its reason, class and hints where the parent looks for them.
+// TestCopyUpReports checks that the message, class and hints of a failed copy-up are written to the data dir.
 func TestCopyUpReports(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []error{
@@ -32,7 +32,7 @@ func TestCopyUpReports(t *testing.T) {
 	} {
 		data := layout.NewData(t.TempDir() + "/data")
 		assert.NilError(t, os.Mkdir(data.Dir, 0o700))
-		_, err := reporting{failing{data.Dir, fault}, data}.CopyUp(nil)
+		_, err := reportingDriver{failing{data.Dir, fault}, data}.CopyUp(nil)
 		assert.ErrorIs(t, err, fault)
 		var report errdefs.Report
 		assert.NilError(t, layout.ReadJSON(layout.NewData(data.Dir+".moved").LastExit(), &report))

@@ -22,49 +22,50 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// opening is a port of the host's own addresses that the node and its pods may use, or only the node. The zero ip means every address of
-// the host.
-type opening struct {
+// allowedPort is a port on the host's own addresses that the node and its pods, or only the node, may use. The zero ip
+// matches every address of the host.
+type allowedPort struct {
 	ip       netip.Addr
 	proto    string
 	port     int
 	nodeOnly bool
 }
 
-// hostAccess keeps the node and its pods from the host's own addresses (network.allowHostAddresses). To a network driver that
-// works on the host, a connection to such an address is one of the host to itself, so the packet filter of the node's network
-// namespace refuses it before it gets there. kube-proxy, flannel and network policies have tables of their own; these two ask no more
-// of the kernel than kube-proxy does.
+// hostAccess blocks connections from the node and its pods to the host's own addresses (network.allowHostAddresses). A
+// network driver that runs on the host makes such a connection from the host to itself, so the packet filter in the
+// node's network namespace rejects it first. The filter has its own tables, separate from those of kube-proxy, flannel
+// and network policies, and needs only kernel features that kube-proxy needs too.
 type hostAccess struct {
-	// uplink is the only device that leads to the host.
+	// uplink is the device towards the host.
 	uplink string
-	// gateways are the addresses that stand for the host's loopback where that is open (network.allowHostLoopback). They hide addresses
-	// of the host, if it has the same.
+	// gateways are the addresses that are mapped to the host's loopback (network.allowHostLoopback). If the host has
+	// the same addresses, they are not blocked.
 	gateways []netip.Addr
-	// fixed is what the node needs whatever it forwards.
-	fixed []opening
+	// fixed are the ports that the node always needs, in addition to its forwards.
+	fixed []allowedPort
 	load  func(ctx context.Context, rules string) error
-	// families are those that are filtered: ip, ip6.
+	// families are the filtered nftables families: ip, ip6.
 	families []string
-	// wake tells the unit that something has changed.
+	// wake signals the unit that the forwards have changed.
 	wake chan struct{}
 
 	mu        sync.Mutex
 	host      []netip.Addr
-	forwarded []opening // the node's own ports on the host
+	forwarded []allowedPort // the node's ports on the host
 	applied   map[string]string
 }
 
-// closesHost reports whether the setting asks for a filter. Without a way out there is nothing to close.
-func (n *nodeRole) closesHost() bool {
+// filtersHost reports whether the configuration requires the filter. With network.driver none there is no connection to
+// block.
+func (n *nodeRole) filtersHost() bool {
 	return !n.cfg.Network.AllowHostAddresses && n.cfg.Network.Driver != config.DriverNone
 }
 
-// newHostAccess returns the filter of this node, which is not in force yet. Config and handover are complete.
+// newHostAccess returns the node's filter without loading it. It needs the complete config and handover.
 func (n *nodeRole) newHostAccess() *hostAccess {
 	h := n.handover.Network
 	a := &hostAccess{uplink: h.Interface, load: loadRules, families: []string{"ip", "ip6"}, wake: make(chan struct{}, 1), applied: map[string]string{}}
-	bridged := h.Driver == config.DriverLXCUserNIC // whose gateway is an address of the host as any other
+	bridged := h.Driver == config.DriverLXCUserNIC // the gateway is an ordinary address of the host
 	if n.cfg.Network.AllowHostLoopback && !bridged {
 		for _, gateway := range []string{h.Gateway, config.TapGatewayV6} {
 			if ip, err := netip.ParseAddr(gateway); err == nil {
@@ -73,42 +74,43 @@ func (n *nodeRole) newHostAccess() *hostAccess {
 		}
 	}
 	if bridged {
-		a.fixed = append(a.fixed, opening{proto: "udp", port: dhcpServerPort, nodeOnly: true}) // the lease is renewed
+		a.fixed = append(a.fixed, allowedPort{proto: "udp", port: dhcpServerPort, nodeOnly: true}) // to renew the lease
 	}
 	for _, server := range slices.Concat(h.DNS, n.cfg.Network.NameServers) {
 		if ip, err := netip.ParseAddr(server); err == nil {
-			a.fixed = append(a.fixed, opening{ip: ip, proto: "udp", port: dnsPort}, opening{ip: ip, proto: "tcp", port: dnsPort})
+			a.fixed = append(a.fixed, allowedPort{ip: ip, proto: "udp", port: dnsPort}, allowedPort{ip: ip, proto: "tcp", port: dnsPort})
 		}
 	}
-	// Other nodes of the cluster may be on the same host, at addresses of their own.
+	// Other nodes of the cluster may run on the same host at other addresses.
 	if n.cfg.MultiNode() {
 		for _, f := range n.nodeForwards(netip.Addr{}) {
-			a.fixed = append(a.fixed, opening{proto: f.Protocol, port: f.HostPort, nodeOnly: f.Name == podNetForward})
+			a.fixed = append(a.fixed, allowedPort{proto: f.Protocol, port: f.HostPort, nodeOnly: f.Name == podNetForward})
 		}
 	}
 	if n.cfg.Joins() {
-		a.fixed = append(a.fixed, n.apiOpenings()...)
+		a.fixed = append(a.fixed, n.apiPorts()...)
 	}
 	return a
 }
 
-// apiOpenings are for an API server on the same host. Where the URL has a name, its addresses are not known here, and may change.
-func (n *nodeRole) apiOpenings() []opening {
+// apiPorts returns the port of an API server that may run on the same host. If the URL has a host name, every address
+// of the host is allowed, because the name's addresses are not known here and may change.
+func (n *nodeRole) apiPorts() []allowedPort {
 	u, err := url.Parse(n.cfg.Join.Server)
 	if err != nil {
-		return nil // Validate refuses it
+		return nil // Validate rejects it
 	}
-	o := opening{proto: "tcp", port: httpsPort}
+	o := allowedPort{proto: "tcp", port: httpsPort}
 	if port, err := strconv.Atoi(u.Port()); err == nil {
 		o.port = port
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
 		o.ip = ip
 	}
-	return []opening{o}
+	return []allowedPort{o}
 }
 
-// Ports of services that a node uses on the host's own addresses.
+// Ports of services that a node may use at the host's addresses.
 const (
 	dnsPort        = 53
 	dhcpServerPort = 67
@@ -130,17 +132,18 @@ func (a *hostAccess) setHost(list []layout.HostAddress) {
 	a.host = host
 }
 
-// setForwarded replaces the ports that the node has on the host, and wakes the unit if that changes anything. The pod network's is not
-// for pods: who can send there can send to every pod, past network policies.
+// setForwarded replaces the list of ports that the node has open on the host, and wakes the unit if the list has
+// changed. The pod network's port is left out, because a pod that can send to it could reach every pod and bypass
+// network policies.
 func (a *hostAccess) setForwarded(ports []portfwd.PortStatus) {
 	podNet := portfwd.Owner{Kind: portfwd.KindStatic, Name: podNetForward}.String()
-	var list []opening
+	var list []allowedPort
 	for _, p := range ports {
 		ip, err := netip.ParseAddr(p.HostIP)
 		if err != nil || p.State != portfwd.StateOpen || ip.IsLoopback() || p.Owner == podNet {
 			continue
 		}
-		list = append(list, opening{ip: ip, proto: transport(p.Proto), port: p.HostPort})
+		list = append(list, allowedPort{ip: ip, proto: transport(p.Proto), port: p.HostPort})
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,14 +153,14 @@ func (a *hostAccess) setForwarded(ports []portfwd.PortStatus) {
 	a.forwarded = list
 	select {
 	case a.wake <- struct{}{}:
-	default: // it is awake
+	default: // already signaled
 	}
 }
 
-// transport takes the family off a protocol of RootlessKit: tcp4 is tcp.
+// transport removes the address family from a RootlessKit protocol: tcp4 becomes tcp.
 func transport(proto string) string { return strings.TrimRight(proto, "46") }
 
-// apply brings the kernel up to date in all families. Called by one goroutine at a time.
+// apply loads the current rules of all families into the kernel. It must not be called concurrently.
 func (a *hostAccess) apply(ctx context.Context) error {
 	var errs []error
 	for _, family := range a.families {
@@ -175,17 +178,17 @@ func (a *hostAccess) applyFamily(ctx context.Context, family string) error {
 		return err
 	}
 	if err := a.load(ctx, rules); err != nil {
-		return fmt.Errorf("refuse connections to the host's own addresses: %w", err)
+		return fmt.Errorf("block connections to the host's addresses: %w", err)
 	}
 	a.applied[family] = rules
 	return nil
 }
 
-// hostTable is the filter's own.
+// hostTable is the name of the filter's table.
 const hostTable = "rootlessnode-host"
 
-// hostRuleText is one table, replaced as a whole. It comes after address translation, so that it sees where a packet really goes, and
-// before kube-proxy's filter. What is refused is answered at once.
+// hostRuleText is one table, which is replaced as a whole. It runs after address translation, so that it sees the real
+// destination of a packet, and before kube-proxy's filter. Blocked packets are rejected, not dropped.
 var hostRuleText = template.Must(template.New("").Parse(`add table {{.Family}} {{.Table}}
 delete table {{.Family}} {{.Table}}
 table {{.Family}} {{.Table}} {
@@ -229,7 +232,7 @@ table {{.Family}} {{.Table}} {
 `))
 
 // hostRules renders the table of one family.
-func hostRules(family, uplink string, host []netip.Addr, open []opening) (string, error) {
+func hostRules(family, uplink string, host []netip.Addr, open []allowedPort) (string, error) {
 	is4 := family == "ip"
 	v := struct{ Family, Table, Type, ICMP, Uplink, Host, Open, Node string }{
 		Family: family, Table: hostTable, Type: "ipv4_addr", ICMP: "icmp", Uplink: uplink,
@@ -260,21 +263,21 @@ func hostRules(family, uplink string, host []netip.Addr, open []opening) (string
 	v.Host, v.Open, v.Node = strings.Join(addresses, ", "), strings.Join(slices.Compact(ports), ", "), strings.Join(slices.Compact(node), ", ")
 	var b strings.Builder
 	if err := hostRuleText.Execute(&b, v); err != nil {
-		return "", fmt.Errorf("write the rules for the host's addresses: %w", err)
+		return "", fmt.Errorf("render the rules for the host's addresses: %w", err)
 	}
 	return b.String(), nil
 }
 
-// loadRules gives rules to the kernel, all or none.
+// loadRules loads nftables rules into the kernel as one transaction.
 func loadRules(ctx context.Context, rules string) error {
 	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(rules)
-	return explain(cmd)
+	return runCommand(cmd)
 }
 
-// closeHost puts the filter in force, before anything runs that it is for.
-func (n *nodeRole) closeHost(ctx context.Context) error {
-	if !n.closesHost() {
+// startHostFilter loads the filter before any filtered program runs.
+func (n *nodeRole) startHostFilter(ctx context.Context) error {
+	if !n.filtersHost() {
 		return nil
 	}
 	a := n.newHostAccess()
@@ -284,7 +287,7 @@ func (n *nodeRole) closeHost(ctx context.Context) error {
 	a.families = slices.DeleteFunc(a.families, func(family string) bool {
 		err := a.applyFamily(ctx, family)
 		if err != nil && (family == "ip" || ipv6Enabled()) {
-			n.warn("network.allowHostAddresses: false is not enforced in family %s, pods reach services at the host's own addresses: %v", family, err)
+			n.warn("network.allowHostAddresses: false is not enforced in family %s; pods can reach services at the host's addresses: %v", family, err)
 		}
 		return err != nil
 	})
@@ -294,7 +297,7 @@ func (n *nodeRole) closeHost(ctx context.Context) error {
 	return nil
 }
 
-// ipv6Enabled reports whether the kernel has IPv6.
+// ipv6Enabled reports whether the kernel supports IPv6.
 func ipv6Enabled() bool {
 	_, err := os.Stat("/proc/net/if_inet6")
 	return err == nil
@@ -309,14 +312,14 @@ func (n *nodeRole) readHostAddresses(a *hostAccess) error {
 	return nil
 }
 
-// followHost keeps the filter to the host's addresses and the node's forwarded ports.
+// followHost updates the filter when the host's addresses or the node's forwarded ports change.
 func (n *nodeRole) followHost(ctx context.Context, ready func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch the host's addresses: %w", err)
 	}
 	defer func() { _ = w.Close() }()                                  // nothing was written
-	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil { // the file is replaced
+	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil { // the file is replaced, so its directory is watched
 		return fmt.Errorf("watch the host's addresses: %w", err)
 	}
 	for {
@@ -333,7 +336,7 @@ func (n *nodeRole) followHost(ctx context.Context, ready func()) error {
 	}
 }
 
-// hostChanged blocks until there is something to do; false: ctx has ended.
+// hostChanged blocks until the filter needs an update. It returns false when ctx has ended.
 func (n *nodeRole) hostChanged(ctx context.Context, w *fsnotify.Watcher) bool {
 	for {
 		select {
@@ -346,7 +349,7 @@ func (n *nodeRole) hostChanged(ctx context.Context, w *fsnotify.Watcher) bool {
 				return true
 			}
 		case err := <-w.Errors:
-			n.log.WithError(err).Debug("changes of the host's addresses may have been missed: they are read again")
+			n.log.WithError(err).Debug("file events were lost; reading the host's addresses again")
 			return true
 		}
 	}

@@ -62,7 +62,7 @@ func TestHostAccessOpenings(t *testing.T) {
 	})
 	assert.DeepEqual(t, open(bridged), []string{"udp 67 node", "10.0.3.1 udp 53", "10.0.3.1 tcp 53"})
 
-	// With the host's loopback open, the gateway stands for that.
+	// If the host's loopback is allowed, the gateway is mapped to it.
 	loopback := role(func(c *config.NodeConfig, i *layout.NetworkInfo) {
 		c.Network.AllowHostLoopback, i.Gateway = true, "10.0.2.2"
 	})
@@ -96,7 +96,8 @@ func TestHostAccessOpenings(t *testing.T) {
 	assert.Check(t, is.Contains(v6, "elements = { 2001:db8::2 . tcp . 81, fe80::1 . tcp . 81 }"))
 }
 
-// Without nft, or in a kernel without it, the node starts, and the status says that nothing is refused.
+// TestHostAccessNotEnforced checks that the node starts without nft or its kernel support, and that the status has a
+// warning.
 func TestHostAccessNotEnforced(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	log := logrus.New()
@@ -104,22 +105,22 @@ func TestHostAccessNotEnforced(t *testing.T) {
 	n := &nodeRole{log: log, cfg: config.Default(), hub: status.NewHub(status.Status{}, status.Options{}), rt: layout.Runtime{Dir: t.TempDir()}}
 	defer n.hub.Close()
 	assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), []layout.HostAddress{{IP: netip.MustParseAddr("192.0.2.2")}}))
-	assert.NilError(t, n.closeHost(t.Context()))
+	assert.NilError(t, n.startHostFilter(t.Context()))
 	assert.Assert(t, n.hostAccess == nil)
-	assert.Check(t, is.Contains(strings.Join(n.hub.Snapshot().Warnings, "\n"), "network.allowHostAddresses: false is not enforced in family ip, "))
+	assert.Check(t, is.Contains(strings.Join(n.hub.Snapshot().Warnings, "\n"), "network.allowHostAddresses: false is not enforced in family ip; "))
 
 	warned := len(n.hub.Snapshot().Warnings)
 	n.cfg.Network.AllowHostAddresses = true
-	assert.NilError(t, n.closeHost(t.Context()))
+	assert.NilError(t, n.startHostFilter(t.Context()))
 	n.cfg.Network.AllowHostAddresses, n.cfg.Network.Driver = false, config.DriverNone
-	assert.NilError(t, n.closeHost(t.Context()))
+	assert.NilError(t, n.startHostFilter(t.Context()))
 	assert.Check(t, is.Len(n.hub.Snapshot().Warnings, warned))
 }
 
-// envHostAccess marks the process that plays the node in TestHostAccess.
+// envHostAccess marks the process that acts as the node in TestHostAccess.
 const envHostAccess = "ROOTLESSNODE_TEST_HOST_ACCESS"
 
-// TestHostAccess: with a host and a pod that are network namespaces, connected as a node's are.
+// TestHostAccess tests the filter with network namespaces for a host and a pod, connected as in a node.
 func TestHostAccess(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.UserNS, testutil.Program("ip"), testutil.Program("nft"), testutil.Program("nsenter"))
@@ -136,7 +137,7 @@ func TestHostAccess(t *testing.T) {
 	assert.Check(t, is.Contains(string(out), "--- PASS: TestHostAccessInside"))
 }
 
-// TestHostAccessInside runs in the node's network namespace.
+// TestHostAccessInside is the part of TestHostAccess that runs in the node's network namespace.
 func TestHostAccessInside(t *testing.T) {
 	if os.Getenv(envHostAccess) == "" {
 		t.Skip("part of TestHostAccess")
@@ -186,7 +187,7 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 	n := &nodeRole{log: log, cfg: config.Default(), hub: status.NewHub(status.Status{}, status.Options{}), rt: layout.Runtime{Dir: t.TempDir()}}
 	defer n.hub.Close()
 	n.handover.Network = layout.NetworkInfo{Driver: config.DriverSlirp, Interface: "up0", DNS: []string{"192.0.2.2", "2001:db8::2"}}
-	tell := func(addresses ...string) {
+	setAddresses := func(addresses ...string) {
 		var list []layout.HostAddress
 		for _, s := range addresses {
 			list = append(list, layout.HostAddress{Interface: "h0", IP: netip.MustParseAddr(s)})
@@ -210,34 +211,34 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 		}
 	}
 
-	tell("127.0.0.1", "192.0.2.2", "2001:db8::2")
-	try("192.0.2.2:7000", nil) // as long as nothing is closed
+	setAddresses("127.0.0.1", "192.0.2.2", "2001:db8::2")
+	try("192.0.2.2:7000", nil) // before the filter is loaded
 	try("[2001:db8::2]:7000", nil)
-	assert.NilError(t, n.closeHost(t.Context()))
+	assert.NilError(t, n.startHostFilter(t.Context()))
 	assert.Assert(t, n.hostAccess != nil, n.hub.Snapshot().Warnings)
-	script(t, "ip neigh flush all\nip -6 neigh flush all\n") // neighbours are still found
+	script(t, "ip neigh flush all\nip -6 neigh flush all\n") // neighbour discovery must still work
 	refused := errors.New("refused")
 	try("192.0.2.2:7000", refused)
 	try("[2001:db8::2]:7000", refused)
 	for _, address := range []string{"192.0.2.2:53", "[2001:db8::2]:53", "198.51.100.1:7000", "[2001:db8:1::1]:7000", "192.0.2.3:7000"} {
 		try(address, nil)
 	}
-	host.do(t, func() { // the host reaches the node as before
+	host.do(t, func() { // the host can still connect to the node
 		for _, address := range []string{"192.0.2.100:7001", "[2001:db8::100]:7001"} {
 			assert.Check(t, echo("tcp", address))
 			assert.Check(t, echo("udp", address))
 		}
 	})
 
-	// What is the node's own is not its pods'.
-	n.hostAccess.fixed = append(n.hostAccess.fixed, opening{proto: "udp", port: 7000, nodeOnly: true})
+	// A port for the node only is closed to pods.
+	n.hostAccess.fixed = append(n.hostAccess.fixed, allowedPort{proto: "udp", port: 7000, nodeOnly: true})
 	assert.NilError(t, n.hostAccess.apply(t.Context()))
 	assert.Check(t, echo("udp", "192.0.2.2:7000"))
 	assert.Check(t, isRefused(echo("tcp", "192.0.2.2:7000")))
 	pod.do(t, func() { assert.Check(t, isRefused(echo("udp", "192.0.2.2:7000"))) })
 	n.hostAccess.fixed = n.hostAccess.fixed[:len(n.hostAccess.fixed)-1]
 
-	// A forwarded port opens, and closes again.
+	// A forwarded port is open as long as it is forwarded.
 	n.hostAccess.setForwarded([]portfwd.PortStatus{
 		{HostIP: "0.0.0.0", HostPort: 7000, Proto: "tcp4", State: portfwd.StateOpen}, {HostIP: "0.0.0.0", HostPort: 7000, Proto: "udp4", State: portfwd.StateOpen},
 	})
@@ -249,15 +250,15 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 	assert.NilError(t, n.hostAccess.apply(t.Context()))
 	try("192.0.2.2:7000", refused)
 
-	// Addresses come and go.
-	tell("127.0.0.1", "192.0.2.3")
+	// The host's addresses change.
+	setAddresses("127.0.0.1", "192.0.2.3")
 	assert.NilError(t, n.readHostAddresses(n.hostAccess))
 	assert.NilError(t, n.hostAccess.apply(t.Context()))
 	try("192.0.2.3:7000", refused)
 	try("192.0.2.2:7000", nil)
 }
 
-// netNS is a network namespace, held by a process.
+// netNS is a network namespace that a process keeps alive.
 type netNS struct{ pid int }
 
 func newNetNS(t *testing.T) netNS {
@@ -269,7 +270,7 @@ func newNetNS(t *testing.T) netNS {
 	return netNS{cmd.Process.Pid}
 }
 
-// do runs f in the namespace. Sockets that f makes stay there.
+// do runs f in the namespace. Sockets that f creates stay in it.
 func (n netNS) do(t *testing.T, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -295,7 +296,7 @@ func script(t *testing.T, commands string) {
 	}
 }
 
-// serveEcho sends back what comes at an address, by TCP and UDP, until the test ends.
+// serveEcho serves TCP and UDP echo at an address until the test ends.
 func serveEcho(t *testing.T, address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -324,7 +325,8 @@ func serveEcho(t *testing.T, address string) {
 	}()
 }
 
-// echo exchanges a byte. A dialer without alternatives connects in the calling thread's namespace.
+// echo sends a byte to an echo server and reads it back. The dialer has no fallback addresses, so it connects in the
+// calling thread's namespace.
 func echo(network, address string) error {
 	d := net.Dialer{Timeout: 5 * time.Second, FallbackDelay: -1}
 	c, err := d.Dial(network, address)
@@ -342,7 +344,7 @@ func echo(network, address string) error {
 	return err
 }
 
-// isRefused reports whether an answer said no, and not a clock.
+// isRefused reports whether the connection was rejected rather than timed out.
 func isRefused(err error) bool {
 	var e syscall.Errno
 	return errors.As(err, &e) && e != syscall.ETIMEDOUT && !errors.Is(err, os.ErrDeadlineExceeded)

@@ -19,11 +19,11 @@ const (
 	reasonHidden   = "HiddenHostPath"
 )
 
-// xtablesLock is a volume of many network agents, and keeps nothing.
+// xtablesLock is mounted by many network agents and holds no data.
 const xtablesLock = "/run/xtables.lock"
 
-// watchHostPaths records an Event on each pod of the node with a hostPath volume that is not what it may seem: in memory, or
-// hidden from the node.
+// watchHostPaths records an Event on each pod of the node that has a hostPath volume in memory or a hostPath volume
+// that is hidden from the node.
 func (n *nodeRole) watchHostPaths(ctx context.Context, ready func()) error {
 	c, err := n.client()
 	if err != nil {
@@ -33,11 +33,11 @@ func (n *nodeRole) watchHostPaths(ctx context.Context, ready func()) error {
 	ready()
 	return c.WatchHostPaths(ctx, n.cfg.NodeName, func(p kubeapi.HostPathPod) {
 		for _, v := range p.Paths {
-			reason, message := h.judge(v)
+			reason, message := h.check(v)
 			if reason == "" {
 				continue
 			}
-			n.tell(kubeapi.Event{
+			n.recordEvent(kubeapi.Event{
 				Object: kubeapi.ObjectRef{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
 				Type:   kubeapi.EventWarning, Reason: reason, Message: message, Host: n.cfg.NodeName,
 			})
@@ -45,7 +45,7 @@ func (n *nodeRole) watchHostPaths(ctx context.Context, ready func()) error {
 	})
 }
 
-// hostPaths holds the directories inside whose file systems are not the data dir's nor the host's.
+// hostPaths holds the directories inside whose file systems belong neither to the data dir nor to the host.
 type hostPaths struct{ volatile, hidden []string }
 
 func newHostPaths(s copyup.Spec) hostPaths {
@@ -56,27 +56,28 @@ func newHostPaths(s copyup.Spec) hostPaths {
 	return h
 }
 
-// judge returns the reason and message of the Event for a volume; nothing for an ordinary one.
-func (h hostPaths) judge(v kubeapi.HostPath) (reason, message string) {
+// check returns the reason and message of the Event for a volume, or empty strings for an ordinary volume.
+func (h hostPaths) check(v kubeapi.HostPath) (reason, message string) {
 	file, at := fileSystemOf(v.Path)
 	switch {
 	case isOneOf(at, h.hidden):
-		return reasonHidden, "the host's " + v.Path + " is hidden inside the node; " +
-			"what the pod writes there is in memory and lost when the node stops"
+		return reasonHidden, "hostPath " + v.Path + " of the host is hidden inside the node; " +
+			"files that the pod writes there are in memory and lost when the node stops"
 	case !isOneOf(at, h.volatile), v.Path == xtablesLock, v.Type == "Socket", file != nil && file.Mode()&fs.ModeSocket != 0:
 		return "", ""
 	}
 	return reasonVolatile, "hostPath " + v.Path + " is in memory and lost when the node stops; use a path below /var or /opt"
 }
 
-// fileSystemOf returns the device of the file system on which name is, or would be made, and name itself if it exists.
+// fileSystemOf returns the device of the file system that contains name or would contain it, and the file itself if it
+// exists.
 func fileSystemOf(name string) (file os.FileInfo, device uint64) {
 	var st unix.Stat_t
 	for at := path.Clean(name); path.IsAbs(at); at = path.Dir(at) {
 		err := unix.Stat(at, &st)
 		if err == nil {
 			if at == path.Clean(name) {
-				file, _ = os.Stat(name) // gone meanwhile: as if it had not been there
+				file, _ = os.Stat(name) // a file that was removed meanwhile counts as missing
 			}
 			return file, st.Dev
 		}
@@ -87,7 +88,7 @@ func fileSystemOf(name string) (file os.FileInfo, device uint64) {
 	return nil, 0
 }
 
-// isOneOf reports whether a file system is that of one of dirs, and a tmpfs.
+// isOneOf reports whether device is the tmpfs of one of dirs.
 func isOneOf(device uint64, dirs []string) bool {
 	for _, dir := range dirs {
 		var st unix.Stat_t

@@ -12,10 +12,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
 )
 
-// shm is a tmpfs of every Linux.
+// shm is a tmpfs on every Linux system.
 const shm = "/dev/shm"
 
-func TestJudgeHostPaths(t *testing.T) {
+func TestCheckHostPaths(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp(shm, "rootlessnode-")
 	assert.NilError(t, err)
@@ -38,11 +38,11 @@ func TestJudgeHostPaths(t *testing.T) {
 		{"/nowhere/at/all", "DirectoryOrCreate", ""},
 		{"relative", "", ""},
 	} {
-		reason, message := h.judge(kubeapi.HostPath{Path: tc.path, Type: tc.kind})
+		reason, message := h.check(kubeapi.HostPath{Path: tc.path, Type: tc.kind})
 		assert.Equal(t, reason, tc.reason, "%s: %s", tc.path, message)
 	}
 	h.hidden = []string{shm}
-	reason, message := h.judge(kubeapi.HostPath{Path: dir + "/bus", Type: "Socket"})
+	reason, message := h.check(kubeapi.HostPath{Path: dir + "/bus", Type: "Socket"})
 	assert.Equal(t, reason, reasonHidden)
-	assert.Assert(t, is.Contains(message, "the host's "+dir+"/bus is hidden"))
+	assert.Assert(t, is.Contains(message, "hostPath "+dir+"/bus of the host is hidden"))
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/hostport"
 )
 
-// hostAddress gives the node the address that stands for the host. It is there whatever may be reached at it, so that
-// config.HostName always resolves to something that answers or refuses at once.
+// hostAddress adds the address that stands for the host to the node. The address always exists, so that a connection to
+// config.HostName is always accepted or refused at once.
 func (n *nodeRole) hostAddress() error {
 	ip, err := netip.ParseAddr(n.cfg.Network.HostAddress)
 	if err != nil {
@@ -18,7 +18,8 @@ func (n *nodeRole) hostAddress() error {
 	return hostport.EnsureAddress(ip)
 }
 
-// relayHostPorts serves network.hostPorts inside. The parent, which has the same list, makes the connections.
+// relayHostPorts listens on network.hostPorts inside the node. The parent has the same list and makes the connections
+// on the host.
 func (n *nodeRole) relayHostPorts(ctx context.Context, ready func()) error {
 	ip, err := netip.ParseAddr(n.cfg.Network.HostAddress)
 	if err != nil {

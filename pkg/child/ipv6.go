@@ -11,20 +11,21 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 )
 
-// leadsOutV6 tells whether the network driver has IPv6 towards the world.
-func leadsOutV6(driver string) bool {
+// hasIPv6Uplink reports whether the network driver connects to other networks with IPv6.
+func hasIPv6Uplink(driver string) bool {
 	return driver == config.DriverSlirp || driver == config.DriverPasta
 }
 
-// nodeIPv6 is the node's IPv6 address. On a bridge of the host (lxc-user-nic) there may be more nodes, so that it follows
-// from the address that DHCP gave; elsewhere the node is alone with its driver.
+// nodeIPv6 returns the node's IPv6 address. On a host bridge (lxc-user-nic), which other nodes may share, it is derived
+// from the IPv4 address that DHCP assigned. With other drivers it is constant, because no other node shares the
+// network.
 func nodeIPv6(driver, ipv4 string) (netip.Addr, error) {
 	if driver != config.DriverLXCUserNIC {
 		return netip.ParseAddr(config.NodeIPv6)
 	}
 	v4, err := netip.ParseAddr(ipv4)
 	if err != nil || !v4.Is4() {
-		return netip.Addr{}, fmt.Errorf("the node's address %q is not one of IPv4", ipv4)
+		return netip.Addr{}, fmt.Errorf("the node's address %q is not an IPv4 address", ipv4)
 	}
 	p, err := netip.ParsePrefix(config.TapCIDRv6)
 	if err != nil {
@@ -35,8 +36,9 @@ func nodeIPv6(driver, ipv4 string) (netip.Addr, error) {
 	return netip.AddrFrom16(a), nil
 }
 
-// ensureIPv6 gives the node's uplink its IPv6 address, and the way out where there is one. What slirp4netns advertises is
-// not taken: an address with a lifetime would end under flannel, and a router does not listen to other routers anyway.
+// ensureIPv6 sets the IPv6 address of the node's uplink, and the default route if the driver supports IPv6. Addresses
+// that slirp4netns advertises are removed, because their lifetime could expire while flannel uses them, and because a
+// router does not accept router advertisements anyway.
 func (n *nodeRole) ensureIPv6() error {
 	if !n.cfg.Network.IPv6 {
 		return nil
@@ -51,10 +53,10 @@ func (n *nodeRole) ensureIPv6() error {
 		return err
 	}
 	steps := [][]string{
-		// nodad: the address is to be used at once, and nobody else is there to have it.
+		// nodad: the address is usable at once; no other host on the link can have it.
 		{"addr", "replace", netip.PrefixFrom(addr, prefix.Bits()).String(), "dev", h.Interface, "nodad"},
 	}
-	if leadsOutV6(h.Driver) {
+	if hasIPv6Uplink(h.Driver) {
 		steps = append([][]string{{"addr", "flush", "dev", h.Interface, "scope", "global"}}, steps...)
 		steps = append(steps, []string{"route", "replace", "default", "via", config.TapGatewayV6, "dev", h.Interface})
 	}

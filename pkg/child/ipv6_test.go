@@ -18,10 +18,10 @@ func TestNodeIPv6(t *testing.T) {
 		assert.Equal(t, got.String(), want, driver)
 	}
 	_, err := nodeIPv6(config.DriverLXCUserNIC, "")
-	assert.ErrorContains(t, err, "not one of IPv4")
+	assert.ErrorContains(t, err, "is not an IPv4 address")
 }
 
-func TestRangesFit(t *testing.T) {
+func TestPodRangesMatch(t *testing.T) {
 	t.Parallel()
 	four, both := []string{"10.42.0.0/16"}, []string{"10.42.0.0/16", "fd00:10:42::/56"}
 	for _, c := range []struct {
@@ -37,6 +37,6 @@ func TestRangesFit(t *testing.T) {
 		{[]string{"10.0.0.0/8"}, four, false},
 		{[]string{"x"}, four, false},
 	} {
-		assert.Equal(t, rangesFit(c.node, c.cluster), c.want, "%v of %v", c.node, c.cluster)
+		assert.Equal(t, podRangesMatch(c.node, c.cluster), c.want, "%v of %v", c.node, c.cluster)
 	}
 }

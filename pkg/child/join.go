@@ -31,9 +31,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// join gets a worker's credentials: the certificate that makes it this node, requested with the bootstrap kubeconfig where
-// there is one. Then it waits until the cluster lets nodes read what kube-proxy, flannel and kube-network-policies need. It
-// retries while the cluster does not answer; a refused certificate is an error.
+// join gets a worker's credentials: it requests the node's certificate with the bootstrap kubeconfig, if there is one.
+// Then it waits until the cluster lets nodes read what kube-proxy, flannel and kube-network-policies need. It retries
+// while the cluster does not respond. A denied certificate request is an error.
 func (n *nodeRole) join(ctx context.Context) error {
 	if err := n.nodeCertificate(ctx); err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, err)
@@ -49,19 +49,19 @@ func (n *nodeRole) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return supervisor.Poll(joinPoll, "the right to read what the pod network needs", func(ctx context.Context) error {
-		return n.mayRead(ctx, c)
+	return supervisor.Poll(joinPoll, "permission to read the resources that the pod network needs", func(ctx context.Context) error {
+		return n.checkReadAccess(ctx, c)
 	})(ctx)
 }
 
-// mayRead returns an error that names what the cluster does not let its nodes list.
-func (n *nodeRole) mayRead(ctx context.Context, c *kubeapi.Client) error {
+// checkReadAccess returns an error that names the resource that nodes are not allowed to list.
+func (n *nodeRole) checkReadAccess(ctx context.Context, c *kubeapi.Client) error {
 	wanted := []kubeapi.Resource{{Name: "nodes"}, {Name: "services"}, {Group: "discovery.k8s.io", Name: "endpointslices"}}
-	manifests := "`rootlessnode manifests join-rbac`"
+	manifests := "apply the output of `rootlessnode manifests join-rbac`"
 	if n.cfg.EnforcesPolicies() {
 		wanted = append(wanted, kubeapi.Resource{Name: "pods"}, kubeapi.Resource{Name: "namespaces"},
 			kubeapi.Resource{Group: "networking.k8s.io", Name: "networkpolicies"})
-		manifests = "`networkPolicy` of the cluster's first node, or `rootlessnode manifests join-rbac --network-policy`,"
+		manifests = "set `networkPolicy` on the cluster's first node, or apply the output of `rootlessnode manifests join-rbac --network-policy`,"
 	}
 	for _, r := range wanted {
 		allowed, err := c.MayList(ctx, r)
@@ -69,16 +69,17 @@ func (n *nodeRole) mayRead(ctx context.Context, c *kubeapi.Client) error {
 			return err
 		}
 		if !allowed {
-			return fmt.Errorf("list %s: the cluster does not allow it to nodes yet: %s allows it, and so does a first node of this version", r, manifests)
+			return fmt.Errorf("list %s: nodes of the cluster are not allowed to list this resource: %s or upgrade the first node to this version", r, manifests)
 		}
 	}
 	return nil
 }
 
-// joinPoll is the pause between two questions to the cluster, which may be busy or away.
+// joinPoll is the interval between two requests to the cluster, which may be busy or unavailable.
 const joinPoll = 500 * time.Millisecond
 
-// nodeCertificate makes a key and has it certified, if there is a bootstrap kubeconfig. It is removed then.
+// nodeCertificate creates a key and requests its certificate, if there is a bootstrap kubeconfig, which it removes
+// afterwards.
 func (n *nodeRole) nodeCertificate(ctx context.Context) error {
 	if _, err := os.Stat(layout.InsideBootstrap); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -90,13 +91,13 @@ func (n *nodeRole) nodeCertificate(ctx context.Context) error {
 	defer c.Close()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return fmt.Errorf("make the node's key: %w", err)
+		return fmt.Errorf("create the node's key: %w", err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
 		CommonName: pki.NodeUser(n.cfg.NodeName), Organization: []string{pki.GroupNodes},
 	}}, key)
 	if err != nil {
-		return fmt.Errorf("make the node's certificate request: %w", err)
+		return fmt.Errorf("create the node's certificate request: %w", err)
 	}
 	keyDER, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
@@ -109,21 +110,21 @@ func (n *nodeRole) nodeCertificate(ctx context.Context) error {
 	}, func(text string) { supervisor.Progress(ctx, "%s", text) })
 	if err != nil {
 		return errdefs.WithHint(fmt.Errorf("join the cluster as node %s: %w", n.cfg.NodeName, err),
-			"rootlessnode token create    # on the cluster's first node, for another try")
+			"rootlessnode token create    # on the cluster's first node, then retry")
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
-	if err := keepCertificate(layout.InsideKubeletPKI, append(cert, keyPEM...), time.Now()); err != nil {
+	if err := storeCertificate(layout.InsideKubeletPKI, append(cert, keyPEM...), time.Now()); err != nil {
 		return err
 	}
-	n.log.WithField("node", n.cfg.NodeName).Info("the cluster has certified this node")
+	n.log.WithField("node", n.cfg.NodeName).Info("the cluster issued this node's certificate")
 	return os.Remove(layout.InsideBootstrap)
 }
 
-// keepCertificate writes certificate and key where the kubelet looks for them and will renew them: in a file of its own with a
-// link to it (client-go, util/certificate, certificate_store.go).
-func keepCertificate(dir string, both []byte, now time.Time) error {
+// storeCertificate writes the certificate and key where the kubelet reads and renews them: in a file with a timestamp
+// and a link to it (client-go, util/certificate, certificate_store.go).
+func storeCertificate(dir string, both []byte, now time.Time) error {
 	if _, err := tls.X509KeyPair(both, both); err != nil {
-		return fmt.Errorf("the certificate that the cluster issued: %w", err)
+		return fmt.Errorf("check the issued certificate: %w", err)
 	}
 	path := filepath.Join(dir, "kubelet-client-"+now.Format("2006-01-02-15-04-05")+".pem")
 	link := filepath.Join(dir, filepath.Base(pki.NodeCert))
@@ -143,7 +144,7 @@ func keepCertificate(dir string, both []byte, now time.Time) error {
 	return os.Rename(link+".new", link)
 }
 
-// hostKubeconfig writes the worker's own kubeconfig for the host, which is good until the kubelet renews the certificate.
+// hostKubeconfig writes the worker's kubeconfig for the host, which is valid until the kubelet renews the certificate.
 func (n *nodeRole) hostKubeconfig() error {
 	both, err := os.ReadFile(pki.NodeCert)
 	if err != nil {
@@ -151,7 +152,7 @@ func (n *nodeRole) hostKubeconfig() error {
 	}
 	ca, err := os.ReadFile(pki.CertFile(pki.ClusterCA))
 	if err != nil {
-		return fmt.Errorf("read the cluster's authority: %w", err)
+		return fmt.Errorf("read the cluster's CA certificate: %w", err)
 	}
 	data, err := component.RenderKubeconfig(component.Kubeconfig{
 		Server: n.env.APIServerURL, Cluster: apiserver.ClusterName(n.env), User: pki.NodeUser(n.cfg.NodeName),
@@ -163,8 +164,9 @@ func (n *nodeRole) hostKubeconfig() error {
 	return component.Write([]component.File{{Path: n.data.AdminKubeconfig(), Mode: 0o600, Data: data}})
 }
 
-// ensureNode makes the Node object before the kubelet looks for it, with the address by which others reach the node. The
-// kubelet would make it with a taint that a cloud's controller takes away, and no node may do that itself (NodeRestriction).
+// ensureNode creates the Node object, with the address at which other nodes reach this one, before the kubelet looks
+// for it. The kubelet would create it with a taint that a cloud controller removes, and nodes may not remove it
+// themselves (NodeRestriction).
 func (n *nodeRole) ensureNode(ctx context.Context, c *kubeapi.Client) error {
 	node := &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
@@ -175,11 +177,11 @@ func (n *nodeRole) ensureNode(ctx context.Context, c *kubeapi.Client) error {
 	if err != nil || made {
 		return err
 	}
-	return errors.Join(n.tellNode(ctx, c), n.markStarting(ctx, c))
+	return errors.Join(n.updateNode(ctx, c), n.markStarting(ctx, c))
 }
 
-// remember notes which Node object is ours, to know later that it was deleted.
-func (n *nodeRole) remember(node *corev1.Node) error {
+// recordNodeUID stores the UID of the worker's Node object, so that a later run can detect that the object was deleted.
+func (n *nodeRole) recordNodeUID(node *corev1.Node) error {
 	if !n.cfg.Joins() {
 		return nil
 	}
@@ -191,7 +193,7 @@ func (n *nodeRole) remember(node *corev1.Node) error {
 	return r.Save(n.data)
 }
 
-// joinManifests are what nodes that join need of a cluster of ours.
+// joinManifests returns the manifests that joining nodes need in a cluster created by rootlessnode.
 func (n *nodeRole) joinManifests() ([]byte, error) {
 	const ours = false
 	rbac, rbacErr := resources.JoinRBAC(ours, n.cfg.EnforcesPolicies())

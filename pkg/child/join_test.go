@@ -38,32 +38,32 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// stubAPI is an API server that answers by answer, which is called one at a time.
+// stubAPI is an API server whose responses come from answer. Calls of answer do not overlap.
 type stubAPI struct {
-	mu     sync.Mutex
-	asked  []string // method, path and body
-	answer func(r *http.Request) (code int, body any)
+	mu       sync.Mutex
+	requests []string // method, path and body
+	answer   func(r *http.Request) (code int, body any)
 }
 
 func (s *stubAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		w.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(w).Flush() // then nothing happens
+		_ = http.NewResponseController(w).Flush() // a watch without events
 		<-r.Context().Done()
 		return
 	}
-	body, _ := io.ReadAll(r.Body) // what is missing is missed by the test
+	body, _ := io.ReadAll(r.Body) // the test fails if the body is incomplete
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = append(s.asked, r.Method+" "+r.URL.Path+" "+string(body))
+	s.requests = append(s.requests, r.Method+" "+r.URL.Path+" "+string(body))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	code, answer := s.answer(r)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(answer) // the same
+	_ = json.NewEncoder(w).Encode(answer) // the test fails if the response is incomplete
 }
 
-// connect makes the node role's API server s.
+// connect makes s the API server of the node role.
 func (s *stubAPI) connect(t *testing.T, n *nodeRole) {
 	t.Helper()
 	server := httptest.NewTLSServer(s)
@@ -80,13 +80,13 @@ func (s *stubAPI) connect(t *testing.T, n *nodeRole) {
 
 func TestApplyAddress(t *testing.T) {
 	t.Parallel()
-	n := desk(t, hostAddress("eth0", "192.0.2.7"))
+	n := portsNode(t, hostAddress("eth0", "192.0.2.7"))
 	n.cfg.CNI, n.cfg.NodeName, n.cfg.API.BindAddress = config.CNINone, "a", "0.0.0.0"
 	n.hub = status.NewHub(status.Status{}, status.Options{})
 	defer n.hub.Close()
 	is1 := func(ip string) { assert.NilError(t, layout.WriteJSON(n.rt.NodeAddress(), netip.MustParseAddr(ip))) }
 	is1("192.0.2.7")
-	assert.NilError(t, n.learnAddress())
+	assert.NilError(t, n.readNodeAddress())
 	assert.Equal(t, n.env.PublicIP, "192.0.2.7")
 	var forwards []string
 	stop, err := n.ports.run(n, func(portfwd.Config) error { return nil }, func(c portfwd.Config) {
@@ -106,25 +106,25 @@ func TestApplyAddress(t *testing.T) {
 	api.connect(t, n)
 
 	assert.NilError(t, n.applyAddress(t.Context()))
-	assert.Equal(t, len(api.asked), 0, "nothing has changed")
+	assert.Equal(t, len(api.requests), 0, "no change")
 	is1("192.0.2.8")
 	for range 2 {
 		assert.ErrorContains(t, n.applyAddress(t.Context()), "node a")
-		assert.Assert(t, is.Contains(forwards, "kubelet 192.0.2.8:10250"), "the forwards do not wait for the cluster")
+		assert.Assert(t, is.Contains(forwards, "kubelet 192.0.2.8:10250"), "the forwards are updated before the cluster responds")
 	}
-	assert.Equal(t, len(n.hub.Snapshot().Warnings), 1, "it is told once")
+	assert.Equal(t, len(n.hub.Snapshot().Warnings), 1, "reported once")
 	assert.Equal(t, n.hub.Snapshot().Network.NodeAddress, "192.0.2.8")
 	away = false
-	api.asked, forwards = nil, nil
-	is1("192.0.2.7") // back: what was told meanwhile is not known
+	api.requests, forwards = nil, nil
+	is1("192.0.2.7") // the old address again; the cluster's state is unknown after the failure
 	assert.NilError(t, n.applyAddress(t.Context()))
-	assert.DeepEqual(t, api.asked, []string{
+	assert.DeepEqual(t, api.requests, []string{
 		`PATCH /api/v1/nodes/a/status {"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.7"},{"type":"Hostname","address":"a"}]}}`,
 		`PATCH /api/v1/nodes/a {"metadata":{"annotations":{"flannel.alpha.coreos.com/public-ip-overwrite":"192.0.2.7"}}}`,
 	})
 	assert.Assert(t, is.Contains(forwards, "kubelet 192.0.2.7:10250"))
 	assert.NilError(t, n.applyAddress(t.Context()))
-	assert.Equal(t, len(api.asked), 2, "it is told once")
+	assert.Equal(t, len(api.requests), 2, "reported once")
 }
 
 func TestNodeForwards(t *testing.T) {
@@ -151,7 +151,7 @@ func TestNodeForwards(t *testing.T) {
 	}
 }
 
-// selfSigned is a certificate and its key in one PEM text.
+// selfSigned returns a self-signed certificate and its key in one PEM text.
 func selfSigned(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -165,15 +165,15 @@ func selfSigned(t *testing.T) []byte {
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})...)
 }
 
-func TestKeepCertificate(t *testing.T) {
+func TestStoreCertificate(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pki")
 	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	current := filepath.Join(dir, "kubelet-client-current.pem")
 	first, second := selfSigned(t), selfSigned(t)
-	assert.NilError(t, keepCertificate(dir, first, now))
-	assert.NilError(t, os.Symlink("nowhere", current+".new"), "of a run that ended in between")
-	assert.NilError(t, keepCertificate(dir, second, now.Add(time.Second)))
+	assert.NilError(t, storeCertificate(dir, first, now))
+	assert.NilError(t, os.Symlink("nowhere", current+".new"), "left by an interrupted run")
+	assert.NilError(t, storeCertificate(dir, second, now.Add(time.Second)))
 	target, err := os.Readlink(current)
 	assert.NilError(t, err)
 	assert.Equal(t, target, filepath.Join(dir, "kubelet-client-2026-03-04-05-06-08.pem"))
@@ -187,13 +187,13 @@ func TestKeepCertificate(t *testing.T) {
 
 	certificate, _, _ := strings.Cut(string(first), "-----BEGIN EC")
 	_, key, _ := strings.Cut(string(second), "-----END CERTIFICATE-----\n")
-	assert.ErrorContains(t, keepCertificate(dir, []byte(certificate+key), now), "the certificate that the cluster issued")
+	assert.ErrorContains(t, storeCertificate(dir, []byte(certificate+key), now), "check the issued certificate")
 	after, err := os.Readlink(current)
 	assert.NilError(t, err)
-	assert.Equal(t, after, target, "a certificate for another key changes nothing")
+	assert.Equal(t, after, target, "a certificate for another key must not be stored")
 }
 
-// TestClusterFactsAreReadBack: what a cluster of ours says of itself is what a worker reads.
+// TestClusterFactsAreReadBack checks that a worker can parse the facts that a first node publishes.
 func TestClusterFactsAreReadBack(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default()
@@ -213,10 +213,11 @@ func TestClusterFactsAreReadBack(t *testing.T) {
 	})
 }
 
-// TestApproveAgain: a request that could not be decided is decided later, and another one meanwhile.
+// TestApproveAgain checks that a request that could not be decided is retried, and that other requests are decided in
+// the meantime.
 func TestApproveAgain(t *testing.T) {
 	t.Parallel()
-	n := desk(t)
+	n := portsNode(t)
 	n.cfg.NodeName, n.cfg.API.BindAddress = "a", "0.0.0.0"
 	n.env = component.Env{Config: n.cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"}
 	csr := func(name string) map[string]any {
@@ -243,11 +244,11 @@ func TestApproveAgain(t *testing.T) {
 	defer cancel()
 	err := n.approveNodes(ctx, func() {})
 	assert.ErrorContains(t, err, "decide on certificate request stuck")
-	assert.NilError(t, ctx.Err(), "it ends to be started again")
+	assert.NilError(t, ctx.Err(), "the unit ends so that it restarts")
 	approved := func(name string) bool {
-		return slices.ContainsFunc(api.asked, func(s string) bool {
+		return slices.ContainsFunc(api.requests, func(s string) bool {
 			return strings.HasPrefix(s, "PUT "+path+"/"+name+"/approval") && strings.Contains(s, "RootlessNodeApproved")
 		})
 	}
-	assert.Assert(t, approved("stuck") && approved("fine"), "%v", api.asked)
+	assert.Assert(t, approved("stuck") && approved("fine"), "%v", api.requests)
 }

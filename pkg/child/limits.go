@@ -15,8 +15,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// unenforcedSettings names the fields of the config that do nothing in this cgroup: those whose controller is missing, and
-// caps that the kernel did not take.
+// unenforcedSettings returns the config fields that have no effect in this cgroup, because their controller is missing
+// or the kernel rejected the value.
 func unenforcedSettings(cfg *config.NodeConfig, c layout.CgroupInfo) []string {
 	out := cfg.Resources.Unenforced(c.Unenforced)
 	for _, name := range slices.Sorted(maps.Keys(c.Refused)) {
@@ -27,17 +27,17 @@ func unenforcedSettings(cfg *config.NodeConfig, c layout.CgroupInfo) []string {
 	return out
 }
 
-// unenforcedTexts says which limits do nothing here; empty where all are enforced.
+// unenforcedTexts describes the limits that are not enforced. It returns nil if all are enforced.
 func unenforcedTexts(cfg *config.NodeConfig, c layout.CgroupInfo) []string {
 	var out []string
 	if len(c.Unenforced) > 0 {
-		out = append(out, fmt.Sprintf("cgroup controllers %v are not delegated: pods' limits that need them are accepted and not enforced", c.Unenforced))
+		out = append(out, fmt.Sprintf("cgroup controllers %v are not delegated: pod limits that need them are accepted but not enforced", c.Unenforced))
 	}
 	if fields := unenforcedSettings(cfg, c); len(fields) > 0 {
 		text := fmt.Sprintf("not enforced on this node: %s", strings.Join(fields, ", "))
 		for _, name := range slices.Sorted(maps.Keys(c.Refused)) {
-			if !slices.Contains(c.Unenforced, name) { // else the missing controller is the reason
-				text += fmt.Sprintf("; the kernel refuses resources.%s: %s", name, c.Refused[name])
+			if !slices.Contains(c.Unenforced, name) { // otherwise the missing controller is the reason
+				text += fmt.Sprintf("; the kernel rejects resources.%s: %s", name, c.Refused[name])
 			}
 		}
 		out = append(out, text)
@@ -45,17 +45,18 @@ func unenforcedTexts(cfg *config.NodeConfig, c layout.CgroupInfo) []string {
 	return out
 }
 
-// unenforced says it once in the log and in the status.
-func (n *nodeRole) unenforced() {
+// warnUnenforced reports the limits that are not enforced in the log and in the status.
+func (n *nodeRole) warnUnenforced() {
 	for _, text := range unenforcedTexts(n.cfg, n.handover.Cgroup) {
 		n.warn("%s", text)
 	}
 }
 
-// eventUnenforced is the reason of the Events that say so on the Node.
+// eventUnenforced is the reason of Events about limits that are not enforced.
 const eventUnenforced = "LimitsNotEnforced"
 
-// unenforcedEvents are those Events. By convention a Node's UID in an Event is its name.
+// unenforcedEvents returns the Events on the Node about limits that are not enforced. By convention the UID of a Node
+// in an Event is its name.
 func unenforcedEvents(cfg *config.NodeConfig, c layout.CgroupInfo) []kubeapi.Event {
 	var out []kubeapi.Event
 	for _, text := range unenforcedTexts(cfg, c) {
@@ -67,21 +68,21 @@ func unenforcedEvents(cfg *config.NodeConfig, c layout.CgroupInfo) []kubeapi.Eve
 	return out
 }
 
-// tellUnenforced says it as Events on the Node, for those who see nothing but the cluster.
-func (n *nodeRole) tellUnenforced() {
+// recordUnenforced records the limits that are not enforced as Events, for users who can only see the cluster.
+func (n *nodeRole) recordUnenforced() {
 	for _, ev := range unenforcedEvents(n.cfg, n.handover.Cgroup) {
-		n.tell(ev)
+		n.recordEvent(ev)
 	}
 }
 
-// forgetManagers removes what the kubelet's CPU and memory managers remember of the last run, whose containers are gone.
-// A kubelet that finds the memory of another policy, or of another set of CPUs, does not start (kubelet 1.37,
-// state_checkpoint.go); its own restarts in one run need the files.
-func forgetManagers(kubeletDir string) error {
+// removeManagerState removes the state files of the kubelet's CPU and memory managers from the last run, whose
+// containers are gone. The kubelet does not start if its policy or the set of CPUs has changed since (kubelet 1.37,
+// state_checkpoint.go). Restarts of the kubelet within a run need the files.
+func removeManagerState(kubeletDir string) error {
 	var errs []error
 	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
 		if err := os.Remove(filepath.Join(kubeletDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("forget the last run's %s: %w", name, err))
+			errs = append(errs, fmt.Errorf("remove the last run's %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -21,19 +21,19 @@ func TestUnenforcedTexts(t *testing.T) {
 	}}
 	assert.DeepEqual(t, unenforcedSettings(cfg, c), []string{"resources.memory", "resources.pids"})
 	assert.DeepEqual(t, unenforcedTexts(cfg, c), []string{
-		"cgroup controllers [memory] are not delegated: pods' limits that need them are accepted and not enforced",
-		"not enforced on this node: resources.memory, resources.pids; the kernel refuses resources.pids: permission denied",
+		"cgroup controllers [memory] are not delegated: pod limits that need them are accepted but not enforced",
+		"not enforced on this node: resources.memory, resources.pids; the kernel rejects resources.pids: permission denied",
 	})
 }
 
-func TestForgetManagers(t *testing.T) {
+func TestRemoveManagerState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	assert.NilError(t, forgetManagers(dir), "the first run has none")
+	assert.NilError(t, removeManagerState(dir), "the first run has no files")
 	for _, f := range []string{"cpu_manager_state", "memory_manager_state", "other"} {
 		assert.NilError(t, os.WriteFile(filepath.Join(dir, f), nil, 0o600))
 	}
-	assert.NilError(t, forgetManagers(dir))
+	assert.NilError(t, removeManagerState(dir))
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
 	assert.NilError(t, err)
 	assert.DeepEqual(t, left, []string{filepath.Join(dir, "other")})

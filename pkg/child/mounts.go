@@ -20,19 +20,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// mountsEvery is how often the guarantees are tried again; a component that was started anew is looked at then too.
-const mountsEvery = time.Minute
+// mountsInterval is how often mount propagation is tested again, which also covers components that have restarted
+// since.
+const mountsInterval = time.Minute
 
-// mountsTried is what a try of the guarantees prints.
-type mountsTried struct {
+// mountsResult is the output of the mounts role.
+type mountsResult struct {
 	Guarantees mountns.Guarantees `json:"guarantees"`
 	Reasons    []string           `json:"reasons"`
 }
 
-// RunMounts is the mounts role: it tries the guarantees for mounts in the node's own mount namespace and prints what it
-// found. It is a process of its own, because such a try ends threads, and with them the node role's children.
+// RunMounts executes the mounts role: it tests mount propagation in the node's mount namespace and prints the result.
+// It is a separate process because the test ends threads, and with them the node role's children.
 func RunMounts() error {
-	var t mountsTried
+	var t mountsResult
 	var err error
 	if err := os.MkdirAll(layout.InsideRun, 0o755); err != nil {
 		return err
@@ -44,8 +45,8 @@ func RunMounts() error {
 	return json.NewEncoder(os.Stdout).Encode(t)
 }
 
-// tryMounts starts the mounts role.
-func tryMounts(ctx context.Context) (t mountsTried, err error) {
+// probeMounts runs the mounts role in a child process.
+func probeMounts(ctx context.Context) (t mountsResult, err error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", layout.RoleMounts)
 	cmd.Env = append(publicEnv(os.Environ()), layout.EnvRole+"="+layout.RoleMounts)
 	var stderr bytes.Buffer
@@ -55,33 +56,33 @@ func tryMounts(ctx context.Context) (t mountsTried, err error) {
 		err = json.Unmarshal(out, &t)
 	}
 	if err != nil {
-		return t, fmt.Errorf("try how mounts propagate: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return t, fmt.Errorf("test mount propagation: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return t, nil
 }
 
-// entriesUnit keeps the entries of the copied-up directories what they are on the host.
+// entriesUnit keeps the entries of copied-up directories in sync with the host.
 func (n *nodeRole) entriesUnit() supervisor.Unit {
 	return supervisor.Unit{Name: unitEntries, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
 		return copyup.FollowHost(ctx, fileSystem(n.cfg, n.rt), ready)
 	}}
 }
 
-// mountsUnit tries the guarantees at start and again and again.
+// mountsUnit tests mount propagation at start and periodically.
 func (n *nodeRole) mountsUnit() supervisor.Unit {
 	return supervisor.Unit{Name: unitMounts, Task: n.followMounts, Backoff: n.backoff()}
 }
 
 func (n *nodeRole) followMounts(ctx context.Context, ready func()) error {
-	tick := time.NewTicker(mountsEvery)
+	tick := time.NewTicker(mountsInterval)
 	defer tick.Stop()
 	for {
-		t, err := tryMounts(ctx)
+		t, err := probeMounts(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err == nil {
-			n.tellMounts(t)
+			n.reportMounts(t)
 		} else {
 			n.hub.SetCondition(status.Condition{Type: status.ConditionSharedMounts, Reason: "NotTried", Message: err.Error()})
 		}
@@ -94,24 +95,24 @@ func (n *nodeRole) followMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// tellMounts puts what was found into the status. A broken (2) degrades the node; (1) that this host cannot give is a
-// warning.
-func (n *nodeRole) tellMounts(t mountsTried) {
-	strays := n.strays()
+// reportMounts writes the result to the status. Missing propagation inside the node (2) degrades the node; missing
+// propagation from the host (1) is a warning.
+func (n *nodeRole) reportMounts(t mountsResult) {
+	wrong := n.wrongMountNamespace()
 	g := t.Guarantees
-	m := &status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside && len(strays) == 0, NodeToHost: g.InsideToHost}
+	m := &status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside && len(wrong) == 0, NodeToHost: g.InsideToHost}
 	if !m.HostToNode {
 		why := "the host's root is private"
-		m.Hint = hostRemedy
+		m.Hint = propagationHint
 		if n.cfg.Mounts.Propagation == "rprivate" {
-			why, m.Hint = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, and start the node anew"
+			why, m.Hint = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, then restart the node"
 		}
-		m.Reasons = append(m.Reasons, "1: the root inside receives nothing from the host's: "+why)
+		m.Reasons = append(m.Reasons, "1: mounts of the host do not reach the node: "+why)
 	}
-	m.Reasons = slices.Concat(m.Reasons, t.Reasons, strays)
+	m.Reasons = slices.Concat(m.Reasons, t.Reasons, wrong)
 	now := n.hub.Snapshot()
 	if now.Mounts == nil && !m.HostToNode {
-		n.log.Warnf("mounts that the host makes from now on do not reach the node: %s", strings.Join(m.Reasons, "; "))
+		n.log.Warnf("new mounts of the host do not reach the node: %s", strings.Join(m.Reasons, "; "))
 	}
 	if old := now.Mounts; old == nil || old.Text() != m.Text() || !slices.Equal(old.Reasons, m.Reasons) {
 		n.hub.Update(func(s *status.Status) { s.Mounts = m })
@@ -125,12 +126,12 @@ func (n *nodeRole) tellMounts(t mountsTried) {
 	}
 }
 
-// hostRemedy is what root of the host does about a private root.
-const hostRemedy = "mount --make-rshared /    # as root of the host; then start the node anew"
+// propagationHint is the command that root runs on the host to fix a private root mount.
+const propagationHint = "mount --make-rshared /    # as root on the host; then restart the node"
 
-// strays are the kubelet and the runtime, where they are in another mount namespace than the node role: they would not
-// see one another's mounts.
-func (n *nodeRole) strays() []string {
+// wrongMountNamespace returns a message for the kubelet and the container runtime if they run in a different mount
+// namespace than the node role, because they would not see each other's mounts.
+func (n *nodeRole) wrongMountNamespace() []string {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return []string{fmt.Sprintf("2: %v", err)}
@@ -141,8 +142,8 @@ func (n *nodeRole) strays() []string {
 			continue
 		}
 		its, err := os.Readlink(filepath.Join("/proc", fmt.Sprint(u.PID), "ns/mnt"))
-		if err == nil && its != own { // one that has just ended is looked at next time
-			found = append(found, fmt.Sprintf("2: %s (pid %d) is in another mount namespace than the node", u.Name, u.PID))
+		if err == nil && its != own { // a process that has just ended is checked next time
+			found = append(found, fmt.Sprintf("2: %s (pid %d) is in a different mount namespace than the node", u.Name, u.PID))
 		}
 	}
 	return found

@@ -13,22 +13,22 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-func TestTellMounts(t *testing.T) {
+func TestReportMounts(t *testing.T) {
 	t.Parallel()
-	const cut, unshared = "1: the root inside receives nothing from the host's", "2: a mount does not reach volumes"
+	const cut, unshared = "1: mounts of the host do not reach the node", "2: a mount does not reach volumes"
 	for _, tc := range []struct {
 		name, propagation string
-		tried             mountsTried
+		tried             mountsResult
 		text, hint        string
 		reasons           []string
 		ok                bool
 	}{
-		{"all", "rslave", mountsTried{mountns.Guarantees{HostToInside: true, Inside: true}, nil}, "1 yes, 2 yes, 3 no", "", nil, true},
-		{"private host", "rslave", mountsTried{mountns.Guarantees{Inside: true}, nil}, "1 no, 2 yes, 3 no", hostRemedy,
+		{"all", "rslave", mountsResult{mountns.Guarantees{HostToInside: true, Inside: true}, nil}, "1 yes, 2 yes, 3 no", "", nil, true},
+		{"private host", "rslave", mountsResult{mountns.Guarantees{Inside: true}, nil}, "1 no, 2 yes, 3 no", propagationHint,
 			[]string{cut + ": the host's root is private"}, true},
-		{"rprivate", "rprivate", mountsTried{mountns.Guarantees{Inside: true}, nil}, "1 no, 2 yes, 3 no",
-			"# set mounts.propagation: rslave, and start the node anew", []string{cut + ": mounts.propagation is rprivate"}, true},
-		{"not shared", "rslave", mountsTried{mountns.Guarantees{HostToInside: true}, []string{unshared}}, "1 yes, 2 no, 3 no", "",
+		{"rprivate", "rprivate", mountsResult{mountns.Guarantees{Inside: true}, nil}, "1 no, 2 yes, 3 no",
+			"# set mounts.propagation: rslave, then restart the node", []string{cut + ": mounts.propagation is rprivate"}, true},
+		{"not shared", "rslave", mountsResult{mountns.Guarantees{HostToInside: true}, []string{unshared}}, "1 yes, 2 no, 3 no", "",
 			[]string{unshared}, false},
 	} {
 		log := logrus.New()
@@ -38,7 +38,7 @@ func TestTellMounts(t *testing.T) {
 		var err error
 		n.group, err = supervisor.New(nil, supervisor.Options{})
 		assert.NilError(t, err)
-		n.tellMounts(tc.tried)
+		n.reportMounts(tc.tried)
 		s := n.hub.Snapshot()
 		assert.Equal(t, s.Mounts.Text(), tc.text, tc.name)
 		assert.DeepEqual(t, s.Mounts.Reasons, tc.reasons)

@@ -39,7 +39,7 @@ type nodeRole struct {
 	rt       layout.Runtime
 	data     layout.Data
 	handover layout.HandoverInfo
-	ipv6     netip.Addr // the node's, with network.ipv6
+	ipv6     netip.Addr // the node's address if network.ipv6 is set
 	tree     cgroupv2.Tree
 	env      component.Env
 	hub      *status.Hub
@@ -49,25 +49,25 @@ type nodeRole struct {
 	api     *kubeapi.Client
 	apiOnce sync.Once
 	apiErr  error
-	// claims holds, by node name, the certificate request for which the approver has reserved the name (its UID).
+	// claims maps the name of a node to the UID of the certificate request for which the approver reserved the name.
 	claims map[string]string
-	ports  portDesk
-	// hostAccess is nil where the host's own addresses are open to the node.
+	ports  portConfig
+	// hostAccess is nil if the node may use the host's own addresses.
 	hostAccess *hostAccess
-	address    addressDesk
-	events     sync.WaitGroup // Events on their way to the API server
-	pods       podsView
+	address    nodeAddress
+	events     sync.WaitGroup // Events that are being sent to the API server
+	pods       podsProgress
 }
 
-// RunNode is the node role: it prepares the namespaces, renders and supervises the components, and serves status and
-// exec until a TERM, INT or HUP, or a stop through the status socket. Whatever ends it otherwise is also written to the
-// data dir, where the parent finds it. Called by node.Dispatch alone.
+// RunNode executes the node role: it prepares the namespaces, renders and supervises the components, and serves status
+// and exec until SIGTERM, SIGINT, SIGHUP or a stop request on the status socket. Errors are also written to the data
+// dir, where the parent reads them. Only node.Dispatch calls it.
 func RunNode(log *logrus.Logger, version string) error {
-	// Signals of the parent's terminal come by way of the parent, not twice.
+	// The parent forwards signals of its terminal; they must not arrive twice.
 	if _, err := syscall.Setsid(); err != nil {
-		return fmt.Errorf("leave the parent's session: %w", err)
+		return fmt.Errorf("create a session: %w", err)
 	}
-	cfg, rt, err := effective()
+	cfg, rt, err := effectiveConfig()
 	if err != nil {
 		return err
 	}
@@ -81,12 +81,12 @@ func RunNode(log *logrus.Logger, version string) error {
 
 func (n *nodeRole) run(version string) error {
 	if err := layout.ReadJSON(n.rt.Handover(), &n.handover); err != nil {
-		return fmt.Errorf("read what the parent handed over: %w", err)
+		return fmt.Errorf("read the parent's handover: %w", err)
 	}
-	if err := n.learnUplink(); err != nil {
+	if err := n.readUplink(); err != nil {
 		return err
 	}
-	n.hub = status.NewHub(n.picture(version), status.Options{})
+	n.hub = status.NewHub(n.initialStatus(version), status.Options{})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
 	ctx, n.stop = context.WithCancelCause(ctx)
@@ -111,7 +111,8 @@ func (n *nodeRole) run(version string) error {
 	return n.serve(ctx)
 }
 
-// serve runs the sockets and the components. The sockets outlive the components, so that a stop can be watched.
+// serve runs the sockets and the components. The sockets stay open until the components have stopped, so that clients
+// can watch the stop.
 func (n *nodeRole) serve(ctx context.Context) error {
 	sockets, closeSockets := context.WithCancel(context.Background())
 	defer closeSockets()
@@ -119,13 +120,13 @@ func (n *nodeRole) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, u := range n.group.Status() { // a unit that waits has made no transition yet, and is not ready all the same
-		n.hub.SetComponent(picture(u), nil)
+	for _, u := range n.group.Status() { // waiting units have had no transition yet
+		n.hub.SetComponent(componentStatus(u), nil)
 	}
-	context.AfterFunc(ctx, func() { n.hub.SetStopping(why(ctx)) })
+	context.AfterFunc(ctx, func() { n.hub.SetStopping(stopReason(ctx)) })
 	err = n.group.Run(ctx)
 	n.events.Wait()
-	n.leftovers()
+	n.removeLeftovers()
 	if err != nil {
 		n.hub.SetFailed(err.Error())
 		err = errdefs.Class(errdefs.ErrComponent, err)
@@ -137,16 +138,16 @@ func (n *nodeRole) serve(ctx context.Context) error {
 	return errors.Join(err, servers.Wait())
 }
 
-// why tells what ended ctx.
-func why(ctx context.Context) string {
+// stopReason returns the reason why ctx ended.
+func stopReason(ctx context.Context) string {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause.Error()
 	}
 	return "signal"
 }
 
-// picture is the node's status before anything has happened.
-func (n *nodeRole) picture(version string) status.Status {
+// initialStatus returns the node's status before any component runs.
+func (n *nodeRole) initialStatus(version string) status.Status {
 	h := n.handover
 	s := status.Status{
 		Name: n.cfg.Name, NodeName: n.cfg.NodeName, Version: version, Kubernetes: kubernetesVersion(n.cfg.ComponentsDir),
@@ -165,17 +166,17 @@ func (n *nodeRole) picture(version string) status.Status {
 	return s
 }
 
-// warn logs a warning and keeps it in the status.
+// warn logs a warning and adds it to the status.
 func (n *nodeRole) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	n.log.Warn(text)
 	n.hub.Update(func(s *status.Status) { s.Warnings = append(s.Warnings, text) })
 }
 
-// prepare gathers what rendering needs, makes keys and certificates, and writes the administrator's kubeconfig.
+// prepare collects the data for rendering, creates keys and certificates, and writes the admin kubeconfig.
 func (n *nodeRole) prepare(ctx context.Context) error {
-	n.unenforced()
-	n.shortcomings()
+	n.warnUnenforced()
+	n.warnDrivers()
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read the host name: %w", err)
@@ -191,30 +192,30 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		NameServers: servers, BinDir: n.binary, OCIRuntime: n.binary("runc"),
 		Controllers: n.handover.Cgroup.Enabled, Unenforced: n.handover.Cgroup.Unenforced,
 		Ceiling:                       n.cfg.Resources.Limits().Least(n.handover.Cgroup.Ceiling),
-		LocalStorageCapacityIsolation: statisticsWork(layout.InsideKubelet),
+		LocalStorageCapacityIsolation: supportsStorageStats(layout.InsideKubelet),
 	}
 	if n.env.Machine, err = hostinfo.ReadMachine("/"); err != nil {
-		n.warn("the node's allocatable may be wrong: %v", err)
+		n.warn("the node's allocatable resources may be wrong: %v", err)
 	}
-	if err := forgetManagers(layout.InsideKubelet); err != nil {
+	if err := removeManagerState(layout.InsideKubelet); err != nil {
 		return err
 	}
 	if n.ipv6.IsValid() {
 		n.env.NodeIPv6 = n.ipv6.String()
 		n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6 = n.env.NodeIPv6 })
 	}
-	if err := n.learnAddress(); err != nil {
+	if err := n.readNodeAddress(); err != nil {
 		return err
 	}
 	var g errgroup.Group
 	if n.cfg.Joins() {
 		n.env.APIServerURL = n.cfg.Join.Server
 	} else {
-		env := n.env // the others write to it
+		env := n.env // a copy, because the other goroutines write to n.env
 		g.Go(func() error { return n.certificates(env) })
 	}
-	g.Go(n.learnRuntime)
-	g.Go(func() error { return n.closeHost(ctx) })
+	g.Go(n.detectRuntime)
+	g.Go(func() error { return n.startHostFilter(ctx) })
 	g.Go(func() error { n.env.SeccompDefault = n.seccompDefault(ctx); return nil })
 	g.Go(func() (err error) { n.env.KubeProxyMode, err = n.proxyMode(ctx); return })
 	if err := g.Wait(); err != nil {
@@ -223,15 +224,15 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 	if err := n.ociShim(); err != nil {
 		return err
 	}
-	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) }) // in a cluster that it joined, that one's
-	// The CNI configuration of the last run would make the Node Ready before flannel routes anything.
+	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) }) // on a worker, the API server of the joined cluster
+	// The last run's CNI configuration would make the Node Ready before flannel has set up routes.
 	if err := os.Remove(layout.InsideCNIConfFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the last run's CNI configuration: %w", err)
 	}
 	return nil
 }
 
-// certificates makes or renews the control plane's keys and the administrator's kubeconfig.
+// certificates creates or renews the control plane's keys and certificates, and writes the admin kubeconfigs.
 func (n *nodeRole) certificates(env component.Env) error {
 	spec, err := pki.NodeSpec(env)
 	if err != nil {
@@ -258,17 +259,17 @@ func (n *nodeRole) certificates(env component.Env) error {
 	})
 }
 
-// insideAdmin is the administrator's kubeconfig for programs inside.
+// insideAdmin is the admin kubeconfig for programs inside.
 const insideAdmin = layout.InsideKubernetes + "/admin.conf"
 
-// binary is the path of a component's program.
+// binary returns the path of a component's program.
 func (n *nodeRole) binary(name string) string { return filepath.Join(n.cfg.ComponentsDir, name) }
 
-// shimProgram stands in front of runc where limits cannot be set.
+// shimProgram runs runc without the limits that cannot be set.
 const shimProgram = "rootlessnode-runc"
 
-// ociShim puts our OCI runtime in front of runc where a controller is missing: runc refuses a container whose limits
-// it cannot set.
+// ociShim configures the OCI runtime shim if a cgroup controller is missing, because runc refuses containers whose
+// limits it cannot set.
 func (n *nodeRole) ociShim() error {
 	drop := slices.DeleteFunc(append(cgroupv2.Wanted(), cgroupv2.Optional()...), func(c string) bool {
 		return slices.Contains(n.handover.Cgroup.Enabled, c)
@@ -288,10 +289,10 @@ func (n *nodeRole) ociShim() error {
 	}.Render()}})
 }
 
-// containerdNamespace is where the kubelet's containers live, and by default the name of their cgroup.
+// containerdNamespace is the containerd namespace of the kubelet's containers, and the default name of their cgroup.
 const containerdNamespace = "k8s.io"
 
-// client is the node role's own connection to the API server, made when it is first wanted.
+// client returns the node role's client of the API server, which it creates on the first call.
 func (n *nodeRole) client() (*kubeapi.Client, error) {
 	n.apiOnce.Do(func() {
 		n.api, n.apiErr = kubeapi.New(insideAdmin, kubeapi.Options{UserAgent: "rootlessnode", Log: n.log})

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// reservedNames are the names that no worker may have, because a certificate of the cluster's authority for one of them would
-// pass for another server.
+// reservedNames are names that a worker must not have, because a certificate of the cluster CA for such a name could
+// impersonate another server.
 type reservedNames struct {
 	// api is a certificate with the API server's names.
 	api x509.Certificate
-	// domains are those whose names, and the names below, belong to the cluster.
+	// domains belong to the cluster, with all names below them.
 	domains []string
-	// siblings are the domains of the control plane's host, directly below which other hosts have their names.
+	// siblings are the domains of the control plane's host. Other hosts may have names directly below them.
 	siblings []string
 }
 
-// newReservedNames takes the DNS names of the API server's certificate, which may contain wildcards, the cluster's domain, and
-// the names of the control plane's host.
+// newReservedNames returns the reserved names for the DNS names of the API server's certificate, which may contain
+// wildcards, the cluster domain, and the names of the control plane's host.
 func newReservedNames(api []string, clusterDomain string, hosts ...string) *reservedNames {
 	r := &reservedNames{domains: []string{
 		"svc", plainName(clusterDomain), "localhost", "localhost.localdomain",
-		// What pods reach as NAME.NAMESPACE is a Service.
+		// Pods resolve NAME.NAMESPACE to a Service.
 		"default", "kube-system", "kube-public", "kube-node-lease",
-		// What pods reach as NAME.rootlessnode.internal is the host.
+		// Pods resolve NAME.rootlessnode.internal to the host.
 		"rootlessnode.internal",
 	}}
 	for _, host := range hosts {
@@ -41,33 +41,33 @@ func newReservedNames(api []string, clusterDomain string, hosts ...string) *rese
 	return r
 }
 
-// privateDomains are top-level domains in which no name is a public one.
+// privateDomains are top-level domains that have no public names.
 var privateDomains = []string{"internal", "lan", "local", "localdomain", "test"}
 
-// elsewhere reports whether a name is in a domain in which the control plane's host is not, such as github.com. A name without
-// a dot is in none.
-func (r *reservedNames) elsewhere(name string) bool {
+// foreignDomain reports whether the name has a domain that is not the domain of the control plane's host, such as
+// github.com. It returns false for a name without a dot.
+func (r *reservedNames) foreignDomain(name string) bool {
 	_, domain, _ := strings.Cut(plainName(name), ".")
 	return domain != "" && !slices.Contains(r.siblings, domain)
 }
 
-// plainName returns a name in the form in which names are compared.
+// plainName returns the name in lower case and without a trailing dot, for comparisons.
 func plainName(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".") }
 
-// reserved says why a worker may not have the name; empty if it may.
+// reserved returns the reason why a worker must not have the name, or "" if it may.
 func (r *reservedNames) reserved(name string) string {
 	name = plainName(name)
-	// Some programs take a name whose last label is a number for an address.
+	// Some programs parse a name whose last label is a number as an address.
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	if _, err := netip.ParseAddr(name); err == nil || isNumber(last) {
-		return "an address and not a name"
+		return "an address, not a name"
 	}
 	for _, domain := range r.domains {
 		if domain != "" && (name == domain || strings.HasSuffix(name, "."+domain)) {
 			return "a name of the cluster (" + domain + ")"
 		}
 	}
-	// The comparison of crypto/x509, wildcards included.
+	// crypto/x509 compares names as TLS clients do, wildcards included.
 	if r.api.VerifyHostname(name) == nil {
 		return "a name of the API server"
 	}

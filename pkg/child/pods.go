@@ -23,17 +23,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// kubepods is the cgroup below which the kubelet keeps all pods.
+// kubepods is the parent cgroup of all pods of the kubelet.
 const kubepods = "kubepods"
 
-// unitPods is the unit that does nothing but stop the pods.
+// unitPods is the unit that stops the pods.
 const unitPods = "pods"
 
-// outlivesPods names the units that a pod may use while it stops, from its preStop hook or from the program itself. The
-// rules of kube-proxy stay when kube-proxy ends, so it is not one of them. The DNS server is itself a pod.
+// outlivesPods names the units that a stopping pod may still use, from its preStop hook or its program. kube-proxy is
+// not among them because its rules stay when it ends. The DNS server is a pod itself.
 var outlivesPods = []string{apiserver.Name, flannel.Name, networkpolicy.Name, unitPorts, unitHostPorts}
 
-// stopAfterPods orders the stop of the units that outlive the pods.
+// stopAfterPods makes the units of outlivesPods stop after the pods.
 func stopAfterPods(units []supervisor.Unit) {
 	for i := range units {
 		for _, name := range outlivesPods {
@@ -44,8 +44,8 @@ func stopAfterPods(units []supervisor.Unit) {
 	}
 }
 
-// podsUnit stops the pods when the node stops: after the kubelet, so that no container is started again, and before the
-// runtime and the units of outlivesPods.
+// podsUnit stops the pods when the node stops: after the kubelet, which would restart the containers, and before the
+// container runtime and the units of outlivesPods.
 func (n *nodeRole) podsUnit() supervisor.Unit {
 	return supervisor.Unit{
 		Name: unitPods, Needs: needs(n.runtimeUnit()), StopAfter: []string{kubelet.Name}, Backoff: n.backoff(),
@@ -59,16 +59,17 @@ func (n *nodeRole) podsUnit() supervisor.Unit {
 }
 
 const (
-	// viewLimit is how long the API server may take to return the node's pods.
-	viewLimit = 3 * time.Second
+	// apiTimeout is the time limit for requests about the node's pods to the API server.
+	apiTimeout = 3 * time.Second
 	// criticalReserve is the part of timeouts.podStop that is kept for critical pods, at most a quarter of it.
 	criticalReserve = 10 * time.Second
 	// fallbackReserve is the part of timeouts.podStop that is kept for a stop without the runtime, at most a fifth of it.
 	fallbackReserve = 2 * time.Second
 )
 
-// stopPods ends the pods within timeouts.podStop. The runtime stops them as the kubelet would have it do. Where the runtime
-// does not, every process of every pod gets TERM, and KILL after the longest of their grace periods.
+// stopPods stops the pods within timeouts.podStop. Normally the container runtime stops them, in the order and with the
+// grace periods that the kubelet would use. If that fails, all processes of the pods get SIGTERM, and SIGKILL after the
+// longest of their grace periods.
 func (n *nodeRole) stopPods(ctx context.Context) error {
 	if !populated(filepath.Join(layout.InsideCgroup, kubepods)) {
 		return nil
@@ -78,12 +79,12 @@ func (n *nodeRole) stopPods(ctx context.Context) error {
 	defer cancel()
 	pods, err := n.nodePods(limit)
 	if err != nil {
-		n.log.WithError(err).Warn("the order of the pods is not known, stopping those of kube-system last")
+		n.log.WithError(err).Warn("list the node's pods; stopping pods in kube-system last")
 	}
-	grace := programGrace // for what is not the kubelet's
+	grace := programGrace // for containers that the kubelet did not start
 	if err := n.stopContainers(limit, pods, err == nil); err != nil {
-		n.log.WithError(err).Warn("the container runtime did not stop all pods, stopping their processes")
-		n.showPods("stopping the processes of the pods, because the container runtime did not stop them")
+		n.log.WithError(err).Warn("the container runtime did not stop all pods; stopping their processes")
+		n.setPodsReason("stopping the pods' processes, because the container runtime did not stop all pods")
 		grace = longestGrace(pods, n.cfg.Timeouts.PodStop.D())
 	}
 	rest, cancelRest := context.WithTimeout(limit, grace)
@@ -92,7 +93,7 @@ func (n *nodeRole) stopPods(ctx context.Context) error {
 	return n.tree.Kill(kubepods)
 }
 
-// longestGrace is the longest grace period of the pods, or the given one if no pod is known.
+// longestGrace returns the longest grace period of the pods, or unknown if there are no pods in the list.
 func longestGrace(pods []kubeapi.NodePod, unknown time.Duration) time.Duration {
 	if len(pods) == 0 {
 		return unknown
@@ -104,7 +105,7 @@ func longestGrace(pods []kubeapi.NodePod, unknown time.Duration) time.Duration {
 	return longest
 }
 
-// stopContainers has the runtime stop the containers of all pods.
+// stopContainers lets the container runtime stop the containers of all pods.
 func (n *nodeRole) stopContainers(ctx context.Context, pods []kubeapi.NodePod, known bool) error {
 	end, _ := ctx.Deadline()
 	limit := time.Until(end)
@@ -120,35 +121,36 @@ func (n *nodeRole) stopContainers(ctx context.Context, pods []kubeapi.NodePod, k
 			n.log.Warn(r.Warning)
 		}
 		if r.Changed {
-			n.showPods(shortList(r.Waiting))
+			n.setPodsReason(shortList(r.Waiting))
 		}
 		if r.Interrupted != nil {
-			n.runAgain(ctx, pods, *r.Interrupted)
+			n.restartInterrupted(ctx, pods, *r.Interrupted)
 		}
 	})
 }
 
-// runAgain has the kubelet start the containers of a pod again that the stop interrupted, and that have no restart policy
-// for that. A container that the Pod object has as running, and of which the runtime has nothing, counts as failed.
-func (n *nodeRole) runAgain(ctx context.Context, pods []kubeapi.NodePod, p podstop.Interrupted) {
+// restartInterrupted makes the kubelet restart, at the next start of the node, the containers of a pod that the stop
+// interrupted and whose restart policy would not restart them. Without this, the kubelet counts a container as failed
+// if the Pod object lists it as running and the runtime does not know it.
+func (n *nodeRole) restartInterrupted(ctx context.Context, pods []kubeapi.NodePod, p podstop.Interrupted) {
 	i := slices.IndexFunc(pods, func(k kubeapi.NodePod) bool { return k.UID == p.UID })
 	if i < 0 || pods[i].Static {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, viewLimit)
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	c, err := n.client()
 	if err == nil {
-		err = c.MarkContainersWaiting(ctx, pods[i], p.Containers, "NodeStopped", "the node was stopped, the container starts again with it")
+		err = c.MarkContainersWaiting(ctx, pods[i], p.Containers, "NodeStopped", "the node was stopped; the container starts again when the node starts")
 	}
 	if err != nil {
-		n.log.WithError(err).Warn("mark an interrupted pod: it counts as failed at the next start")
+		n.log.WithError(err).Warn("mark an interrupted pod for a restart; it will be marked failed at the next start")
 	}
 }
 
-// nodePods returns what the API server has about the node's pods.
+// nodePods returns the node's pods from the API server.
 func (n *nodeRole) nodePods(ctx context.Context) ([]kubeapi.NodePod, error) {
-	ctx, cancel := context.WithTimeout(ctx, viewLimit)
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	c, err := n.client()
 	if err != nil {
@@ -157,7 +159,7 @@ func (n *nodeRole) nodePods(ctx context.Context) ([]kubeapi.NodePod, error) {
 	return c.NodePods(ctx, n.cfg.NodeName)
 }
 
-// criticalPriority is the least priority of critical pods, as for the graceful node shutdown of the kubelet: that of the
+// criticalPriority is the lowest priority of critical pods, as in the kubelet's graceful node shutdown: that of the
 // PriorityClass system-cluster-critical.
 const criticalPriority = 2_000_000_000
 
@@ -172,10 +174,10 @@ func podsToStop(list []kubeapi.NodePod) []podstop.Pod {
 	return pods
 }
 
-// shownPods is how many containers the status names of those that a stop waits for.
+// shownPods is the number of containers that the status names while a stop waits for them.
 const shownPods = 5
 
-// shortList joins texts, and counts those that are too many to be shown.
+// shortList joins the first texts and appends the number of the others.
 func shortList(texts []string) string {
 	if more := len(texts) - shownPods; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(texts[:shownPods], ", "), more)
@@ -183,14 +185,14 @@ func shortList(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// podsView is what the stop of the pods waits for. Its lock orders the transition of the unit and the texts.
-type podsView struct {
+// podsProgress is the status text of the pods' stop. Its lock orders the unit's transition and updates of the text.
+type podsProgress struct {
 	sync.Mutex
 	text string
 }
 
-// showPods shows in the status what the stop of the pods waits for.
-func (n *nodeRole) showPods(text string) {
+// setPodsReason sets the reason of the pods unit in the status while the unit stops.
+func (n *nodeRole) setPodsReason(text string) {
 	n.pods.Lock()
 	defer n.pods.Unlock()
 	n.pods.text = text
@@ -201,39 +203,40 @@ func (n *nodeRole) showPods(text string) {
 	})
 }
 
-// leftovers removes what the supervisor left on purpose: the pods, the runtime's shims, containers that are not the
-// kubelet's, programs of `rootlessnode exec`. Containers and programs get TERM first. The cgroups of pods go too:
-// those made inside a pod with a user namespace of its own belong to a subordinate id, which nobody outside may remove.
-func (n *nodeRole) leftovers() {
+// removeLeftovers removes what the supervisor keeps running: the pods, the runtime's shims, containers that the kubelet
+// did not start, and programs of `rootlessnode exec`. Containers and programs get SIGTERM first. The cgroups of pods
+// are removed too, because those created in a pod with a user namespace belong to a subordinate ID and cannot be
+// removed from outside.
+func (n *nodeRole) removeLeftovers() {
 	ctx, cancel := context.WithTimeout(context.Background(), programGrace)
 	defer cancel()
 	n.endPrograms(ctx, leaf("exec"), strings.TrimPrefix(n.runtimeCgroup(), "/"))
 	for _, name := range []string{kubepods, leaf("exec"), leaf(n.runtimeUnit())} {
 		if err := n.tree.Remove(name); err != nil {
-			n.log.WithError(err).Warn("remove what is left")
+			n.log.WithError(err).Warn("remove the remaining processes and their cgroup")
 		}
 	}
 }
 
-// programGrace is the time between TERM and KILL for programs of `rootlessnode exec`. It is short because every interactive
-// shell ignores TERM.
+// programGrace is the time between SIGTERM and SIGKILL for programs of `rootlessnode exec`. It is short because
+// interactive shells ignore SIGTERM.
 const programGrace = 3 * time.Second
 
-// endPrograms sends TERM to the processes in the cgroups and waits until they have ended or ctx ends.
+// endPrograms sends SIGTERM to the processes in the cgroups and waits until they have exited or ctx ends.
 func (n *nodeRole) endPrograms(ctx context.Context, names ...string) {
 	for _, name := range names {
 		if err := n.tree.Signal(name, unix.SIGTERM); err != nil {
-			n.log.WithError(err).Warn("stop programs")
+			n.log.WithError(err).Warn("send SIGTERM to programs")
 		}
 	}
 	for _, name := range names {
 		if err := n.tree.WaitEmpty(ctx, name); err != nil {
-			n.log.WithError(err).Warn("programs did not end in time, killing them")
+			n.log.WithError(err).Warn("programs did not exit in time; killing them")
 		}
 	}
 }
 
-// populated reports whether a process is in the cgroup or below (cgroup.events, cgroup-v2.rst).
+// populated reports whether the cgroup or a descendant contains a process (cgroup.events, cgroup-v2.rst).
 func populated(dir string) bool {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	return err == nil && strings.Contains(string(b), "populated 1")

@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// The node stops its pods after the kubelet and before everything that they may use.
+// TestOrderOfStop checks that the node stops its pods after the kubelet and before the units that pods may use.
 func TestOrderOfStop(t *testing.T) {
 	t.Parallel()
 	n := runtimeNode(config.RuntimeContainerd)

@@ -19,27 +19,27 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// portDesk keeps together what decides about ports besides the API server: the config, the host's addresses and the
-// forwards made by hand. Its zero value is ready.
-type portDesk struct {
+// portConfig holds the inputs of the forwarder's configuration that do not come from the API server: the node's config,
+// the host's addresses and manual forwards. The zero value is ready to use.
+type portConfig struct {
 	mu  sync.Mutex
-	set func(portfwd.Config) // nil while no forwarder runs
-	// trouble is told which ports take no connections at present; it may be nil.
-	trouble func([]layout.PortFault)
-	host    []portfwd.HostAddress
-	manual  []string // canonical, as config.Forward writes them
-	lost    []string // interfaces without an address that were warned of
+	set func(portfwd.Config) // nil if no forwarder runs
+	// onFaults is called with the ports that do not accept connections. It may be nil.
+	onFaults func([]layout.PortFault)
+	host     []portfwd.HostAddress
+	manual   []string // canonical, as config.Forward writes them
+	warned   []string // interfaces without an address that were reported
 }
 
-// run starts a forwarder with the config of the moment and passes changes on until stop.
-func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(portfwd.Config), trouble func([]layout.PortFault)) (stop func(), err error) {
+// run starts a forwarder with the current configuration and applies changes until stop is called.
+func (d *portConfig) run(n *nodeRole, start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) (stop func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("watch the host's addresses: %w", err)
 	}
-	// The file is replaced, so its directory is watched; what happened before is read now.
+	// The file is replaced, so its directory is watched. Earlier changes are read below.
 	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch the host's addresses: %w", err), w.Close())
 	}
@@ -53,7 +53,7 @@ func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(p
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	d.set, d.trouble = set, trouble
+	d.set, d.onFaults = set, onFaults
 	if err := d.readFaults(n); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -64,12 +64,12 @@ func (d *portDesk) run(n *nodeRole, start func(portfwd.Config) error, set func(p
 		followed.Wait()
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.set, d.trouble = nil, nil
+		d.set, d.onFaults = nil, nil
 	}, nil
 }
 
-// follow passes the host's addresses and the faults of ports on as they change.
-func (d *portDesk) follow(n *nodeRole, w *fsnotify.Watcher) {
+// follow applies changes of the host's addresses and of port faults.
+func (d *portConfig) follow(n *nodeRole, w *fsnotify.Watcher) {
 	for {
 		changed := ""
 		select {
@@ -78,7 +78,7 @@ func (d *portDesk) follow(n *nodeRole, w *fsnotify.Watcher) {
 				return
 			}
 			changed = e.Name
-		case _, ok := <-w.Errors: // events were lost: look
+		case _, ok := <-w.Errors: // events were lost: read both files
 			if !ok {
 				return
 			}
@@ -90,32 +90,32 @@ func (d *portDesk) follow(n *nodeRole, w *fsnotify.Watcher) {
 				err = d.apply(n)
 			}
 			if err != nil {
-				n.log.WithError(err).Warn("the host's addresses are not followed")
+				n.log.WithError(err).Warn("apply the host's changed addresses")
 			}
 		}
 		if changed == "" || changed == n.rt.PortFaults() {
 			if err := d.readFaults(n); err != nil {
-				n.log.WithError(err).Warn("the faults of ports are not followed")
+				n.log.WithError(err).Warn("read the port faults")
 			}
 		}
 		d.mu.Unlock()
 	}
 }
 
-// readFaults reads which ports take no connections at present. Before the first of them there is no file.
-func (d *portDesk) readFaults(n *nodeRole) error {
+// readFaults reads the ports that do not accept connections. The file does not exist before the first fault.
+func (d *portConfig) readFaults(n *nodeRole) error {
 	var list []layout.PortFault
 	if err := layout.ReadJSON(n.rt.PortFaults(), &list); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read the faults of ports: %w", err)
+		return fmt.Errorf("read the port faults: %w", err)
 	}
-	if d.trouble != nil {
-		d.trouble(list)
+	if d.onFaults != nil {
+		d.onFaults(list)
 	}
 	return nil
 }
 
-// apply gives the forwarder the config of the moment.
-func (d *portDesk) apply(n *nodeRole) error {
+// apply passes the current configuration to the forwarder.
+func (d *portConfig) apply(n *nodeRole) error {
 	cfg, err := d.config(n)
 	if err == nil && d.set != nil {
 		d.set(cfg)
@@ -123,7 +123,7 @@ func (d *portDesk) apply(n *nodeRole) error {
 	return err
 }
 
-func (d *portDesk) readHost(n *nodeRole) error {
+func (d *portConfig) readHost(n *nodeRole) error {
 	var list []layout.HostAddress
 	if err := layout.ReadJSON(n.rt.HostAddresses(), &list); err != nil {
 		return fmt.Errorf("read the host's addresses: %w", err)
@@ -135,16 +135,16 @@ func (d *portDesk) readHost(n *nodeRole) error {
 	return nil
 }
 
-func (d *portDesk) readManual(n *nodeRole) error {
+func (d *portConfig) readManual(n *nodeRole) error {
 	d.manual = nil
 	if err := layout.ReadJSON(n.data.ManualPorts(), &d.manual); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read the forwards made by hand: %w", err)
+		return fmt.Errorf("read the manual forwards: %w", err)
 	}
 	return nil
 }
 
-// config says what is wanted besides Services and pods, and how.
-func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
+// config returns the forwarder's current configuration.
+func (d *portConfig) config(n *nodeRole) (portfwd.Config, error) {
 	p := n.cfg.Ports
 	c := portfwd.Config{
 		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, PodHostPorts: p.PodHostPorts,
@@ -155,15 +155,15 @@ func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
 	if !slices.Contains(p.Annotations.Namespaces, config.AllNamespaces) {
 		c.AnnotationNamespaces = append([]string{}, p.Annotations.Namespaces...)
 	}
-	node, multi := n.address.now()
+	node, multi := n.address.current()
 	for _, entry := range p.BindAddresses {
 		if entry == config.BindNodeIP && multi {
 			entry = node.String()
 		}
 		addrs, err := portfwd.ResolveBind([]string{entry}, d.host)
-		if err != nil && !slices.Contains(d.lost, entry) {
-			d.lost = append(d.lost, entry)
-			n.log.WithError(err).Warn("ports.bindAddresses: nothing listens there until it has one")
+		if err != nil && !slices.Contains(d.warned, entry) {
+			d.warned = append(d.warned, entry)
+			n.log.WithError(err).Warn("ports.bindAddresses: not listening on the interface until it has an address")
 		}
 		c.BindAddresses = append(c.BindAddresses, addrs...)
 	}
@@ -193,15 +193,15 @@ func (d *portDesk) config(n *nodeRole) (portfwd.Config, error) {
 	for _, s := range d.manual {
 		f, err := config.ParseForward(s)
 		if err != nil {
-			return c, fmt.Errorf("forward made by hand: %w", err)
+			return c, fmt.Errorf("manual forward: %w", err)
 		}
 		c.Static = append(c.Static, statics(f, true)...)
 	}
 	return c, nil
 }
 
-// statics are the single ports of a forward. Those made by hand are called as they were written; those of the config after
-// their port, unless that is to be picked.
+// statics returns one static port for each port of a forward. Manual forwards are named as the user wrote them.
+// Forwards of the config are named after their port, unless the node picks the host port.
 func statics(f config.Forward, manual bool) []portfwd.Static {
 	var out []portfwd.Static
 	for i := range max(f.Count, 1) {
@@ -221,20 +221,20 @@ func manualOwner(forward string) string {
 	return portfwd.Owner{Kind: portfwd.KindManual, Name: forward}.String()
 }
 
-// forwardHint shows how a forward is written.
+// forwardHint shows the syntax of forwards.
 const forwardHint = `rootlessnode ports add 8080:30080            # port 8080 of the host to port 30080 of the node
 rootlessnode ports add 0.0.0.0:5353:53/udp   # on all addresses, UDP
 rootlessnode ports add 9000-9009:9000-9009   # a range
-rootlessnode ports add 0:8080                # a port of the node's choice`
+rootlessnode ports add 0:8080                # the node picks the host port`
 
-// add makes a forward by hand. One that is there already is no fault.
-func (d *portDesk) add(n *nodeRole, text string) (owner string, err error) {
+// add adds a manual forward. Adding an existing forward succeeds.
+func (d *portConfig) add(n *nodeRole, text string) (owner string, err error) {
 	f, err := config.ParseForward(text)
 	if err != nil {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), forwardHint)
 	}
 	if n.cfg.Ports.Driver == "none" {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("the node forwards no ports (ports.driver: none)")),
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("port forwarding is disabled (ports.driver: none)")),
 			"rootlessnode down\nrootlessnode up --set ports.driver=builtin")
 	}
 	d.mu.Lock()
@@ -243,14 +243,14 @@ func (d *portDesk) add(n *nodeRole, text string) (owner string, err error) {
 		return manualOwner(f.String()), nil
 	}
 	manual := append(slices.Clone(d.manual), f.String())
-	if err := d.clash(n, manual); err != nil {
+	if err := d.conflicts(n, manual); err != nil {
 		return "", err
 	}
 	return manualOwner(f.String()), d.change(n, manual)
 }
 
-// clash tells whether the last of these forwards cannot be had beside the others and those of the config.
-func (d *portDesk) clash(n *nodeRole, manual []string) error {
+// conflicts returns an error if the last of the manual forwards conflicts with the others or with those of the config.
+func (d *portConfig) conflicts(n *nodeRole, manual []string) error {
 	before := d.manual
 	d.manual = manual
 	cfg, err := d.config(n)
@@ -268,8 +268,8 @@ func (d *portDesk) clash(n *nodeRole, manual []string) error {
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.Join(errs...)), "rootlessnode ports")
 }
 
-// remove takes back a forward made by hand, named as it was made or by its host port.
-func (d *portDesk) remove(n *nodeRole, text string) (owner string, err error) {
+// remove removes a manual forward. text is the forward as it was added, or its host port.
+func (d *portConfig) remove(n *nodeRole, text string) (owner string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i, err := d.find(text)
@@ -280,7 +280,7 @@ func (d *portDesk) remove(n *nodeRole, text string) (owner string, err error) {
 	return owner, d.change(n, slices.Delete(slices.Clone(d.manual), i, i+1))
 }
 
-func (d *portDesk) find(text string) (int, error) {
+func (d *portConfig) find(text string) (int, error) {
 	var found []int
 	if f, err := config.ParseForward(text); err == nil {
 		text = f.String()
@@ -298,9 +298,9 @@ func (d *portDesk) find(text string) (int, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
-	err, hint := fmt.Errorf("no forward %s was made by hand", text), "rootlessnode ports"
+	err, hint := fmt.Errorf("manual forward %s not found", text), "rootlessnode ports"
 	if len(found) > 1 {
-		err = fmt.Errorf("%s is the port of %d forwards made by hand", text, len(found))
+		err = fmt.Errorf("port %s matches %d manual forwards", text, len(found))
 	}
 	if len(d.manual) > 0 {
 		hint = "rootlessnode ports remove " + strings.Join(d.manual, "\nrootlessnode ports remove ")
@@ -308,8 +308,8 @@ func (d *portDesk) find(text string) (int, error) {
 	return 0, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), hint)
 }
 
-// change writes the list down first: what is answered survives a crash.
-func (d *portDesk) change(n *nodeRole, manual []string) error {
+// change stores the list before it applies it, so that a confirmed change survives a crash.
+func (d *portConfig) change(n *nodeRole, manual []string) error {
 	if err := layout.WriteJSON(n.data.ManualPorts(), manual); err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// desk is a node role of which only the ports work.
-func desk(t *testing.T, hosts ...layout.HostAddress) *nodeRole {
+// portsNode returns a node role in which only port forwarding works.
+func portsNode(t *testing.T, hosts ...layout.HostAddress) *nodeRole {
 	t.Helper()
 	n := &nodeRole{cfg: config.Default(), rt: layout.Runtime{Dir: t.TempDir()}, data: layout.NewData(t.TempDir()), log: logrus.New()}
 	n.cfg.Complete(config.HostFacts{Hostname: "host"})
@@ -44,7 +44,7 @@ func specs(c portfwd.Config) []string {
 
 func TestPortConfig(t *testing.T) {
 	t.Parallel()
-	n := desk(t, hostAddress("eth0", "192.0.2.7"))
+	n := portsNode(t, hostAddress("eth0", "192.0.2.7"))
 	n.cfg.Ports.Static = []string{"8080:30080", "127.0.0.1:5353-5354:30053-30054/udp", "0:80"}
 	n.cfg.Ports.BindAddresses = []string{"127.0.0.1", "eth0", "wlan0"}
 	n.cfg.Ports.PrivilegedPortOffset = 10000
@@ -67,7 +67,7 @@ func TestPortSources(t *testing.T) {
 	n := &nodeRole{cfg: config.Default()}
 	o := n.portSources()
 	assert.Assert(t, o.Source != nil && o.Endpoints != nil && o.Pods != nil && o.Publisher != nil)
-	assert.Assert(t, o.SourceFilter == nil, "of a driver that is not builtin")
+	assert.Assert(t, o.SourceFilter == nil, "only the builtin driver has a source filter")
 	n.cfg.Ports.Driver = config.PortsBuiltin
 	assert.Assert(t, n.portSources().SourceFilter != nil)
 	assert.Equal(t, n.rt.SourcesSocket(), portdriver.SourcesSocket(n.rt.StateDir()))
@@ -76,10 +76,10 @@ func TestPortSources(t *testing.T) {
 	assert.Assert(t, o.Source == nil && o.Endpoints == nil && o.Pods == nil && o.Publisher == nil)
 }
 
-// The host's addresses are followed while the forwarder runs.
+// TestPortConfigFollowsTheHost checks that changes of the host's addresses reach a running forwarder.
 func TestPortConfigFollowsTheHost(t *testing.T) {
 	t.Parallel()
-	n := desk(t)
+	n := portsNode(t)
 	n.cfg.Ports.BindAddresses = []string{"wlan0"}
 	changes := make(chan portfwd.Config, 8)
 	stop, err := n.ports.run(n, func(c portfwd.Config) error { changes <- c; return nil }, func(c portfwd.Config) { changes <- c }, nil)
@@ -92,28 +92,28 @@ func TestPortConfigFollowsTheHost(t *testing.T) {
 		}
 	}
 	stop()
-	_, err = n.ports.add(n, "1:2") // nobody to tell, and no fault
+	_, err = n.ports.add(n, "1:2") // no forwarder runs; not an error
 	assert.NilError(t, err)
 }
 
 func TestFaultsOfPorts(t *testing.T) {
 	t.Parallel()
-	n := desk(t)
-	told := make(chan []layout.PortFault, 8)
-	stop, err := n.ports.run(n, func(portfwd.Config) error { return nil }, func(portfwd.Config) {}, func(f []layout.PortFault) { told <- f })
+	n := portsNode(t)
+	faults := make(chan []layout.PortFault, 8)
+	stop, err := n.ports.run(n, func(portfwd.Config) error { return nil }, func(portfwd.Config) {}, func(f []layout.PortFault) { faults <- f })
 	assert.NilError(t, err)
 	defer stop()
-	assert.Equal(t, len(<-told), 0)
+	assert.Equal(t, len(<-faults), 0)
 	full := layout.PortFault{HostIP: "127.0.0.1", HostPort: 30080, Proto: "tcp4", Reason: "TooManyConnections", Message: "new ones wait"}
 	for _, want := range [][]layout.PortFault{{full}, {}} {
 		assert.NilError(t, layout.WriteJSON(n.rt.PortFaults(), want))
-		for now := range told { // a file that is replaced may be reported more than once
+		for now := range faults { // replacing the file may cause several events
 			if len(now) == len(want) {
 				break
 			}
 		}
 	}
-	assert.DeepEqual(t, troubleOf([]layout.PortFault{full}), map[portfwd.Bind]portfwd.Trouble{
+	assert.DeepEqual(t, portTroubles([]layout.PortFault{full}), map[portfwd.Bind]portfwd.Trouble{
 		{Proto: "tcp4", IP: netip.MustParseAddr("127.0.0.1"), Port: 30080}: {Reason: "TooManyConnections", Message: "new ones wait"},
 	}, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
 	assert.Assert(t, portsCondition(nil).OK)
@@ -124,7 +124,7 @@ func TestFaultsOfPorts(t *testing.T) {
 
 func TestForwardsByHand(t *testing.T) {
 	t.Parallel()
-	n := desk(t)
+	n := portsNode(t)
 	var now portfwd.Config
 	run := func() func() {
 		stop, err := n.ports.run(n, func(c portfwd.Config) error { now = c; return nil }, func(c portfwd.Config) { now = c }, nil)
@@ -138,12 +138,12 @@ func TestForwardsByHand(t *testing.T) {
 		assert.NilError(t, err)
 		assert.Equal(t, got, owner)
 	}
-	_, err := n.ports.add(n, "8080:80/tcp") // there already
+	_, err := n.ports.add(n, "8080:80/tcp") // exists already
 	assert.NilError(t, err)
 	assert.Equal(t, len(now.Static), 1+4)
 	stop()
 
-	n.ports = portDesk{} // a new run
+	n.ports = portConfig{} // a new run
 	stop = run()
 	defer stop()
 	assert.Equal(t, len(now.Static), 1+4)
@@ -163,13 +163,13 @@ func TestForwardsByHand(t *testing.T) {
 	assert.Error(t, err, "127.0.0.1:6443/tcp4 is already forwarded for static/api")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	_, err = n.ports.remove(n, "6443")
-	assert.Error(t, err, "no forward 6443 was made by hand")
+	assert.Error(t, err, "manual forward 6443 not found")
 	for _, text := range []string{"127.0.0.1:80:1", "127.0.0.2:80:1"} {
 		_, err = n.ports.add(n, text)
 		assert.NilError(t, err)
 	}
 	_, err = n.ports.remove(n, "80")
-	assert.Error(t, err, "80 is the port of 2 forwards made by hand")
+	assert.Error(t, err, "port 80 matches 2 manual forwards")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	n.cfg.Ports.Driver = "none"
 	_, err = n.ports.add(n, "1:2")
@@ -178,7 +178,7 @@ func TestForwardsByHand(t *testing.T) {
 
 func TestPortPolicy(t *testing.T) {
 	t.Parallel()
-	n := desk(t)
+	n := portsNode(t)
 	c, err := n.ports.config(n)
 	assert.NilError(t, err)
 	assert.Assert(t, !c.ExternalIPs && !c.BindAnywhere && c.AnnotationNamespaces == nil)

@@ -17,24 +17,24 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// Names of the forwards without which the node is of no use, in the status too: the API server's own, and in a cluster with
-// other nodes the kubelet's and the pod network's.
+// Names, also in the status, of the forwards that the node requires: the API server's and, in a cluster with other
+// nodes, the kubelet's and the pod network's.
 const (
 	apiForward     = "api"
 	kubeletForward = "kubelet"
 	podNetForward  = "pod-network"
 )
 
-// portsUnit forwards the API server's port, the static ports and those of Services to the host. It needs no other unit:
-// the Services come when the API server is there.
+// portsUnit forwards the API server's port, the static ports and the ports of Services to the host. It needs no other
+// unit; Services are added when the API server is ready.
 func (n *nodeRole) portsUnit() supervisor.Unit {
 	return supervisor.Unit{
 		Name: unitPorts, Task: n.forwardPorts, Backoff: n.backoff(), Essential: true, GiveUpAfter: 1,
 	}
 }
 
-// forwardPorts runs the forwarder. It is ready when the API server's port is open on the host; if that port cannot be
-// had the node would be of no use, and it ends with an error. Any other port that cannot be had only degrades the node.
+// forwardPorts runs the forwarder. It is ready when the node's required ports are open on the host, and returns an
+// error if one of them cannot be opened. Failures of other ports only degrade the node.
 func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 	if n.cfg.Ports.Driver == "none" {
 		ready()
@@ -49,11 +49,11 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 	var forwarder *portfwd.Forwarder
 	start := func(cfg portfwd.Config) (err error) {
 		o := n.portSources()
-		o.Manager, o.Config, o.Ledger, o.Log, o.OnEvent = manager, cfg, n.data.Ports(), n.log, n.tellPort
-		o.RestoreForeign = true // RootlessKit ends with us
+		o.Manager, o.Config, o.Ledger, o.Log, o.OnEvent = manager, cfg, n.data.Ports(), n.log, n.recordPortEvent
+		o.RestoreForeign = true // RootlessKit ends with the node
 		o.OnChange = func() {
 			ports := forwarder.Status()
-			n.hub.SetPorts(portPictures(ports))
+			n.hub.SetPorts(portStatuses(ports))
 			if n.hostAccess != nil {
 				n.hostAccess.setForwarded(ports)
 			}
@@ -72,7 +72,7 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 		return err
 	}
 	stopFollowing, err := n.ports.run(n, start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(faults []layout.PortFault) {
-		forwarder.SetTrouble(troubleOf(faults))
+		forwarder.SetTrouble(portTroubles(faults))
 		n.hub.SetCondition(portsCondition(faults))
 	})
 	if err != nil {
@@ -86,18 +86,18 @@ func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
 	return err
 }
 
-// troubleOf is what the forwarder is told of faults.
-func troubleOf(faults []layout.PortFault) map[portfwd.Bind]portfwd.Trouble {
+// portTroubles converts port faults for the forwarder.
+func portTroubles(faults []layout.PortFault) map[portfwd.Bind]portfwd.Trouble {
 	out := map[portfwd.Bind]portfwd.Trouble{}
 	for _, f := range faults {
-		if ip, err := netip.ParseAddr(f.HostIP); err == nil { // no forward of the node is without an address
+		if ip, err := netip.ParseAddr(f.HostIP); err == nil { // all forwards of the node have an address
 			out[portfwd.Bind{Proto: f.Proto, IP: ip, Port: f.HostPort}] = portfwd.Trouble{Reason: f.Reason, Message: f.Message}
 		}
 	}
 	return out
 }
 
-// portsCondition is met while all open ports take connections.
+// portsCondition returns the condition that all open ports accept connections.
 func portsCondition(faults []layout.PortFault) status.Condition {
 	c := status.Condition{Type: status.ConditionPorts, OK: len(faults) == 0}
 	var texts []string
@@ -109,7 +109,7 @@ func portsCondition(faults []layout.PortFault) status.Condition {
 	return c
 }
 
-// ownPorts tells how the node's own forwards fare: open once all are.
+// ownPorts reports whether all of the node's required forwards are open. It returns an error for those that failed.
 func ownPorts(ports []portfwd.PortStatus) (open bool, err error) {
 	own := map[string]string{}
 	for name, role := range map[string]string{
@@ -136,7 +136,7 @@ func ownPorts(ports []portfwd.PortStatus) (open bool, err error) {
 	return open && found, errors.Join(errs...)
 }
 
-func portPictures(ports []portfwd.PortStatus) []status.Port {
+func portStatuses(ports []portfwd.PortStatus) []status.Port {
 	out := make([]status.Port, 0, len(ports))
 	for _, p := range ports {
 		state := status.PortPending
@@ -159,10 +159,10 @@ func portPictures(ports []portfwd.PortStatus) []status.Port {
 	return out
 }
 
-// tellPort records what happened to a port of a Service or a pod as an Event on it.
-func (n *nodeRole) tellPort(e portfwd.Event) {
+// recordPortEvent records an Event on the Service or pod of a port.
+func (n *nodeRole) recordPortEvent(e portfwd.Event) {
 	if e.Owner.Namespace == "" {
-		return // the config's own, or made by hand
+		return // a static or manual forward
 	}
 	kind := kubeapi.EventNormal
 	if e.Warning {
@@ -172,11 +172,11 @@ func (n *nodeRole) tellPort(e portfwd.Event) {
 		Object: kubeapi.ObjectRef{Kind: e.Owner.Kind, Namespace: e.Owner.Namespace, Name: e.Owner.Name, UID: e.Owner.UID},
 		Type:   kind, Reason: e.Reason, Message: e.Message, Host: n.cfg.NodeName,
 	}
-	n.tell(ev)
+	n.recordEvent(ev)
 }
 
-// tell records an Event in the background, once, as well as it can: the status says the same.
-func (n *nodeRole) tell(ev kubeapi.Event) {
+// recordEvent sends an Event in the background, without retries. The status has the same information.
+func (n *nodeRole) recordEvent(ev kubeapi.Event) {
 	c, err := n.client()
 	if err != nil {
 		return

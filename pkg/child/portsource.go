@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// portSources are the parts of the forwarder's options that the config switches on and the API server feeds.
+// portSources returns the forwarder's options for the sources that the config enables.
 func (n *nodeRole) portSources() portfwd.Options {
 	var o portfwd.Options
 	p := n.cfg.Ports
@@ -22,19 +22,19 @@ func (n *nodeRole) portSources() portfwd.Options {
 			o.Endpoints = endpoints{n}
 		}
 	}
-	if p.LoadBalancers && n.cfg.ControlPlane.Embedded { // the cluster's own business elsewhere
+	if p.LoadBalancers && n.cfg.ControlPlane.Embedded { // in other clusters the first node publishes them
 		o.Publisher = ingress{n}
 	}
 	if p.PodHostPorts || p.HostNetworkPods {
 		o.Pods = pods{n}
 	}
-	if p.Driver == config.PortsBuiltin { // the others do not know the addresses of clients
+	if p.Driver == config.PortsBuiltin { // other drivers do not know the addresses of clients
 		o.SourceFilter = sourceFilter{n.rt.SourcesSocket()}
 	}
 	return o
 }
 
-// sourceFilter tells the port driver, in the parent, who may connect.
+// sourceFilter tells the port driver in the parent which clients may connect.
 type sourceFilter struct{ socket string }
 
 func (s sourceFilter) SetSources(ctx context.Context, allowed map[portfwd.Bind][]netip.Prefix) error {
@@ -45,24 +45,24 @@ func (s sourceFilter) SetSources(ctx context.Context, allowed map[portfwd.Bind][
 	return portdriver.SetSources(ctx, s.socket, list)
 }
 
-// serving is the client, once the API server answers.
-func (n *nodeRole) serving(ctx context.Context) (*kubeapi.Client, error) {
-	if err := n.group.WaitFor(ctx, n.unitOf(apiserver.Name), supervisor.Ready); err != nil {
+// servingClient waits for the API server and returns a client.
+func (n *nodeRole) servingClient(ctx context.Context) (*kubeapi.Client, error) {
+	if err := n.group.WaitFor(ctx, n.unitOrJoin(apiserver.Name), supervisor.Ready); err != nil {
 		return nil, err
 	}
 	return n.client()
 }
 
-// services feeds the forwarder with Services.
+// services passes Services to the forwarder.
 type services struct{ n *nodeRole }
 
 func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
-	c, err := s.n.serving(ctx)
+	c, err := s.n.servingClient(ctx)
 	if err != nil {
 		return err
 	}
-	// Without external addresses, those of type ClusterIP are only of interest for an Event that says so. In a cluster with
-	// many Services, that is for the control plane's node to record.
+	// Without external addresses, Services of type ClusterIP are only needed for an Event about their externalIPs. In a
+	// cluster with many Services, only the control plane's node records it.
 	exposed := len(s.n.cfg.Ports.ExternalIPs) == 0 && s.n.cfg.Joins()
 	return c.WatchServices(ctx, exposed, func(e kubeapi.ServiceEvent) {
 		switch e.Change {
@@ -93,11 +93,11 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 	return out
 }
 
-// endpoints tells the forwarder which Services have somebody to answer.
+// endpoints tells the forwarder which Services have endpoints.
 type endpoints struct{ n *nodeRole }
 
 func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
-	c, err := s.n.serving(ctx)
+	c, err := s.n.servingClient(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,11 +118,11 @@ func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd
 	})
 }
 
-// pods feeds the forwarder with this node's pods.
+// pods passes this node's pods to the forwarder.
 type pods struct{ n *nodeRole }
 
 func (s pods) Run(ctx context.Context, sink portfwd.PodSink) error {
-	c, err := s.n.serving(ctx)
+	c, err := s.n.servingClient(ctx)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func forwardablePod(p kubeapi.Pod) portfwd.Pod {
 	return out
 }
 
-// ingress writes the addresses of Services of type LoadBalancer.
+// ingress publishes the addresses of Services of type LoadBalancer.
 type ingress struct{ n *nodeRole }
 
 func (s ingress) PublishIngress(ctx context.Context, svc portfwd.Service, addrs []netip.Addr) error {

@@ -15,9 +15,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// snapshotter decides how container images become file systems: the kernel's overlayfs where this kernel mounts it in a
-// user namespace over the data dir's file system (Linux 5.11), else fuse-overlayfs where its containerd plugin is
-// installed, else plain copies.
+// snapshotter chooses the snapshotter for container images: overlayfs if the kernel can mount it in a user namespace on
+// the data dir's file system (Linux 5.11), otherwise fuse-overlayfs if its containerd plugin is installed, otherwise
+// plain copies.
 func (n *nodeRole) snapshotter(dir string) (string, error) {
 	fuse, fuseErr := fuseOverlay()
 	switch s := n.cfg.Containerd.Snapshotter; s {
@@ -33,15 +33,15 @@ func (n *nodeRole) snapshotter(dir string) (string, error) {
 		return containerd.SnapshotterOverlay, nil
 	}
 	if fuseErr == nil {
-		n.warn("overlayfs cannot be mounted here (%v), using fuse-overlayfs", err)
+		n.warn("cannot mount overlayfs (%v); using fuse-overlayfs", err)
 		n.env.FuseOverlayfsPath = fuse
 		return containerd.SnapshotterFuseOverlayfs, nil
 	}
-	n.warn("overlayfs cannot be mounted here (%v), every container gets a full copy of its image", err)
+	n.warn("cannot mount overlayfs (%v); every container gets a full copy of its image", err)
 	return containerd.SnapshotterNative, nil
 }
 
-// fuseOverlay finds the proxy snapshotter, and the device that it needs.
+// fuseOverlay returns the path of the proxy snapshotter, if it is installed and /dev/fuse is accessible.
 func fuseOverlay() (string, error) {
 	path, err := exec.LookPath(fuseOverlayProgram)
 	if err == nil {
@@ -67,7 +67,7 @@ func probeOverlay(dir string) (err error) {
 			return err
 		}
 	}
-	// userxattr: in a user namespace overlayfs keeps its marks in user.* attributes (overlayfs.rst, "User xattr").
+	// userxattr: in a user namespace overlayfs stores its metadata in user.* attributes (overlayfs.rst, "User xattr").
 	opts := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work,userxattr", base)
 	merged := filepath.Join(base, "merged")
 	if err := unix.Mount("overlay", merged, "overlay", 0, opts); err != nil {
@@ -76,20 +76,20 @@ func probeOverlay(dir string) (err error) {
 	return unix.Unmount(merged, unix.MNT_DETACH)
 }
 
-// proxyMode decides how kube-proxy programs the kernel, by doing what it will do.
+// proxyMode chooses kube-proxy's mode by testing what each mode needs from the kernel.
 func (n *nodeRole) proxyMode(ctx context.Context) (string, error) {
 	if m := n.cfg.KubeProxy.Mode; m != "auto" {
 		return m, nil
 	}
 	nft := exec.CommandContext(ctx, "nft", "-f", "-")
 	nft.Stdin = strings.NewReader("add table ip rootlessnode-probe\ndelete table ip rootlessnode-probe\n")
-	nftErr := explain(nft)
+	nftErr := runCommand(nft)
 	if nftErr == nil {
 		return "nftables", nil
 	}
-	iptErr := explain(exec.CommandContext(ctx, "iptables", "-w", "-t", "nat", "-S", "POSTROUTING"))
+	iptErr := runCommand(exec.CommandContext(ctx, "iptables", "-w", "-t", "nat", "-S", "POSTROUTING"))
 	if iptErr == nil {
-		n.warn("nftables cannot be used here (%v), kube-proxy uses iptables", nftErr)
+		n.warn("cannot use nftables (%v); kube-proxy uses iptables", nftErr)
 		return "iptables", nil
 	}
 	err := errors.Join(fmt.Errorf("nftables: %w", nftErr), fmt.Errorf("iptables: %w", iptErr))
@@ -97,8 +97,8 @@ func (n *nodeRole) proxyMode(ctx context.Context) (string, error) {
 		"apt-get install nftables  # or iptables\nmodprobe nf_tables  # or ip_tables and iptable_nat; see rootlessnode host setup")
 }
 
-// explain runs cmd and puts what it printed into the error.
-func explain(cmd *exec.Cmd) error {
+// runCommand runs cmd and adds its output to the error.
+func runCommand(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", cmd.Path, err, strings.TrimSpace(string(out)))

@@ -11,8 +11,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// RunRemove is the child role of parent.RemoveData: it goes through RootlessKit's handshake and starts RemoveInside.
-// Called by node.Dispatch only.
+// RunRemove executes the child role of parent.RemoveData: it completes RootlessKit's handshake and starts RemoveInside.
+// Only node.Dispatch calls it.
 func RunRemove() error {
 	err := os.Setenv(layout.EnvRole, layout.RoleRemoveInside)
 	if err == nil {
@@ -24,14 +24,14 @@ func RunRemove() error {
 	}
 	rt := layout.Runtime{Dir: os.Getenv(layout.EnvRemove)}
 	if _, reported := os.Stat(rt.Removed()); err != nil && reported != nil {
-		err = fmt.Errorf("make a user namespace for the removal: %w", err)
-		_ = layout.WriteJSON(rt.Removed(), datadir.Result{Fault: errdefs.ReportOf(err)}) // the parent has the exit code all the same
+		err = fmt.Errorf("create a user namespace for the removal: %w", err)
+		_ = layout.WriteJSON(rt.Removed(), datadir.Result{Fault: errdefs.ReportOf(err)}) // the parent gets the exit code in any case
 	}
 	return err
 }
 
-// RemoveInside removes a node's data as the root of a user namespace and reports the result to the parent. Called by
-// node.Dispatch only.
+// RemoveInside removes a node's data as root of a user namespace and reports the result to the parent. Only
+// node.Dispatch calls it.
 func RemoveInside() error {
 	rt := layout.Runtime{Dir: os.Getenv(layout.EnvRemove)}
 	var req datadir.Request

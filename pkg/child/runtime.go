@@ -20,10 +20,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// unitExternal waits for a runtime that is not the node's own.
+// unitExternal waits for a container runtime that rootlessnode does not run.
 const unitExternal = "external-runtime"
 
-// runtimeUnit is the unit that must be ready before the kubelet starts.
+// runtimeUnit returns the unit that must be ready before the kubelet starts.
 func (n *nodeRole) runtimeUnit() string {
 	switch n.cfg.CRI.Runtime {
 	case config.RuntimeCRIO:
@@ -34,7 +34,7 @@ func (n *nodeRole) runtimeUnit() string {
 	return containerd.Name
 }
 
-// runtimePrograms are the components that run containers.
+// runtimePrograms returns the components that run containers.
 func (n *nodeRole) runtimePrograms() []program {
 	switch n.cfg.CRI.Runtime {
 	case config.RuntimeCRIO:
@@ -51,18 +51,17 @@ func (n *nodeRole) runtimePrograms() []program {
 	}
 }
 
-// keepShims lets the runtime's shims (conmons), which carry the pods, survive its restart.
+// keepShims keeps the runtime's shims (or conmons), the parents of containers, running when the runtime restarts.
 func keepShims(u *supervisor.Unit) { u.KeepChildren = true }
 
-// runtimeTasks are the steps that depend on which runtime it is: the import of images, or the wait for a runtime that
-// somebody else starts, and imports images into.
+// runtimeTasks returns the units that depend on the runtime: the import of images, or the wait for an external runtime.
 func (n *nodeRole) runtimeTasks(oneShot func(string, func(context.Context) error, ...string) supervisor.Unit) []supervisor.Unit {
 	if n.cfg.CRI.Runtime != config.RuntimeExternal {
 		images := oneShot(unitImages, n.importImages, n.runtimeUnit())
 		images.Essential, images.GiveUpAfter = false, 0
 		return []supervisor.Unit{images}
 	}
-	// No limit: whoever starts it may take their time, and `up` says what it waits for.
+	// No time limit, because the user starts the runtime. `up` shows that it is waiting.
 	return []supervisor.Unit{{Name: unitExternal, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
 		if err := supervisor.Poll(readyPoll, "the runtime at "+n.cfg.CRI.Endpoint,
 			component.Probe{Unix: n.cfg.RuntimeSocket()}.Check)(ctx); err != nil {
@@ -74,7 +73,7 @@ func (n *nodeRole) runtimeTasks(oneShot func(string, func(context.Context) error
 	}}}
 }
 
-// runtimeCgroup is where the runtime puts containers whose pod names no parent.
+// runtimeCgroup returns the cgroup in which the runtime puts containers whose pod has no cgroup parent.
 func (n *nodeRole) runtimeCgroup() string {
 	if n.cfg.CRI.Runtime == config.RuntimeCRIO {
 		return crio.DefaultCgroup
@@ -82,7 +81,7 @@ func (n *nodeRole) runtimeCgroup() string {
 	return "/" + containerdNamespace
 }
 
-// runtimeEnv lets ctr and crictl find the runtime.
+// runtimeEnv returns the environment in which ctr and crictl find the runtime.
 func (n *nodeRole) runtimeEnv() []string {
 	endpoint := n.cfg.RuntimeEndpoint()
 	env := []string{"CONTAINER_RUNTIME_ENDPOINT=" + endpoint, "IMAGE_SERVICE_ENDPOINT=" + endpoint}
@@ -92,8 +91,8 @@ func (n *nodeRole) runtimeEnv() []string {
 	return env
 }
 
-// learnRuntime decides what rendering the runtime needs to know.
-func (n *nodeRole) learnRuntime() (err error) {
+// detectRuntime sets the fields of the environment that rendering the runtime needs.
+func (n *nodeRole) detectRuntime() (err error) {
 	switch n.cfg.CRI.Runtime {
 	case config.RuntimeExternal:
 		return nil
@@ -108,7 +107,7 @@ func (n *nodeRole) learnRuntime() (err error) {
 		if n.env.CRIO.Conmon == "" {
 			n.env.CRIO.Conmon = find("conmon")
 		}
-		n.env.CRIO.Pinns, _ = n.find("pinns") // CRI-O may know another place
+		n.env.CRIO.Pinns, _ = n.find("pinns") // CRI-O may find it elsewhere
 		n.env.Snapshotter, err = n.crioStorage(layout.InsideCRIORoot)
 		return errdefs.Class(errdefs.ErrPreflight, errors.Join(append(errs, err)...))
 	}
@@ -116,19 +115,19 @@ func (n *nodeRole) learnRuntime() (err error) {
 	return err
 }
 
-// find looks for a program that is not built with the components: beside them, then on PATH.
+// find looks for a program that is not built with the components: first in the components dir, then on PATH.
 func (n *nodeRole) find(name string) (string, error) {
 	if path, err := exec.LookPath(n.binary(name)); err == nil {
 		return path, nil
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("find %s of CRI-O: %w", name, err)
+		return "", fmt.Errorf("find CRI-O program %s: %w", name, err)
 	}
 	return filepath.Abs(path)
 }
 
-// crioStorage decides how CRI-O's images become file systems, in the words of component.Env.Snapshotter.
+// crioStorage chooses CRI-O's storage driver, as a value of component.Env.Snapshotter.
 func (n *nodeRole) crioStorage(dir string) (string, error) {
 	if n.cfg.CRIO.StorageDriver == "vfs" {
 		return containerd.SnapshotterNative, nil
@@ -143,21 +142,22 @@ func (n *nodeRole) crioStorage(dir string) (string, error) {
 	}
 	switch {
 	case fuseErr == nil:
-		n.warn("overlayfs cannot be mounted here (%v), using fuse-overlayfs", err)
+		n.warn("cannot mount overlayfs (%v); using fuse-overlayfs", err)
 		n.env.FuseOverlayfsPath = fuse
 		return containerd.SnapshotterFuseOverlayfs, nil
 	case n.cfg.CRIO.StorageDriver == "overlay":
 		return "", errdefs.WithHint(fmt.Errorf("use crio.storageDriver overlay: %w", errors.Join(err, fuseErr)),
 			"apt-get install fuse-overlayfs    # or set crio.storageDriver: auto")
 	}
-	n.warn("overlayfs cannot be mounted here (%v), every container gets a full copy of its image", err)
+	n.warn("cannot mount overlayfs (%v); every container gets a full copy of its image", err)
 	return containerd.SnapshotterNative, nil
 }
 
-// loader loads the archive of the image name.
+// loader imports an image from an archive.
 type loader func(ctx context.Context, name, archive string) error
 
-// imageStore returns the names of the images that the runtime has, and what loads further ones; nil: nothing does.
+// imageStore returns the names of the images in the runtime, and a function that imports images; nil if images cannot
+// be imported.
 func (n *nodeRole) imageStore(ctx context.Context) (have []string, load loader, err error) {
 	if n.cfg.CRI.Runtime == config.RuntimeCRIO {
 		return n.crioImages(ctx)
@@ -169,12 +169,12 @@ func (n *nodeRole) imageStore(ctx context.Context) (have []string, load loader, 
 	}, err
 }
 
-// crioImages: CRI loads no archives, so skopeo puts them into the storage that CRI-O reads. Without it the images come
-// from their registry when they are first wanted, as any other.
+// crioImages is imageStore for CRI-O. CRI cannot import archives, so skopeo writes them to CRI-O's storage. Without
+// skopeo, images are pulled from their registries on first use.
 func (n *nodeRole) crioImages(ctx context.Context) (have []string, load loader, err error) {
 	skopeo, err := n.find("skopeo")
 	if err != nil {
-		n.warn("the images beside the components are not loaded, and come from their registries: CRI-O takes no archives, and there is no skopeo")
+		n.warn("the bundled images are pulled from their registries: CRI-O cannot import archives, and skopeo is not installed")
 		return nil, nil, nil
 	}
 	crictl, err := n.find("crictl")
@@ -194,7 +194,7 @@ func (n *nodeRole) crioImages(ctx context.Context) (have []string, load loader, 
 	}, nil
 }
 
-// criImages reads the names in what `crictl images -o json` prints.
+// criImages returns the image names in the output of `crictl images -o json`.
 func criImages(b []byte) ([]string, error) {
 	var list struct {
 		Images []struct {
@@ -202,7 +202,7 @@ func criImages(b []byte) ([]string, error) {
 		} `json:"images"`
 	}
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("read the list of crictl: %w", err)
+		return nil, fmt.Errorf("parse the output of crictl: %w", err)
 	}
 	var names []string
 	for _, i := range list.Images {
@@ -211,7 +211,7 @@ func criImages(b []byte) ([]string, error) {
 	return names, nil
 }
 
-// runtimeClient runs a program that asks the runtime, or its store, something.
+// runtimeClient runs a client of the runtime or of its image storage, and returns its output.
 func (n *nodeRole) runtimeClient(ctx context.Context, path string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = n.environ(n.runtimeEnv())

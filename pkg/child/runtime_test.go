@@ -16,7 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// runtimeNode is a node role that runs nothing.
+// runtimeNode returns a node role without running units.
 func runtimeNode(runtime string) *nodeRole {
 	cfg := config.Default()
 	cfg.CRI.Runtime = runtime
@@ -26,7 +26,7 @@ func runtimeNode(runtime string) *nodeRole {
 	return &nodeRole{cfg: cfg}
 }
 
-// TestRuntimeUnits: exactly one unit of each runtime is what the kubelet needs, and pods stop before it.
+// TestRuntimeUnits checks that the kubelet needs exactly one unit of each runtime, and that pods stop before it.
 func TestRuntimeUnits(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -86,17 +86,17 @@ func TestCRIImages(t *testing.T) {
 	assert.NilError(t, err)
 	assert.DeepEqual(t, names, []string{"a/b:1", "a/b:2", "c:1"})
 	_, err = criImages([]byte("no"))
-	assert.ErrorContains(t, err, "read the list of crictl")
+	assert.ErrorContains(t, err, "parse the output of crictl")
 }
 
-// TestFindPrefersTheComponents: what is beside the components comes before what the host has.
+// TestFindPrefersTheComponents checks that programs in the components dir take precedence over those on PATH.
 func TestFindPrefersTheComponents(t *testing.T) {
 	dir, host := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", host)
 	n := runtimeNode(config.RuntimeCRIO)
 	n.cfg.ComponentsDir = dir
 	_, err := n.find("crio")
-	assert.ErrorContains(t, err, "find crio of CRI-O")
+	assert.ErrorContains(t, err, "find CRI-O program crio")
 	for _, d := range []string{host, dir} {
 		want := filepath.Join(d, "crio")
 		assert.NilError(t, os.WriteFile(want, nil, 0o755))
@@ -106,15 +106,15 @@ func TestFindPrefersTheComponents(t *testing.T) {
 	}
 }
 
-// TestLearnRuntimeTellsAllThatIsMissing: both programs in one error.
-func TestLearnRuntimeTellsAllThatIsMissing(t *testing.T) {
+// TestDetectRuntimeReportsAllMissing checks that one error names all missing programs.
+func TestDetectRuntimeReportsAllMissing(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	n := runtimeNode(config.RuntimeCRIO)
 	n.cfg.ComponentsDir, n.cfg.CRIO.StorageDriver = t.TempDir(), "vfs"
-	err := n.learnRuntime()
-	assert.ErrorContains(t, err, "find crio of CRI-O")
-	assert.ErrorContains(t, err, "find conmon of CRI-O")
+	err := n.detectRuntime()
+	assert.ErrorContains(t, err, "find CRI-O program crio")
+	assert.ErrorContains(t, err, "find CRI-O program conmon")
 	n.cfg.CRIO.Conmon = "/opt/conmon"
-	assert.Assert(t, !strings.Contains(n.learnRuntime().Error(), "conmon of"))
-	assert.NilError(t, runtimeNode(config.RuntimeExternal).learnRuntime())
+	assert.Assert(t, !strings.Contains(n.detectRuntime().Error(), "conmon of"))
+	assert.NilError(t, runtimeNode(config.RuntimeExternal).detectRuntime())
 }

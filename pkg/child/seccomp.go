@@ -13,37 +13,37 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// seccompDefault reports whether the kubelet may confine containers by the runtime's seccomp profile. A runtime that cannot
-// filter system calls refuses each container that it is asked to confine.
+// seccompDefault reports whether the kubelet may confine containers with the runtime's seccomp profile by default. A
+// runtime without seccomp support would refuse these containers.
 func (n *nodeRole) seccompDefault(ctx context.Context) bool {
 	if !n.cfg.Kubelet.SeccompDefault {
 		return false
 	}
 	err := kernelSeccomp()
-	if err == nil && n.cfg.CRI.Runtime != config.RuntimeExternal { // which answers for itself
+	if err == nil && n.cfg.CRI.Runtime != config.RuntimeExternal { // an external runtime cannot be tested
 		err = runcSeccomp(ctx, n.binary("runc"))
 	}
 	if err != nil {
-		n.warn("containers are not confined by seccomp unless they name a profile: %v", err)
+		n.warn("containers without a seccomp profile run unconfined: %v", err)
 	}
 	return err == nil
 }
 
-// kernelSeccomp asks the kernel for filters by a call that cannot succeed: with no filter it is EFAULT where there are any
-// (seccomp(2)).
+// kernelSeccomp checks for seccomp filters with a call that cannot succeed: without a filter, the kernel returns EFAULT
+// if it supports filters (seccomp(2)).
 func kernelSeccomp() error {
 	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0)
 	if errors.Is(err, unix.EFAULT) {
 		return nil
 	}
-	return fmt.Errorf("probe seccomp filters of the kernel: %w", err)
+	return fmt.Errorf("check the kernel for seccomp filters: %w", err)
 }
 
-// runcSeccomp asks runc whether it was built with seccomp (the features document of the OCI runtime specification).
+// runcSeccomp checks whether runc was built with seccomp (the features document of the OCI runtime specification).
 func runcSeccomp(ctx context.Context, runc string) error {
 	out, err := exec.CommandContext(ctx, runc, "--root", layout.InsideRun+"/runc", "features").Output()
 	if err != nil {
-		return fmt.Errorf("probe seccomp of %s: %w", runc, err)
+		return fmt.Errorf("check seccomp support of %s: %w", runc, err)
 	}
 	var features struct {
 		Linux struct {
@@ -53,10 +53,10 @@ func runcSeccomp(ctx context.Context, runc string) error {
 		} `json:"linux"`
 	}
 	if err := json.Unmarshal(out, &features); err != nil {
-		return fmt.Errorf("probe seccomp of %s: %w", runc, err)
+		return fmt.Errorf("check seccomp support of %s: %w", runc, err)
 	}
 	if !features.Linux.Seccomp.Enabled {
-		return fmt.Errorf("probe seccomp of %s: it was built without seccomp", runc)
+		return fmt.Errorf("check seccomp support of %s: built without seccomp", runc)
 	}
 	return nil
 }

@@ -13,14 +13,14 @@ import (
 func TestRuncSeccomp(t *testing.T) {
 	t.Parallel()
 	for want, script := range map[string]string{
-		"":                       `echo '{"ociVersionMin": "1.0.0", "linux": {"seccomp": {"enabled": true}}}'`,
-		"built without seccomp":  `echo '{"linux": {"seccomp": {"enabled": false}}}'`,
-		"it was built without":   `echo '{}'`,
-		"invalid character":      `echo runc`,
-		"probe seccomp of /":     `exit 1`,
-		"exit status 2":          `exit 2`,
-		"without seccomp":        `echo '{"linux": {}}'`,
-		"unexpected end of JSON": `true`,
+		"":                           `echo '{"ociVersionMin": "1.0.0", "linux": {"seccomp": {"enabled": true}}}'`,
+		"built without seccomp":      `echo '{"linux": {"seccomp": {"enabled": false}}}'`,
+		"built without":              `echo '{}'`,
+		"invalid character":          `echo runc`,
+		"check seccomp support of /": `exit 1`,
+		"exit status 2":              `exit 2`,
+		"without seccomp":            `echo '{"linux": {}}'`,
+		"unexpected end of JSON":     `true`,
 	} {
 		runc := filepath.Join(t.TempDir(), "runc")
 		assert.NilError(t, os.WriteFile(runc, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
@@ -34,7 +34,7 @@ func TestRuncSeccomp(t *testing.T) {
 	assert.NilError(t, kernelSeccomp())
 }
 
-// TestSeccompDefaultOff: nothing is probed, and nothing is warned of.
+// TestSeccompDefaultOff checks that nothing is tested and no warning is reported.
 func TestSeccompDefaultOff(t *testing.T) {
 	t.Parallel()
 	n := runtimeNode(config.RuntimeContainerd)

@@ -15,24 +15,24 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// leaf is the cgroup of one component, below the node's root.
+// leaf returns the name of a component's cgroup, relative to the node's root.
 func leaf(component string) string { return "system/" + component }
 
-// setUp makes the namespaces a place where components can live. It runs before any of them.
+// setUp prepares the namespaces for the components, before any of them starts.
 func (n *nodeRole) setUp() error {
 	if err := n.tree.Move(leaf("node"), os.Getpid()); err != nil {
 		return fmt.Errorf("enter the node role's cgroup: %w", err)
 	}
-	if _, err := n.tree.EnsureLeaf(kubepods); err != nil { // the kubelet makes it only when it keeps cgroups for classes of pods
+	if _, err := n.tree.EnsureLeaf(kubepods); err != nil { // the kubelet only creates it if it uses cgroups for QoS classes
 		return err
 	}
 	if err := unix.Sethostname([]byte(n.cfg.NodeName)); err != nil {
 		return fmt.Errorf("set the host name inside: %w", err)
 	}
-	if err := nameNode(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
+	if err := addHostsEntries(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
 		return err
 	}
-	if err := nameProtocols(protocolsFile); err != nil {
+	if err := ensureProtocols(protocolsFile); err != nil {
 		return err
 	}
 	if err := n.hostAddress(); err != nil {
@@ -42,7 +42,7 @@ func (n *nodeRole) setUp() error {
 		return err
 	}
 	if err := raiseNoFile(); err != nil {
-		n.warn("the limit of open files stays as it is: %v", err)
+		n.warn("cannot raise the limit of open files: %v", err)
 	}
 	if err := n.sysctls(); err != nil {
 		return err
@@ -50,27 +50,27 @@ func (n *nodeRole) setUp() error {
 	return n.ensureIPv6()
 }
 
-// nameNode lets the node's own name resolve inside, and the name for what the node may reach of the host. RootlessKit has
-// bound a hosts file of this run over /etc/hosts, with the host's name in it.
-func nameNode(name, hostAddress string) error {
+// addHostsEntries adds the node's name and the name of the host to /etc/hosts. RootlessKit has bound a hosts file with
+// the host's name over /etc/hosts for this run.
+func addHostsEntries(name, hostAddress string) error {
 	f, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
-		return fmt.Errorf("name the node in /etc/hosts: %w", err)
+		return fmt.Errorf("add the node's names to /etc/hosts: %w", err)
 	}
 	_, err = fmt.Fprintf(f, "127.0.0.1 %s\n%s %s\n", name, hostAddress, config.HostName)
 	return errors.Join(err, f.Close())
 }
 
-// protocolsFile is where the C library looks for protocols.
+// protocolsFile is the C library's list of protocols.
 const protocolsFile = "/etc/protocols"
 
-// protocols are those of Services, and what else nft names.
+// protocols are the protocols of Services and others that nft names.
 const protocols = "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n"
 
-// nameProtocols gives the node the list of protocols that a minimal host lacks (Debian's netbase has it). Without it nft lists
-// "6" for "tcp", and a kube-proxy that is started again, or compares all its rules after an hour, takes its own entries for stale
-// and deletes them.
-func nameProtocols(path string) error {
+// ensureProtocols creates the list of protocols if the host has none (Debian has it in netbase). Without it nft lists
+// "6" in place of "tcp", so that a kube-proxy that restarts, or compares all its rules after an hour, considers its own
+// entries stale and deletes them.
+func ensureProtocols(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -80,16 +80,16 @@ func nameProtocols(path string) error {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("name the protocols inside: %w", err)
+		return fmt.Errorf("create the list of protocols: %w", err)
 	}
 	return nil
 }
 
-// noFileMax bounds the soft limit of open files: some programs close every descriptor up to it.
+// noFileMax limits the soft limit of open files, because some programs close every descriptor up to it.
 const noFileMax = 1 << 20
 
-// raiseNoFile lifts the soft limit for the components. Go does so for its own process only and gives its children the
-// limit that it found, unless it was set by hand (syscall.Setrlimit).
+// raiseNoFile raises the soft limit for the components. The Go runtime raises it for its own process only, and its
+// children get the original limit unless syscall.Setrlimit was called.
 func raiseNoFile() error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -102,24 +102,24 @@ func raiseNoFile() error {
 // sysctl is a kernel setting of the node's network namespace.
 type sysctl struct {
 	name, value string
-	// optional: the kernel may have been built without it.
+	// optional settings may be missing in the kernel.
 	optional bool
 }
 
-// sysctls sets what routing pods' packets needs. A new network namespace starts with forwarding off.
+// sysctls configures the kernel to route the packets of pods. Forwarding is off in a new network namespace.
 func (n *nodeRole) sysctls() error {
 	want := []sysctl{
 		{"net.ipv4.ip_forward", "1", false},
-		// Loose: answers to a forwarded port may leave by another device than the question came in.
+		// Loose mode: replies of a forwarded port may leave through a different device than the request came in.
 		{"net.ipv4.conf.all.rp_filter", "2", false},
 		{"net.ipv4.conf.default.rp_filter", "2", false},
-		// Without it pods of the node reach one another past the packet filter, and past policies.
+		// Without these settings, traffic between pods of the node bypasses the packet filter and network policies.
 		{"net.bridge.bridge-nf-call-iptables", "1", !n.cfg.EnforcesPolicies()},
 		{"net.bridge.bridge-nf-call-ip6tables", "1", !n.cfg.EnforcesPolicies() || !n.cfg.Network.IPv6},
 	}
 	if n.cfg.Network.IPv6 {
 		want = append(want,
-			// A host may have IPv6 off for new devices.
+			// IPv6 may be disabled by default for new devices.
 			sysctl{"net.ipv6.conf.all.disable_ipv6", "0", false},
 			sysctl{"net.ipv6.conf.default.disable_ipv6", "0", false},
 			sysctl{"net.ipv6.conf.all.forwarding", "1", false},
@@ -135,7 +135,7 @@ func (n *nodeRole) sysctls() error {
 	return errors.Join(errs...)
 }
 
-// publicEnv returns the environment without the keys that pass between our roles.
+// publicEnv returns the environment without the private variables that pass between rootlessnode's roles.
 func publicEnv(environ []string) []string {
 	out := environ[:0:0]
 	for _, kv := range environ {

@@ -23,8 +23,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
-// askedForAll is a node that asks for everything that needs a controller.
-func askedForAll(t *testing.T) *config.NodeConfig {
+// fullConfig returns a config with every setting that needs a cgroup controller.
+func fullConfig(t *testing.T) *config.NodeConfig {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Complete(config.HostFacts{Hostname: "node1", XDGDataHome: "/home/u/.local/share"})
@@ -38,7 +38,7 @@ func askedForAll(t *testing.T) *config.NodeConfig {
 	return cfg
 }
 
-// delegationOf plays a cgroup tree in which these controllers are delegated to us.
+// delegationOf returns the delegation of a fake cgroup tree with the given controllers.
 func delegationOf(t *testing.T, has []string) (cgroupv2.Host, cgroupv2.Delegation) {
 	t.Helper()
 	mount := t.TempDir()
@@ -56,7 +56,7 @@ func delegationOf(t *testing.T, has []string) (cgroupv2.Host, cgroupv2.Delegatio
 	return h, d
 }
 
-// settingsOf is what of askedForAll does nothing without a controller.
+// settingsOf returns the settings of fullConfig that have no effect without the missing controllers.
 func settingsOf(missing []string) []string {
 	var out []string
 	for _, s := range []struct{ setting, controller string }{
@@ -70,8 +70,8 @@ func settingsOf(missing []string) []string {
 	return out
 }
 
-// TestEverySubsetOfControllers: for each set of delegated controllers, all that a user can look at says the same, and the
-// kubelet is asked for what it can do.
+// TestEverySubsetOfControllers checks for each set of delegated controllers that status, Events, label, OCI shim and
+// preflight agree, and that the kubelet's configuration only uses what is available.
 func TestEverySubsetOfControllers(t *testing.T) {
 	t.Parallel()
 	all := all5()
@@ -91,25 +91,25 @@ func TestEverySubsetOfControllers(t *testing.T) {
 
 func checkSubset(t *testing.T, has []string) {
 	lacks := func(c string) bool { return !slices.Contains(has, c) }
-	var missing []string // io is wished for, and not missed
+	var missing []string // io is optional
 	for _, c := range cgroupv2.Wanted() {
 		if lacks(c) {
 			missing = append(missing, c)
 		}
 	}
-	cfg := askedForAll(t)
+	cfg := fullConfig(t)
 	host, delegation := delegationOf(t, has)
 	assert.DeepEqual(t, delegation.Missing, missing)
 	settings := settingsOf(missing)
 
-	// What the parent hands over: caps without a controller have no file to be written to.
+	// The parent's handover: limits without a controller have no file.
 	handed := layout.CgroupInfo{Enabled: has, Unenforced: delegation.Missing, Refused: map[string]string{}, Ceiling: cfg.Resources.Limits()}
 	for _, c := range []string{"cpu", "memory", "pids"} {
 		if lacks(c) {
 			handed.Refused[c] = "no such file or directory"
 		}
 	}
-	// The status and its warnings, which are the log's too, and the Events.
+	// The status, its warnings, which the log has too, and the Events.
 	assert.DeepEqual(t, unenforcedSettings(cfg, handed), settings)
 	texts := unenforcedTexts(cfg, handed)
 	assert.Equal(t, len(texts) > 0, len(missing) > 0)
@@ -121,7 +121,7 @@ func checkSubset(t *testing.T, has []string) {
 		for _, named := range [][]string{missing, settings}[i] {
 			assert.Assert(t, strings.Contains(text, named), "%q does not name %s", text, named)
 		}
-		assert.Assert(t, !strings.Contains(text, "no such file"), "the missing controller is reason enough: %q", text)
+		assert.Assert(t, !strings.Contains(text, "no such file"), "the missing controller is the reason: %q", text)
 	}
 
 	// The label.
@@ -132,7 +132,7 @@ func checkSubset(t *testing.T, has []string) {
 	}
 	assert.Equal(t, kubelet.Labels(env)[kubelet.LabelUnenforced], strings.Join(missing, "_"))
 
-	// The OCI runtime drops limits of exactly what is missing, io among it.
+	// The OCI shim drops exactly the limits of missing controllers, io included.
 	drop := specfilter.Missing(has)
 	for _, c := range all5() {
 		assert.Equal(t, slices.Contains(drop, c), lacks(c), c)
@@ -164,7 +164,7 @@ func checkKubelet(t *testing.T, env component.Env, lacks func(string) bool) {
 	assert.Equal(t, c.CPUManagerPolicy, map[bool]string{true: "none", false: "static"}[lacks("cpuset")])
 	assert.Equal(t, c.PodPidsLimit == nil, lacks("pids"))
 	assert.Equal(t, c.MemoryThrottlingFactor == nil, lacks("memory"))
-	// The scheduler keeps to the caps in any case.
+	// The scheduler respects the caps in any case.
 	assert.Equal(t, c.SystemReserved["cpu"], "2250m")
 	assert.Equal(t, c.SystemReserved["memory"], fmt.Sprint(5<<30))
 	_, pids := c.SystemReserved["pid"]
@@ -198,7 +198,7 @@ func checkFindings(t *testing.T, cfg *config.NodeConfig, host cgroupv2.Host, d c
 			continue
 		}
 		assert.Equal(t, f.Level, preflight.LevelWarn, f.Message)
-		assert.Assert(t, f.Hint != "", "%s says no way out", check)
+		assert.Assert(t, f.Hint != "", "%s has no hint", check)
 		for _, name := range named {
 			assert.Assert(t, strings.Contains(f.Message, name), "%q does not name %s", f.Message, name)
 		}

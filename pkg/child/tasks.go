@@ -29,7 +29,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// tasks are the steps between the components that are done in this process.
+// tasks returns the units that run in this process.
 func (n *nodeRole) tasks() []supervisor.Unit {
 	oneShot := func(name string, f func(context.Context) error, needed ...string) supervisor.Unit {
 		return supervisor.Unit{
@@ -38,10 +38,10 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		}
 	}
 	ready := supervisor.Unit{
-		Name: unitNode, Needs: needs(n.unitOf(apiserver.Name)), Task: n.followNode, Backoff: n.backoff(),
+		Name: unitNode, Needs: needs(n.unitOrJoin(apiserver.Name)), Task: n.followNode, Backoff: n.backoff(),
 	}
 	units := []supervisor.Unit{
-		oneShot(unitStaleNode, n.markStale, n.unitOf(apiserver.Name)),
+		oneShot(unitStaleNode, n.markNotReady, n.unitOrJoin(apiserver.Name)),
 		oneShot(unitRegistered, n.waitRegistered, kubelet.Name),
 		ready,
 		n.portsUnit(),
@@ -52,14 +52,14 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	if n.cfg.Joins() {
 		join := oneShot(unitJoin, n.join)
-		join.GiveUpAfter = 1 // it tries again by itself what may be tried again
+		join.GiveUpAfter = 1 // it retries temporary errors itself
 		units = append(units, join)
 	} else {
 		units = append(units, oneShot(unitRoles, n.waitRoles, apiserver.Name), oneShot(unitAddons, n.applyAddons, apiserver.Name))
 	}
 	if n.cfg.CNI == config.CNIFlannel {
 		network := []string{flannel.Name}
-		if n.cfg.EnforcesPolicies() { // no pod gets a network before its policies hold
+		if n.cfg.EnforcesPolicies() { // policies must be enforced before pods get a network
 			network = append(network, networkpolicy.Name)
 		}
 		units = append(units, oneShot(unitCNI, n.writeCNI, network...))
@@ -80,8 +80,8 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	return units
 }
 
-// applyAddons brings the roles of our users and the cluster DNS into the cluster. Applying what is there changes
-// nothing.
+// applyAddons applies the roles of rootlessnode's users and the cluster DNS. Applying unchanged manifests has no
+// effect.
 func (n *nodeRole) applyAddons(ctx context.Context) error {
 	c, err := n.client()
 	if err != nil {
@@ -101,7 +101,7 @@ func (n *nodeRole) applyAddons(ctx context.Context) error {
 	return errors.Join(c.Apply(ctx, manifests), n.removeObsolete(ctx, c))
 }
 
-// removeObsolete deletes what a former version, or a former configuration, left in the cluster.
+// removeObsolete deletes the objects that an earlier version or an earlier configuration left in the cluster.
 func (n *nodeRole) removeObsolete(ctx context.Context, c *kubeapi.Client) error {
 	if !n.cfg.Serves() {
 		if _, err := c.Remove(ctx, resources.NodePolicy()); err != nil {
@@ -110,13 +110,13 @@ func (n *nodeRole) removeObsolete(ctx context.Context, c *kubeapi.Client) error 
 	}
 	removed, err := c.Remove(ctx, resources.Obsolete())
 	if removed && err == nil {
-		n.warn("the tokens that workers of former versions share are deleted: such a worker needs this version of rootlessnode, and then `down` and `up`")
+		n.warn("deleted the shared tokens of earlier versions: upgrade rootlessnode on workers of earlier versions, then run `rootlessnode down` and `rootlessnode up` there")
 	}
 	return err
 }
 
-// waitRoles waits until the control plane's own users may do their work. Before that they could only be refused, and they
-// answer refusals with long pauses.
+// waitRoles waits until the control plane's components have their roles. Before that their requests would be denied,
+// and they pause for a long time after a denied request.
 func (n *nodeRole) waitRoles(ctx context.Context) error {
 	c, err := n.client()
 	if err != nil {
@@ -127,8 +127,9 @@ func (n *nodeRole) waitRoles(ctx context.Context) error {
 	})(ctx)
 }
 
-// rangesFit tells whether a Node has a part of each of the cluster's pod ranges. One that has none yet will get it.
-func rangesFit(node, cluster []string) bool {
+// podRangesMatch reports whether each of a Node's pod ranges is part of the cluster's. A Node without pod ranges
+// matches, because it will get them.
+func podRangesMatch(node, cluster []string) bool {
 	if len(node) == 0 {
 		return true
 	}
@@ -140,9 +141,9 @@ func rangesFit(node, cluster []string) bool {
 	return slices.EqualFunc(node, cluster, inside)
 }
 
-// markStale takes back the readiness that the Node object has from the last run, before the kubelet sees it. One that was
-// made under other pod ranges goes.
-func (n *nodeRole) markStale(ctx context.Context) error {
+// markNotReady resets the Node object's readiness from the last run before the kubelet sees it. A Node object with pod
+// ranges of another configuration is deleted.
+func (n *nodeRole) markNotReady(ctx context.Context) error {
 	c, err := n.client()
 	if err != nil {
 		return err
@@ -150,10 +151,10 @@ func (n *nodeRole) markStale(ctx context.Context) error {
 	if n.cfg.Joins() {
 		return n.ensureNode(ctx, c)
 	}
-	// Its pod ranges cannot be changed, and nothing would get an address out of those of another config.
-	removed, err := c.RemoveNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return !rangesFit(node.Spec.PodCIDRs, n.cfg.PodCIDRs()) })
+	// A Node's pod ranges cannot be changed, and pods cannot get addresses from the ranges of another configuration.
+	removed, err := c.RemoveNode(ctx, n.cfg.NodeName, func(node *corev1.Node) bool { return !podRangesMatch(node.Spec.PodCIDRs, n.cfg.PodCIDRs()) })
 	if removed {
-		n.log.Infof("the Node object had pod ranges outside %v, and is made anew", n.cfg.PodCIDRs())
+		n.log.Infof("deleted the Node object, because its pod ranges are outside %v", n.cfg.PodCIDRs())
 	}
 	if err != nil {
 		return err
@@ -168,11 +169,11 @@ func (n *nodeRole) markStale(ctx context.Context) error {
 }
 
 func (n *nodeRole) markStarting(ctx context.Context, c *kubeapi.Client) error {
-	return c.MarkNodeNotReady(ctx, n.cfg.NodeName, "NodeStarting", "the node is being started")
+	return c.MarkNodeNotReady(ctx, n.cfg.NodeName, "NodeStarting", "the node is starting")
 }
 
-// waitRegistered waits until the kubelet has registered the Node and the controller manager has given it a pod CIDR.
-// flannel needs that, and no more: the Node becomes Ready only after flannel.
+// waitRegistered waits until the kubelet has registered the Node and the controller manager has assigned a pod CIDR,
+// which flannel needs. It does not wait for the Node to be Ready, which requires flannel.
 func (n *nodeRole) waitRegistered(ctx context.Context) error {
 	c, err := n.client()
 	if err != nil {
@@ -182,11 +183,12 @@ func (n *nodeRole) waitRegistered(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.tellUnenforced()
-	return errors.Join(n.remember(node), n.label(ctx, c, node))
+	n.recordUnenforced()
+	return errors.Join(n.recordNodeUID(node), n.label(ctx, c, node))
 }
 
-// label keeps our labels true. The kubelet sets its --node-labels only when it registers the Node for the first time.
+// label updates rootlessnode's labels. The kubelet sets its --node-labels only when it registers the Node for the first
+// time.
 func (n *nodeRole) label(ctx context.Context, c *kubeapi.Client, node *corev1.Node) error {
 	want := kubelet.Labels(n.env)
 	set := map[string]string{}
@@ -202,7 +204,7 @@ func (n *nodeRole) label(ctx context.Context, c *kubeapi.Client, node *corev1.No
 	return c.PatchNodeLabels(ctx, n.cfg.NodeName, set, remove)
 }
 
-// followNode mirrors the Node object's Ready condition. It is ready when the Node is.
+// followNode copies the Node object's Ready condition to the status. It is ready when the Node is.
 func (n *nodeRole) followNode(ctx context.Context, ready func()) error {
 	c, err := n.client()
 	if err != nil {
@@ -213,8 +215,8 @@ func (n *nodeRole) followNode(ctx context.Context, ready func()) error {
 		if node.UID == "" {
 			reason = "the Node object does not exist"
 		}
-		if ok && !heardSince(node, n.handover.StartedAt) {
-			ok, reason = false, "the kubelet has not reported yet; the Node object is that of the last run"
+		if ok && !reportedSince(node, n.handover.StartedAt) {
+			ok, reason = false, "the kubelet has not updated the Node object since the node started"
 		}
 		if ok {
 			reason = ""
@@ -228,15 +230,15 @@ func (n *nodeRole) followNode(ctx context.Context, ready func()) error {
 	})
 }
 
-// heardSince tells whether the kubelet has reported readiness since start, the beginning of this run: the Node object
-// outlives a stop, with the condition that it had. The API's times are whole seconds.
-func heardSince(node *corev1.Node, start time.Time) bool {
+// reportedSince reports whether the kubelet has reported readiness since start, the beginning of this run. The Node
+// object keeps its condition while the node is stopped. The API's times are in whole seconds.
+func reportedSince(node *corev1.Node, start time.Time) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && !c.LastHeartbeatTime.Time.Before(start.Truncate(time.Second))
 	})
 }
 
-// writeCNI writes the CNI configuration from what flannel leased. The kubelet reports Ready after that.
+// writeCNI writes the CNI configuration for flannel's lease. The kubelet reports Ready after that.
 func (n *nodeRole) writeCNI(ctx context.Context) error {
 	b, err := waitFile(ctx, layout.InsideFlannelEnv)
 	if err != nil {
@@ -253,7 +255,8 @@ func (n *nodeRole) writeCNI(ctx context.Context) error {
 	return component.Write([]component.File{file})
 }
 
-// waitFile reads a file as soon as it exists. The writer renames it into place, so it is whole when it is seen.
+// waitFile waits until a file exists and returns its content. The writer renames the file into place, so it is
+// complete.
 func waitFile(ctx context.Context, path string) ([]byte, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -282,7 +285,7 @@ func waitFile(ctx context.Context, path string) ([]byte, error) {
 	}
 }
 
-// importImages brings the node's own images (pause, CoreDNS) into the runtime, unless it has them.
+// importImages imports the bundled images (pause, CoreDNS) into the runtime, unless it has them.
 func (n *nodeRole) importImages(ctx context.Context) error {
 	m, err := preflight.ReadManifest(n.cfg.ComponentsDir)
 	if err != nil {
@@ -294,7 +297,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 	}
 	imported := map[string]string{} // image name -> digest of the archive it came from
 	if err := layout.ReadJSON(n.data.ImportedImages(), &imported); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.WithError(err).Warn("the record of imported images is not readable, importing again")
+		n.log.WithError(err).Warn("cannot read the record of imported images; importing them again")
 	}
 	for _, image := range m.Images {
 		if slices.Contains(have, image.Name) && imported[image.Name] == image.SHA256 {
@@ -309,13 +312,13 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 	return layout.WriteJSON(n.data.ImportedImages(), imported)
 }
 
-// ctr runs containerd's own client.
+// ctr runs containerd's client ctr.
 func (n *nodeRole) ctr(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{"--address", layout.InsideContainerdSock, "--namespace", containerdNamespace}, args...)
 	return n.runtimeClient(ctx, n.binary("ctr"), args...)
 }
 
-// kubernetesVersion is the version of the kubelet beside us; empty when the manifest does not say.
+// kubernetesVersion returns the version of the bundled kubelet, or "" if the manifest does not contain it.
 func kubernetesVersion(componentsDir string) string {
 	m, err := preflight.ReadManifest(componentsDir)
 	if err != nil {
@@ -329,8 +332,8 @@ func kubernetesVersion(componentsDir string) string {
 	return ""
 }
 
-// statisticsWork tells whether the kubelet can account for local storage below dir. On btrfs and FUSE its statistics
-// come from devices that a user namespace does not see, and the kubelet does not start (facts of KEP-2033).
-func statisticsWork(dir string) bool {
+// supportsStorageStats reports whether the kubelet can account for local storage below dir. On btrfs and FUSE the
+// statistics come from devices that are not visible in a user namespace, and the kubelet does not start (KEP-2033).
+func supportsStorageStats(dir string) bool {
 	return !slices.Contains(opaqueFileSystems(), fileSystemType(dir))
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
-// Units that are no components of their own but steps of the node role.
+// Units that are steps of the node role, not components.
 const (
 	unitAddons     = "addons"
 	unitRoles      = "api-roles"
@@ -28,30 +28,30 @@ const (
 	unitImages     = "images"
 	unitRegistered = "node-registered"
 	unitCNI        = "cni"
-	// The Node object and its Ready condition.
+	// Watches the Node object's Ready condition.
 	unitNode  = "node-object"
 	unitPorts = "ports"
-	// What is promised of mounts, tried.
+	// Tests mount propagation.
 	unitMounts = "mounts"
-	// What the host makes in copied-up directories.
+	// Follows the host's entries in copied-up directories.
 	unitEntries = "host-entries"
-	// Pods whose hostPath volumes are in memory or hidden.
+	// Reports pods whose hostPath volumes are in memory or hidden.
 	unitHostPaths = "host-paths"
-	// What the node may reach of the host.
+	// Relays host ports to the node.
 	unitHostPorts = "host-ports"
-	// What of the host's own addresses the node may not reach.
+	// Blocks connections to the host's own addresses.
 	unitHostAccess = "host-access"
-	// A worker's credentials, and its Node object; what it tells the cluster of its address.
+	// Requests a worker's credentials; keeps the node's address up to date in the cluster.
 	unitJoin    = "join"
 	unitAddress = "node-address"
-	// Who may join the cluster of ours.
+	// Decides which nodes may join the cluster.
 	unitApprover = "node-approver"
 )
 
-// readyPoll is the pause between two attempts at a component that is not usable yet, for those that can only be asked.
+// readyPoll is the interval between two readiness checks of a component that does not report its readiness.
 const readyPoll = 20 * time.Millisecond
 
-// program is a component as the node role wires it.
+// program is a component with its place in the node role.
 type program struct {
 	render func(component.Env) (component.Rendered, error)
 	ready  func(component.Env) func(context.Context) error
@@ -59,7 +59,7 @@ type program struct {
 	adapt  func(*supervisor.Unit)
 }
 
-// units are everything that runs in the node, with what each needs. Whatever needs nothing starts at once.
+// units returns all units of the node. Units without needs start at once.
 func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	programs := []program{
 		{kubelet.Render, kubelet.Ready, needs(n.runtimeUnit(), unitStaleNode), nil},
@@ -69,17 +69,17 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	} else {
 		programs = append(programs,
 			program{etcd.Render, etcd.Ready, nil, nil},
-			// It waits for etcd by itself, and has a second of work to do before it asks.
+			// kube-apiserver waits for etcd itself, and has a second of work to do before it connects.
 			program{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, n.adaptAPIServer},
 			program{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
 			program{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
 			program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil})
 	}
 	if n.cfg.CNI == config.CNIFlannel {
-		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOf(unitAddons)), nil})
+		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOrJoin(unitAddons)), nil})
 	}
 	if n.cfg.EnforcesPolicies() {
-		programs = append(programs, program{networkpolicy.Render, networkpolicy.Ready, needs(n.unitOf(unitAddons)), nil})
+		programs = append(programs, program{networkpolicy.Render, networkpolicy.Ready, needs(n.unitOrJoin(unitAddons)), nil})
 	}
 	var (
 		units []supervisor.Unit
@@ -94,9 +94,9 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 	return units, errors.Join(errs...)
 }
 
-// unitOf is the unit after which something may begin that needs the API server, and in a cluster of our own more: there it
-// is own, for a worker the one that joins.
-func (n *nodeRole) unitOf(own string) string {
+// unitOrJoin returns the unit that must be ready before the cluster can be used: own on a node with a control plane,
+// unitJoin on a worker.
+func (n *nodeRole) unitOrJoin(own string) string {
 	if n.cfg.Joins() {
 		return unitJoin
 	}
@@ -111,7 +111,7 @@ func needs(names ...string) []supervisor.Need {
 	return out
 }
 
-// unit turns a component into what the supervisor runs.
+// unit returns the supervisor's unit for a component.
 func (n *nodeRole) unit(p program) (supervisor.Unit, error) {
 	r, err := p.render(n.env)
 	if err != nil {
@@ -155,30 +155,30 @@ func (n *nodeRole) backoff() supervisor.Backoff {
 	return supervisor.Backoff{Quick: r.Initial.D(), Initial: r.Initial.D(), Max: r.Max.D(), ResetAfter: r.ResetAfter.D()}
 }
 
-// adaptAPIServer: what makes it usable is more than what keeps it from being useless.
+// adaptAPIServer sets a liveness check that is weaker than the readiness check.
 func (n *nodeRole) adaptAPIServer(u *supervisor.Unit) { u.Live = apiserver.Alive(n.env) }
 
-// environ is the environment of components: ours without the private keys, with the components first on PATH.
+// environ returns the environment of components: the inherited variables, and a PATH with the components first.
 func (n *nodeRole) environ(extra []string) []string {
 	env := publicEnv(n.baseEnv())
 	env = append(env, "PATH="+n.path(), "NODE_NAME="+n.cfg.NodeName)
 	return append(env, extra...)
 }
 
-// path finds our own components before the host's programs of the same names.
+// path returns the PATH in which bundled components come before the host's programs of the same name.
 func (n *nodeRole) path() string {
 	return n.cfg.ComponentsDir + string(filepath.ListSeparator) +
 		"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-// transition mirrors the supervisor's units into the status.
+// transition copies a unit's state to the status.
 func (n *nodeRole) transition(t supervisor.Transition) {
 	c := status.Component{
 		Name: t.Unit, State: status.ComponentState(t.To), PID: t.PID, Restarts: t.Restarts, Reason: t.Reason, Since: t.Time,
 	}
 	for _, u := range n.group.Status() {
 		if u.Name == t.Unit {
-			now := picture(u)
+			now := componentStatus(u)
 			c.Log = now.Log
 			if u.State == t.To {
 				c.WaitingFor = now.WaitingFor
@@ -186,15 +186,15 @@ func (n *nodeRole) transition(t supervisor.Transition) {
 		}
 	}
 	if t.Unit == unitPods && t.To == supervisor.Stopping {
-		n.pods.Lock() // the stop may have begun to report before this transition is known
+		n.pods.Lock() // the stop may report progress before this transition arrives
 		defer n.pods.Unlock()
 		c.Reason = n.pods.text
 	}
 	n.hub.SetComponent(c, t.Tail)
 }
 
-// picture is a unit as the status shows it.
-func picture(u supervisor.UnitStatus) status.Component {
+// componentStatus returns the status of a unit.
+func componentStatus(u supervisor.UnitStatus) status.Component {
 	c := status.Component{
 		Name: u.Name, State: status.ComponentState(u.State), Since: u.Since, PID: u.PID, Restarts: u.Restarts,
 		Reason: u.Reason, Log: u.LogPath,

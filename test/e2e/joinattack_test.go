@@ -164,14 +164,14 @@ func (c *joined) confined(i, other int) {
 		[{"name": "c", "image": "x", "envFrom": [{"secretRef": {"name": "victim"}}]}]}}`, k.node), "may not reference secrets")
 
 	for _, name := range []string{"kubernetes", "webhook.default.svc", victim} {
-		k.refusedCertificate(k.node, "kubelet-serving", "server auth", "is not the node's", name)
+		k.refusedCertificate(k.node, "kubelet-serving", "server auth", "does not belong to the node", name)
 	}
-	k.refusedCertificate(k.node, "kubelet-serving", "server auth", "is the API server's", string(c.hosts[0].ip))
-	k.refusedCertificate(k.node, "kubelet-serving", "server auth", "belongs to "+victim, string(c.hosts[other].ip))
+	k.refusedCertificate(k.node, "kubelet-serving", "server auth", "belongs to the API server", string(c.hosts[0].ip))
+	k.refusedCertificate(k.node, "kubelet-serving", "server auth", "belongs to node "+victim, string(c.hosts[other].ip))
 
 	byToken := k.with(c.invite("--reusable").token)
 	for name, why := range map[string]string{
-		victim: "there is a node " + victim + " already", objectName(0): "is the node of the control plane",
+		victim: "node " + victim + " already exists", objectName(0): "is the node of the control plane",
 		"x.wild.e2e.test": "is a name of the API server", "webhook.default.svc": "is a name of the cluster",
 		"github.com": "token create --node github.com",
 	} {
