@@ -18,7 +18,7 @@ import (
 	"gotest.tools/v3/assert/cmp"
 )
 
-// envImage is an OCI archive with a shell, made by hack/test.sh, named testImage.
+// envImage is the path of an OCI archive with a shell. hack/test.sh creates it; the image is named testImage.
 const (
 	envImage  = "ROOTLESSNODE_E2E_IMAGE"
 	testImage = "rootlessnode.test/busybox:1"
@@ -66,22 +66,21 @@ spec:
   ports: [{port: 80, targetPort: 8080, nodePort: %d}]
 `
 
-// TestCluster is the life of one node as its user sees it: started, used in all the ordinary ways, stopped, started
-// again.
+// TestCluster starts one node, uses it in the ordinary ways, stops it and starts it again.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-cluster")
 	out := n.up()
 	assert.Assert(t, cmp.Contains(out, "Ready"))
 
-	t.Run("runs in a user namespace, and nothing of it as root", func(t *testing.T) {
+	t.Run("runs in a user namespace, and no process runs as root", func(t *testing.T) {
 		n := n.in(t)
 		got := n.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.runningInUserNamespace}")
 		assert.Equal(t, got, "true")
 		found := processes(n.name)
 		assert.Assert(t, len(found) >= 10, "only these processes: %v", found)
 		alive := 0
-		for _, p := range found { // some of them do something and end
+		for _, p := range found { // some processes are short-lived
 			pid, _, _ := strings.Cut(p, " ")
 			uid, lives := uidOf(t, pid)
 			assert.Assert(t, !lives || uid != 0, "runs as root: %s", p)
@@ -108,7 +107,7 @@ func TestCluster(t *testing.T) {
 	t.Run("down stops pods as the kubelet does", func(t *testing.T) { n.in(t).stopsPods() })
 }
 
-// use does with the pod web what people do with pods.
+// use runs the usual kubectl commands on the pod web.
 func (n *testNode) use(nodePort int) {
 	n.t.Helper()
 	sub := func(name string, f func(n *testNode)) {
@@ -162,20 +161,20 @@ func (n *testNode) use(nodePort int) {
 		assert.Equal(n.t, code, 7)
 	})
 	sub("top shows kubelet and pod", func(n *testNode) { n.measured() })
-	sub("mounts are told by owner, and hidden from the host", func(n *testNode) {
+	sub("mounts are listed by owner, and hidden from the host", func(n *testNode) {
 		got := n.run(podLimit, "mounts")
 		for _, want := range []string{"default/web", "container helper", "volume kube-api-access-", "the host sees 0 of the "} {
 			assert.Check(n.t, cmp.Contains(got, want))
 		}
 	})
 	sub("listens only where docs/security.md says", func(n *testNode) { n.onlyDocumentedListeners() })
-	sub("status tells what is not enforced", func(n *testNode) {
+	sub("status shows limits that are not enforced", func(n *testNode) {
 		s := n.status()
 		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)
 		assert.Equal(n.t, label != "", len(s.Cgroup.Unenforced) > 0, "label %q, status %v", label, s.Cgroup.Unenforced)
 		assert.Assert(n.t, len(s.Cgroup.Controllers)+len(s.Cgroup.Unenforced) > 0)
 		if label != "" {
-			eventually(n.t, podLimit, "an Event on the Node says so", func() error {
+			eventually(n.t, podLimit, "an Event on the Node", func() error {
 				got := n.kubectl("get", "events", "--field-selector", "reason=LimitsNotEnforced", "-o", "jsonpath={.items[*].message}")
 				if !strings.Contains(got, "not enforced") {
 					return fmt.Errorf("Events: %q", got)
@@ -185,18 +184,18 @@ func (n *testNode) use(nodePort int) {
 		}
 		reserved := n.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.capacity.cpu} {.items[0].status.allocatable.cpu}")
 		capacity, allocatable, _ := strings.Cut(reserved, " ")
-		assert.Assert(n.t, capacity != allocatable, "nothing is kept for the components: %s", reserved)
+		assert.Assert(n.t, capacity != allocatable, "nothing is reserved for the components: %s", reserved)
 	})
 }
 
-// topRow is what `top` prints, as far as it is looked at.
+// topRow has the fields of the output of `top` that are checked.
 type topRow struct {
 	Name, Namespace   string
 	CPU               *float64
 	MemoryBytes, Pids uint64
 }
 
-// measured: top knows components and pods, by what the host's files say.
+// measured checks the rows of top for components and pods against the cgroup files of the host.
 func (n *testNode) measured() {
 	n.t.Helper()
 	var p struct {
@@ -239,7 +238,7 @@ func (n *testNode) waitPod(name string) {
 	n.kubectl("wait", "--for=condition=Ready", "pod/"+name, "--timeout", (podLimit - 5*time.Second).String())
 }
 
-// answers asks the Service on the host.
+// answers waits until the Service answers on the host.
 func (n *testNode) answers(port int) {
 	n.t.Helper()
 	eventually(n.t, podLimit, fmt.Sprintf("port %d of the host answers", port), func() error {
@@ -263,7 +262,7 @@ func getBy(dial dialer, url, want string) error {
 	return err
 }
 
-// portForward makes port 8080 of a pod a port of the host's loopback and calls check with its number.
+// portForward forwards a port of the host's loopback to port 8080 of a pod and calls check with its number.
 func (n *testNode) portForward(pod string, check func(port int)) {
 	n.t.Helper()
 	port := freePort(n.t)
@@ -276,7 +275,7 @@ func (n *testNode) portForward(pod string, check func(port int)) {
 	check(port)
 }
 
-// hostNetwork: a server on an address of the host is out of reach for a pod, where a port of the node is not, and so is the host's
+// hostNetwork checks that a pod can reach a port of the node at the host's address, but neither a server on the host nor the host's
 // loopback.
 func (n *testNode) hostNetwork(nodePort int) {
 	n.t.Helper()
@@ -306,10 +305,10 @@ func (n *testNode) hostNetwork(nodePort int) {
 	}
 	gateway := strings.Join(append(strings.Split(n.status().Network.Address, ".")[:3], "2"), ".")
 	out, code := fetch(net.JoinHostPort(gateway, "30080"))
-	assert.Assert(n.t, code != 0, "the host's loopback answers a pod: %s", out)
+	assert.Assert(n.t, code != 0, "a pod reaches the host's loopback: %s", out)
 }
 
-// hostAddress is an IPv4 address of the host that is not loopback; empty where there is none.
+// hostAddress returns an IPv4 address of the host that is not loopback, or "" if there is none.
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	return hostAddressThat(t, netip.Addr.Is4)

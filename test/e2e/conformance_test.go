@@ -14,11 +14,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// envSuite names the directory that `hack/conformance.sh build` filled: Kubernetes' own end-to-end suite, its images, and
-// the driver that runs it.
+// envSuite names the directory with the output of `hack/conformance.sh build`: Kubernetes' end-to-end suite, its images, and the
+// program that runs it.
 const envSuite = "ROOTLESSNODE_E2E_SUITE"
 
-// suiteLimit is for the smoke set: it takes some four minutes on two idle cores.
+// suiteLimit is the time limit of the smoke set, which takes about four minutes on two idle cores.
 const suiteLimit = 20 * time.Minute
 
 var suiteBuilt = testutil.Requirement{Name: "conformance-suite", Check: func() error {
@@ -30,8 +30,8 @@ var suiteBuilt = testutil.Requirement{Name: "conformance-suite", Check: func() e
 	return err
 }}
 
-// TestConformanceSmoke runs those specs of Kubernetes' own suite that touch each subsystem once, and nothing beside them:
-// the suite uses ports of the node that other tests' nodes would use too.
+// TestConformanceSmoke runs a few specs of Kubernetes' end-to-end suite for each subsystem. It does not run in parallel with other
+// tests, because the suite uses ports that their nodes use too.
 func TestConformanceSmoke(t *testing.T) {
 	testutil.Require(t, suiteBuilt)
 	n := newNode(t, "e2e-conformance")
@@ -45,7 +45,7 @@ func TestConformanceSmoke(t *testing.T) {
 		"-expectations", filepath.Join(dir, "expectations.yaml"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 2 * time.Minute
-	// It takes minutes, and says how far it is.
+	// It takes minutes and prints its progress.
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
 	assert.NilError(t, cmd.Run(), "the smoke set of the conformance suite")
 }

@@ -19,32 +19,32 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The account in the container. Its ids are nobody's on the machine, with which the container shares them.
+// The account in the container. The container shares its ids with the machine, where they are not in use.
 const (
 	boxUser      = "node"
 	boxUID       = 2000000
 	boxSubids    = "node:2100000:65536\n"
 	boxLimit     = 30 * time.Second
-	boxMark      = ".dockerenv" // by which Docker's containers are known, and Kubernetes' by a secret
+	boxMark      = ".dockerenv" // identifies a Docker container; a Kubernetes container has a secret instead
 	boxKubeMark  = "run/secrets/kubernetes.io/x"
 	boxNewuidmap = "/usr/bin/newuidmap"
 	boxHome      = "/srv/node" // inside
 )
 
-// box is a container that runc makes, as an engine does without --privileged: namespaces of its own besides that of users, and
-// Docker's capabilities. Of what an engine's options are, its fields tell.
+// box is a container that runc creates as an engine does without --privileged: with its own namespaces except for the user namespace,
+// and with Docker's capabilities. The fields correspond to options of an engine.
 type box struct {
 	t    *testing.T
-	host *fakeHost // whose /sys/fs/cgroup is cgroup2, as on today's machines
+	host *fakeHost // its /sys/fs/cgroup is cgroup2
 	name string
 	dir  string // on that host, a tmpfs
 
 	masked bool   // parts of /proc are covered or read-only
 	cgroup string // rw or ro
-	mark   string // a file by which the engine is known
+	mark   string // a file that identifies the engine
 }
 
-// start makes the container. It is gone when the test ends.
+// start creates and starts the container. It is removed when the test ends.
 func (b *box) start() {
 	t := b.t
 	t.Helper()
@@ -62,16 +62,16 @@ func (b *box) start() {
 	})
 	for _, args := range [][]string{{"create", "--bundle", b.dir, b.name}, {"start", b.name}} {
 		if err := b.runc(args...); err != nil {
-			log, _ := os.ReadFile(b.at(b.dir + "/runc.log")) // whatever can be had
+			log, _ := os.ReadFile(b.at(b.dir + "/runc.log")) // best effort
 			t.Fatalf("runc %v: %v\n%s", args, err, log)
 		}
 	}
 }
 
-// at is where a path of the box's host is on the machine.
+// at returns the path on the machine of a path on the box's host.
 func (b *box) at(path string) string { return fmt.Sprintf("/proc/%d/root%s", b.host.pid, path) }
 
-// rootFS makes the container's root file system of the machine's /usr and a copy of its /etc, on overlays as engines do.
+// rootFS creates the container's root file system from the machine's /usr and a copy of its /etc, on overlays as engines do.
 func (b *box) rootFS() {
 	t := b.t
 	t.Helper()
@@ -99,7 +99,7 @@ func (b *box) rootFS() {
 		assert.NilError(t, os.Mkdir(lower+dir, 0o755))
 		mounts = append(mounts, bind(dir))
 	}
-	assert.NilError(t, os.RemoveAll(filepath.Join(lower, "etc/protocols"))) // small images have none
+	assert.NilError(t, os.RemoveAll(filepath.Join(lower, "etc/protocols"))) // small images do not have it
 	for path, text := range map[string]string{
 		"etc/passwd": fmt.Sprintf("root:x:0:0::/:/bin/sh\n%s:x:%d:%d::%s:/bin/sh\n", boxUser, boxUID, boxUID, boxHome),
 		"etc/group":  fmt.Sprintf("root:x:0:\n%s:x:%d:\n", boxUser, boxUID), "etc/subuid": boxSubids, "etc/subgid": boxSubids,
@@ -140,7 +140,7 @@ func (b *box) mounts() []object {
 	}
 }
 
-// config is the container in the words of the OCI's runtime specification.
+// config returns the container's OCI runtime configuration.
 func (b *box) config(mounts []object) object {
 	var capabilities []string
 	for _, c := range strings.Fields("AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE NET_RAW SETFCAP SETGID SETPCAP SETUID SYS_CHROOT") {
@@ -152,7 +152,7 @@ func (b *box) config(mounts []object) object {
 	}
 	linux := object{
 		"namespaces": namespaces, "cgroupsPath": "/" + b.name,
-		"resources": object{"devices": []object{ // runc adds those that every container has, and the TUN device
+		"resources": object{"devices": []object{ // runc adds the default devices and the TUN device
 			{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "access": "m"}, {"allow": true, "type": "b", "access": "m"},
 		}},
 	}
@@ -171,13 +171,13 @@ func (b *box) config(mounts []object) object {
 	}
 }
 
-// command is one of runc's.
+// command returns the command line of a runc command.
 func (b *box) command(args ...string) []string {
 	return slices.Concat(b.host.enter(), []string{filepath.Join(os.Getenv(envOut), "libexec/rootlessnode/runc"),
 		"--root", b.dir + "/state", "--log", b.dir + "/runc.log"}, args)
 }
 
-// runc takes no output: the container keeps what it is given for it.
+// runc runs a runc command. It does not capture the output, because the container would keep the pipe open.
 func (b *box) runc(args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), boxLimit)
 	defer cancel()
@@ -194,7 +194,7 @@ func (b *box) root(args ...string) (output string, err error) {
 	return string(out), err
 }
 
-// rows is the output of a script of root of the container, by its lines.
+// rows runs a script as root of the container and returns the lines of its output.
 func (b *box) rows(script string) []string {
 	b.t.Helper()
 	out, err := b.root("/bin/sh", "-ec", script)
@@ -202,12 +202,12 @@ func (b *box) rows(script string) []string {
 	return strings.Fields(out)
 }
 
-// setup is what the container's root does for the account.
+// setup runs host setup for the account as root of the container.
 func (b *box) setup() (output string, err error) {
 	return b.root(binary("rootlessnode"), "host", "setup", "--user", boxUser)
 }
 
-// account runs nodes in the container, through root of the container or by itself.
+// account returns a node of the account in the container. Commands run through root of the container, or directly as the account.
 func (b *box) account(byRoot bool) *testNode {
 	n := &testNode{t: b.t, name: "e2e-box", wrap: append(b.command("exec", b.name), binary("rootlessnode"), "host", "enter", "--user", boxUser, "--command", "--")}
 	if !byRoot {
@@ -216,7 +216,7 @@ func (b *box) account(byRoot bool) *testNode {
 	return n
 }
 
-// failing are the findings of check that forbid a start, and the hints of all.
+// failing returns the failed checks of `check`, and the hints of all its findings.
 func (n *testNode) failing() (checks []string, hints string) {
 	n.t.Helper()
 	out, stderr, code := n.try(boxLimit, "check", "-o", "json")
@@ -232,16 +232,16 @@ func (n *testNode) failing() (checks []string, hints string) {
 	return checks, hints
 }
 
-// TestContainer is a node in a container: with all that it needs of who starts the container, and what it says of each thing
-// that it lacks. Root of the machine plays the engine. There is no seccomp filter, so user namespaces can be created.
+// TestContainer runs a node in a container that has everything a node needs, and then checks the findings for each missing requirement.
+// The test itself acts as the engine, as root of the machine. There is no seccomp filter, so user namespaces can be created.
 func TestContainer(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, built, testutil.Root)
 	t.Run("node", boxWithNode)
 	for name, tc := range map[string]struct {
 		box    box
-		owned  bool // who starts the container gives its cgroup to the account
-		noRoot bool // nothing is done by root of the container
+		owned  bool // the container's cgroup is delegated to the account when the container starts
+		noRoot bool // root of the container does not run host setup
 		noTun  bool
 		want   []string
 		hints  []string
@@ -271,7 +271,7 @@ func TestContainer(t *testing.T) {
 			}
 			if !tc.noRoot {
 				out, err := b.setup()
-				if b.cgroup == "ro" { // it is told what to change, too
+				if b.cgroup == "ro" { // the error also says what to change
 					assert.ErrorContains(t, err, "exit status 3")
 					assert.Assert(t, cmp.Contains(out, tc.hints[0]))
 				} else {
@@ -295,7 +295,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// setuidNewuidmap: the machine's program is of the kind that a container without CAP_SYS_ADMIN makes useless.
+// setuidNewuidmap requires a set-uid newuidmap on the machine, which does not work in a container without CAP_SYS_ADMIN.
 var setuidNewuidmap = testutil.Requirement{Name: "setuid-newuidmap", Check: func() error {
 	var st unix.Stat_t
 	if err := unix.Stat(boxNewuidmap, &st); err != nil {
@@ -307,7 +307,7 @@ var setuidNewuidmap = testutil.Requirement{Name: "setuid-newuidmap", Check: func
 	return nil
 }}
 
-// boxPod has no privileges: those of a privileged pod include a writable /sys, which an engine without --privileged does not give.
+// boxPod is not privileged: a privileged pod needs a writable /sys, which an engine does not provide without --privileged.
 const boxPod = `
 apiVersion: v1
 kind: Pod
@@ -332,14 +332,14 @@ func boxWithNode(t *testing.T) {
 	n.apply(boxPod)
 	n.waitPod("box")
 	assert.Equal(t, n.sh("box", "id -u"), "0\n")
-	// A kube-proxy that is started again knows its entries again by this name, and deletes what it does not know.
+	// After a restart, kube-proxy recognizes its entries by this name and deletes the others.
 	assert.Assert(t, cmp.Contains(n.run(podLimit, "exec", "--", "nft", "list", "map", "ip", "kube-proxy", "service-ips"), " . tcp . 443 : "))
 	assert.Assert(t, cmp.Contains(n.run(podLimit, "status"), "/sys/fs/cgroup/rootlessnode/user-"))
 	n.run(downLimit, "down", "--delete-data")
 	b.nothingLeft()
 }
 
-// nothingLeft looks for what a node makes: processes, cgroups, files.
+// nothingLeft checks that no processes, cgroups or files of a node are left.
 func (b *box) nothingLeft() {
 	b.t.Helper()
 	for _, p := range b.rows("cd /proc; for p in [0-9]*; do cat $p/comm 2>/dev/null || true; done") {

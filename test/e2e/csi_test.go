@@ -15,7 +15,7 @@ import (
 
 const csiName = "csi.rootlessnode.test"
 
-// csiClaim is the driver's object, and a volume of it that is there before the pods.
+// csiClaim has the CSIDriver object, and a volume of the driver that exists before the pods.
 const csiClaim = `
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
@@ -38,7 +38,7 @@ metadata: {name: csi-claim}
 spec: {accessModes: [ReadWriteOnce], storageClassName: "", volumeName: csi-volume, resources: {requests: {storage: 1Mi}}}
 `
 
-// csiDriver is deployed as drivers are: privileged, and with the kubelet's directories propagated both ways.
+// csiDriver is deployed as CSI drivers usually are: privileged, and with Bidirectional mounts of the kubelet's directories.
 const csiDriver = `
 apiVersion: v1
 kind: Pod
@@ -62,7 +62,7 @@ spec:
   - {name: registry, hostPath: {path: /var/lib/kubelet/plugins_registry, type: Directory}}
 `
 
-// csiPod waits, with volumes.
+// csiPod is a pod with volumes that only waits.
 const csiPod = `
 apiVersion: v1
 kind: Pod
@@ -91,7 +91,7 @@ func csiClaimed(name, readOnly string) string {
 		"{name: v, persistentVolumeClaim: {claimName: csi-claim, readOnly: "+readOnly+"}}")
 }
 
-// csi: volumes of a CSI driver, whose mounts are the driver's, over all that the kubelet does with them.
+// csi tests volumes that a CSI driver mounts, through all operations of the kubelet.
 func (n *testNode) csi() {
 	n.t.Helper()
 	before := map[string]bool{}
@@ -129,11 +129,11 @@ func (n *testNode) csiDrivers() string {
 	return n.kubectl("get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}")
 }
 
-// csiRegistered waits until the kubelet has registered the driver so many times.
+// csiRegistered waits until the kubelet has registered the driver the given number of times.
 func (n *testNode) csiRegistered(times int) {
 	n.t.Helper()
 	eventually(n.t, podLimit, fmt.Sprintf("the driver is registered for time %d", times), func() error {
-		log, stderr, code := n.try(podLimit, "kubectl", "logs", "csi-driver") // a kubelet that has just begun knows of no pod
+		log, stderr, code := n.try(podLimit, "kubectl", "logs", "csi-driver") // fails while a restarted kubelet does not know the pod yet
 		if code != 0 || strings.Count(log, "registered: true") < times {
 			return errors.New(log + stderr)
 		}
@@ -142,20 +142,20 @@ func (n *testNode) csiRegistered(times int) {
 	assert.Equal(n.t, n.csiDrivers(), csiName)
 }
 
-// csiUsed: pods read what the driver put into their volumes, and write, but where the volume is read-only.
+// csiUsed checks that pods read the driver's files in their volumes, and write unless the volume is read-only.
 func (n *testNode) csiUsed() {
 	n.t.Helper()
 	for _, dir := range []string{"/memory", "/layers"} {
 		assert.Equal(n.t, n.sh("inline", "cd "+dir+"; cat welcome; echo mine >mine; cat mine"), "pod inline\nmine\n", dir)
 	}
-	assert.Equal(n.t, n.sh("orphan", "ls /memory /layers"), "/layers:\nwelcome\n\n/memory:\nwelcome\n", "two pods' volumes are two")
-	n.sh("writer", `cd /v; echo written >file; ls -ln file; ls -ln file | grep " 1000 *2000 "`) // the group is the kubelet's doing
+	assert.Equal(n.t, n.sh("orphan", "ls /memory /layers"), "/layers:\nwelcome\n\n/memory:\nwelcome\n", "each pod has its own volumes")
+	n.sh("writer", `cd /v; echo written >file; ls -ln file; ls -ln file | grep " 1000 *2000 "`) // the kubelet sets the group
 	assert.Equal(n.t, n.sh("reader", "cat /v/welcome /v/file"), "volume one\nwritten\n")
 	_, _, code := n.try(podLimit, "kubectl", "exec", "reader", "--", "/bin/sh", "-c", "echo x >/v/file")
 	assert.Assert(n.t, code != 0, "a read-only volume was written")
 }
 
-// mounts are those inside that are not the host's, by path.
+// mounts returns the mounts in the node that are not the host's, by path.
 func (n *testNode) mounts() map[string]mountview.Mount {
 	n.t.Helper()
 	var v mountview.View
@@ -169,7 +169,7 @@ func (n *testNode) mounts() map[string]mountview.Mount {
 	return own
 }
 
-// owner is what a mount is for, by names that a restart of the node leaves as they are.
+// owner returns a name for the purpose of a mount that is the same after a restart of the node.
 func owner(m mountview.Mount) string { return strings.TrimSpace(m.Pod + " " + m.What) }
 
 func (n *testNode) noMounts(what string, are func(mountview.Mount) bool) {
@@ -189,7 +189,7 @@ func (n *testNode) uid(pod string) string {
 	return n.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
 }
 
-// volumesOf are the mounts of a pod's volumes, by uid, which outlives the containers that tell its name.
+// volumesOf counts the mounts of a pod's volumes. The pod is identified by uid, because its name is known only while it has containers.
 func (n *testNode) volumesOf(uid string) int {
 	n.t.Helper()
 	count := 0
@@ -201,7 +201,7 @@ func (n *testNode) volumesOf(uid string) int {
 	return count
 }
 
-// csiListed: `mounts` knows whose the mounts are, and the host has none of them.
+// csiListed checks that `mounts` lists the volumes with their owners, and that the host sees none of them.
 func (n *testNode) csiListed() {
 	n.t.Helper()
 	found := map[string]string{}
@@ -217,7 +217,7 @@ func (n *testNode) csiListed() {
 	}
 	shared := "staged volume of " + csiName + " (CSI)"
 	for _, of := range []string{shared, "default/writer volume csi-volume (CSI)", "default/reader volume csi-volume (CSI)"} {
-		want[of] = found[shared] // whatever the node's disk has
+		want[of] = found[shared] // the file system of the node's disk
 	}
 	assert.DeepEqual(n.t, found, want)
 	uid := n.uid("inline")
@@ -225,7 +225,7 @@ func (n *testNode) csiListed() {
 	assert.Assert(n.t, !strings.Contains(hostMounts(n.t), uid))
 }
 
-// csiKubeletKilled: the kubelet dies, and comes back to pods that run, and to one that was deleted meanwhile.
+// csiKubeletKilled kills the kubelet and checks that it finds running pods again, and cleans up a pod that was deleted meanwhile.
 func (n *testNode) csiKubeletKilled() {
 	n.t.Helper()
 	orphan, restarts, kubelet := n.uid("orphan"), n.restarts("kubelet"), n.pidOutside("kubelet")
@@ -242,7 +242,7 @@ func (n *testNode) csiKubeletKilled() {
 	n.noMounts("the deleted pod's volumes are gone", func(m mountview.Mount) bool { return strings.Contains(m.Path, orphan) })
 }
 
-// csiDriverGone: without its driver a volume cannot be unmounted, and its pod stays until the driver is back.
+// csiDriverGone checks that a pod stays while its volume's driver is missing, because the volume cannot be unmounted.
 func (n *testNode) csiDriverGone() {
 	n.t.Helper()
 	inline := n.uid("inline")
@@ -256,7 +256,7 @@ func (n *testNode) csiDriverGone() {
 	assert.Equal(n.t, n.volumesOf(inline), 0)
 }
 
-// csiNodeAgain: the node's mounts end with it, and the driver is asked for them again, as after a reboot.
+// csiNodeAgain restarts the node, which removes its mounts, and checks that the driver mounts the volumes again, as after a reboot.
 func (n *testNode) csiNodeAgain() {
 	n.t.Helper()
 	n.down()

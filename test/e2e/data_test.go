@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// upRefused starts the node with more flags, expects a refusal with this exit code and one error, and returns what is printed.
+// upRefused starts the node with additional flags, expects one error and this exit code, and returns standard error.
 func (n *testNode) upRefused(code int, flags ...string) string {
 	n.t.Helper()
 	_, stderr, got := n.try(upLimit, append(append([]string{"up"}, n.args...), flags...)...)
@@ -23,7 +23,7 @@ func (n *testNode) upRefused(code int, flags ...string) string {
 	return stderr
 }
 
-// foreignDataDirs: what is not the node's is never its data dir, and stays as it is.
+// foreignDataDirs checks that a directory with other data is refused as the data dir and is not changed.
 func (n *testNode) foreignDataDirs() {
 	home, err := os.UserHomeDir()
 	assert.NilError(n.t, err)
@@ -40,7 +40,7 @@ func (n *testNode) foreignDataDirs() {
 	assert.Equal(n.t, st.Mode().Perm(), os.FileMode(0o755), "a refused directory was changed")
 }
 
-// otherIDs: data that was created with other subordinate ids is refused before anything starts.
+// otherIDs checks that data that was created with other subordinate ids is refused before any component starts.
 func (n *testNode) otherIDs() {
 	d := layout.NewData(n.status().DataDir)
 	var was datadir.Record
@@ -54,7 +54,7 @@ func (n *testNode) otherIDs() {
 	assert.NilError(n.t, layout.WriteJSON(d.Record(), was))
 }
 
-// otherDataDir: the data dir of the last start is the one that is deleted, through the link that names it, and no other.
+// otherDataDir checks that down --delete-data deletes only the data dir of the last start, also if its path is a symbolic link.
 func (n *testNode) otherDataDir() {
 	first := n.status().DataDir
 	root, err := filepath.EvalSymlinks(n.t.TempDir())

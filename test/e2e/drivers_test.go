@@ -17,7 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// lxcBridge: the account may have an interface on LXC's bridge, and the bridge serves it.
+// lxcBridge requires that the account may have an interface on LXC's bridge, and that the bridge provides DHCP and DNS.
 var lxcBridge = testutil.Requirement{Name: "lxc-bridge", Check: func() error {
 	const bridge = "lxcbr0"
 	if err := hostinfo.LXCBridgeFault("/", bridge); err != nil {
@@ -39,16 +39,16 @@ var lxcBridge = testutil.Requirement{Name: "lxc-bridge", Check: func() error {
 	return fmt.Errorf("%s has no row for %s", hostinfo.LXCUsernetFile, me.Username)
 }}
 
-// TestNetworkDrivers: a node with each network driver, and each port driver of a network, does what docs/network-drivers.md
-// says of it. slirp4netns with builtin ports is what all other tests run with.
+// TestNetworkDrivers checks that nodes with each network driver, and with each of its port drivers, behave as
+// docs/network-drivers.md describes. All other tests use slirp4netns with the builtin port driver.
 func TestNetworkDrivers(t *testing.T) {
 	t.Parallel()
 	for i, d := range []struct {
 		network, ports string
 		needs          []testutil.Requirement
-		// offline: there is no way out.
+		// offline: pods cannot reach the host's network.
 		offline bool
-		// outV6: the way out has IPv6 too.
+		// outV6: pods can reach the host's network over IPv6 too.
 		outV6 bool
 	}{
 		{network: "pasta", ports: "auto", needs: []testutil.Requirement{testutil.Program("pasta")}, outV6: true},
@@ -76,8 +76,8 @@ func TestNetworkDrivers(t *testing.T) {
 			n.answers(port)
 			n.clusterDNS()
 			n.answersV6(port, d.ports == "auto")
-			n.wayOut(hostAddress(t), !d.offline)
-			n.wayOut(hostAddressV6(t), d.outV6)
+			n.outbound(hostAddress(t), !d.offline)
+			n.outbound(hostAddressV6(t), d.outV6)
 			n.hostLoopbackIsClosed()
 			n.down()
 			noTrace(t, n.name)
@@ -92,7 +92,7 @@ func (n *testNode) clusterDNS() {
 	})
 }
 
-// fetch asks a web server from within the pod web.
+// fetch sends a request to a web server from the pod web.
 func (n *testNode) fetch(host, want string) error {
 	out, stderr, code := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--", "netprobe", "get", "http://"+host+"/")
 	if code != 0 || !strings.Contains(out, want) {
@@ -101,13 +101,13 @@ func (n *testNode) fetch(host, want string) error {
 	return nil
 }
 
-// serve answers at an address of the host until the test ends, and returns the address with its port.
+// serve starts a web server at an address of the host, which runs until the test ends, and returns the address with its port.
 func (n *testNode) serve(ip, text string) string {
 	n.t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
 	assert.NilError(n.t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, text) // the asker sees what is missing
+		_, _ = fmt.Fprint(w, text) // the client reports an incomplete answer
 	})}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
@@ -115,7 +115,7 @@ func (n *testNode) serve(ip, text string) string {
 	return l.Addr().String()
 }
 
-// answersV6: the Service web answers on the host's IPv6 loopback where the port driver forwards IPv6, and in pods.
+// answersV6 checks that the Service web answers over IPv6 in pods, and on the host's IPv6 loopback if the port driver forwards IPv6.
 func (n *testNode) answersV6(port int, forwarded bool) {
 	n.t.Helper()
 	n.kubectl("patch", "service", "web", "--type=merge", "-p", `{"spec":{"ipFamilyPolicy":"RequireDualStack"}}`)
@@ -128,9 +128,9 @@ func (n *testNode) answersV6(port int, forwarded bool) {
 	}
 }
 
-// wayOut: a pod reaches an address of the host that is not loopback, if there is a way out and as soon as the node does not
-// refuse it.
-func (n *testNode) wayOut(ip string, is bool) {
+// outbound checks whether a pod reaches an address of the host that is not loopback. If reachable is set, the pod must reach it once
+// the node's rules against connections to the host are removed.
+func (n *testNode) outbound(ip string, reachable bool) {
 	n.t.Helper()
 	if ip == "" {
 		n.t.Log("this host has no such address")
@@ -138,7 +138,7 @@ func (n *testNode) wayOut(ip string, is bool) {
 	}
 	at := n.serve(ip, "hello from the host")
 	err := n.fetch(at, "hello from the host")
-	if !is {
+	if !reachable {
 		assert.ErrorContains(n.t, err, "netprobe: ")
 		return
 	}
@@ -147,7 +147,7 @@ func (n *testNode) wayOut(ip string, is bool) {
 	assert.NilError(n.t, n.fetch(at, "hello from the host"))
 }
 
-// openHost takes away what refuses connections to an address of the host. It is back when a port is forwarded.
+// openHost deletes the rules that reject connections to addresses of the host. The node restores them when it forwards a port.
 func (n *testNode) openHost(ip string) {
 	n.t.Helper()
 	family := "ip"
@@ -157,7 +157,7 @@ func (n *testNode) openHost(ip string) {
 	n.run(podLimit, "exec", "--", "nft", "delete", "table", family, "rootlessnode-host")
 }
 
-// hostLoopbackIsClosed: what listens on the host's loopback is not reached at the gateway's address, nor at the node's.
+// hostLoopbackIsClosed checks that servers on the host's loopback cannot be reached at the address of the gateway or of the node.
 func (n *testNode) hostLoopbackIsClosed() {
 	n.t.Helper()
 	_, port, err := net.SplitHostPort(n.serve("127.0.0.1", "the host's own"))

@@ -16,13 +16,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// ipv6 is what the host must have for nodes with IPv6.
+// ipv6 requires that the host supports IPv6.
 var ipv6 = testutil.Requirement{Name: "ipv6", Check: func() error {
 	_, err := os.Stat("/proc/net/if_inet6")
 	return err
 }}
 
-// TestDualStack: pods, Services and ports of the host with network.ipv6, on a node that was of IPv4 alone before.
+// TestDualStack checks pods, Services and forwarded ports with network.ipv6, on a node that had only IPv4 before.
 func TestDualStack(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, ipv6)
@@ -51,7 +51,7 @@ func TestDualStack(t *testing.T) {
 			assert.DeepEqual(n.t, families, []bool{true, false})
 		}
 	})
-	sub("a dual-stack Service answers on both and moves and goes", func(n *testNode) {
+	sub("a dual-stack Service answers on both, also after a port change, until it is deleted", func(n *testNode) {
 		both := func(ask func(hostIP, int) error, port int) error {
 			return errors.Join(ask(loopback, port), ask(loopbackV6, port))
 		}
@@ -69,9 +69,9 @@ func TestDualStack(t *testing.T) {
 			return errors.Join(both(hostIP.answersTCP, 31281), both(hostIP.refuses, 31280))
 		})
 		n.kubectl("delete", "service", "dual")
-		eventually(n.t, portsLimit, "port 31281 after the end of its Service", func() error { return both(hostIP.refuses, 31281) })
+		eventually(n.t, portsLimit, "port 31281 closed after its Service was deleted", func() error { return both(hostIP.refuses, 31281) })
 	})
-	sub("an IPv6 Service answers on IPv6 alone", func(n *testNode) {
+	sub("an IPv6 Service answers only on IPv6", func(n *testNode) {
 		n.apply(service("six", "LoadBalancer", "{port: 18280, targetPort: 8080, nodePort: 31290}", "  ipFamilies: [IPv6]"))
 		for _, port := range []int{31290, 18280} {
 			eventually(n.t, portsLimit, fmt.Sprintf("port %d", port), func() error {
@@ -107,10 +107,10 @@ func TestDualStack(t *testing.T) {
 		eventually(n.t, portsLimit, "port 31300", func() error { return loopback.answersTCP(31300) })
 		assert.NilError(n.t, loopbackV6.refuses(31300))
 	})
-	sub("pods reach the world over IPv6", func(n *testNode) {
+	sub("pods reach the host's network over IPv6", func(n *testNode) {
 		ip := hostAddressV6(n.t)
 		if ip == "" {
-			n.t.Log("this host has no IPv6 address but loopback's that the node could not have itself")
+			n.t.Log("this host has no IPv6 address outside of loopback and of the node's own range")
 			return
 		}
 		n.openHost(ip)
@@ -133,10 +133,10 @@ func TestDualStack(t *testing.T) {
 	})
 }
 
-// hostAddressV6 is an IPv6 address of the host by which a node can reach it; empty where there is none.
+// hostAddressV6 returns an IPv6 address of the host that a node can reach, or "" if there is none.
 func hostAddressV6(t *testing.T) string {
 	t.Helper()
-	tap := netip.MustParsePrefix(config.TapCIDRv6) // hides the host's addresses of that range
+	tap := netip.MustParsePrefix(config.TapCIDRv6) // the node cannot reach addresses of the host in this range
 	return hostAddressThat(t, func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() && !tap.Contains(a) })
 }
 

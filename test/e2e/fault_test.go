@@ -14,7 +14,7 @@ import (
 	"gotest.tools/v3/assert/cmp"
 )
 
-// TestBadInput: each fault is one clear error with a hint and the documented exit code, and nothing is half made.
+// TestBadInput checks that each fault is reported as one clear error with a hint and the documented exit code, and leaves nothing behind.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	require(t)
@@ -34,7 +34,7 @@ func TestBadInput(t *testing.T) {
 	empty := t.TempDir()
 	for _, c := range []struct {
 		name string
-		by   []string // what runs the program
+		by   []string // prefix of the command line
 		env  []string
 		args []string
 		code int

@@ -1,5 +1,5 @@
-// Package e2e drives the command line of rootlessnode against real components, as an ordinary user. It looks at nothing
-// but what that user sees: output, exit codes, processes, files.
+// Package e2e tests the command line of rootlessnode with real components, as an ordinary user. It checks only what that user
+// sees: output, exit codes, processes, files.
 package e2e
 
 import (
@@ -28,10 +28,10 @@ import (
 // envOut names the build output, a tree with bin/ and libexec/ that the user of the test can read.
 const envOut = "ROOTLESSNODE_E2E_OUT"
 
-// envPatience is how many times as long as elsewhere a test waits: an emulated machine is slow.
+// envPatience multiplies the time limits of the tests, because an emulated machine is slow.
 const envPatience = "ROOTLESSNODE_E2E_PATIENCE"
 
-// Limits of what a test waits for. They are far above what a loaded two-core machine needs, and no test measures.
+// Time limits. They are far above what a loaded two-core machine needs, because tests do not measure.
 var (
 	upLimit   = patiently(4 * time.Minute)
 	downLimit = patiently(2 * time.Minute)
@@ -47,7 +47,7 @@ func patiently(d time.Duration) time.Duration {
 	return d
 }
 
-// built: the binaries and components under test are there.
+// built requires the binaries and components under test.
 var built = testutil.Requirement{Name: "e2e-build", Check: func() error {
 	out := os.Getenv(envOut)
 	if out == "" {
@@ -57,7 +57,7 @@ var built = testutil.Requirement{Name: "e2e-build", Check: func() error {
 	return err
 }}
 
-// delegated stands for testutil.DelegatedCgroup: a user manager that can be asked is as good as a directory of ours.
+// delegated replaces testutil.DelegatedCgroup. It also accepts a user manager that can create a delegated cgroup.
 var delegated = testutil.Requirement{Name: testutil.DelegatedCgroup.Name, Check: func() error {
 	var o cgroupv2.Options
 	h, err := cgroupv2.DetectHost(o)
@@ -79,17 +79,17 @@ type testNode struct {
 	t    *testing.T
 	name string
 	args []string // flags of up
-	wrap []string // stands before every command line, for a node of another account
+	wrap []string // prefix of every command line, for a node of another account
 }
 
-// newNode gives a test a node of its own, whose data and processes are gone when the test ends.
+// newNode returns a node for a test. Its data and processes are removed when the test ends.
 func newNode(t *testing.T, name string, upArgs ...string) *testNode {
 	t.Helper()
 	require(t)
 	return newNodeOf(t, name, nil, upArgs...)
 }
 
-// newNodeOf is newNode for another account, by whose means wrap is.
+// newNodeOf is newNode for another account. wrap is the prefix that runs a command as that account.
 func newNodeOf(t *testing.T, name string, wrap []string, upArgs ...string) *testNode {
 	t.Helper()
 	n := &testNode{t: t, name: name, args: upArgs, wrap: wrap}
@@ -115,7 +115,7 @@ func (n *testNode) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command and returns its standard output. It fails the test unless the command ends with 0 within limit.
+// run runs a command and returns its standard output. It fails the test unless the command exits with 0 within limit.
 func (n *testNode) run(limit time.Duration, args ...string) string {
 	n.t.Helper()
 	stdout, stderr, code := n.try(limit, args...)
@@ -123,7 +123,7 @@ func (n *testNode) run(limit time.Duration, args ...string) string {
 	return stdout
 }
 
-// try runs a command and returns what it printed and its exit code.
+// try runs a command and returns its output and exit code.
 func (n *testNode) try(limit time.Duration, args ...string) (stdout, stderr string, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -161,7 +161,7 @@ func (n *testNode) status() status.Status {
 	return s
 }
 
-// apply gives a manifest to the cluster.
+// apply applies a manifest to the cluster.
 func (n *testNode) apply(manifest string) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), podLimit)
@@ -172,7 +172,7 @@ func (n *testNode) apply(manifest string) {
 	assert.NilError(n.t, err, "%s", out)
 }
 
-// eventually asks until check returns nil; the last error is told.
+// eventually calls check until it returns nil. After limit it fails the test with the last error.
 func eventually(t *testing.T, limit time.Duration, what string, check func() error) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -191,15 +191,15 @@ func eventually(t *testing.T, limit time.Duration, what string, check func() err
 	}
 }
 
-// meanwhile checks that something holds for a time.
-func meanwhile(t *testing.T, long time.Duration, what string, check func() error) {
+// meanwhile checks that check returns nil for the whole duration.
+func meanwhile(t *testing.T, duration time.Duration, what string, check func() error) {
 	t.Helper()
-	over := time.After(long)
+	over := time.After(duration)
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		if err := check(); err != nil {
-			t.Fatalf("%s: not all the time: %v", what, err)
+			t.Fatalf("%s: did not hold the whole time: %v", what, err)
 		}
 		select {
 		case <-over:
@@ -209,7 +209,7 @@ func meanwhile(t *testing.T, long time.Duration, what string, check func() error
 	}
 }
 
-// bundle prints what is needed to understand a failure.
+// bundle logs the output of commands that help to diagnose a failure.
 func (n *testNode) bundle() {
 	ctx, cancel := context.WithTimeout(context.Background(), patiently(time.Minute))
 	defer cancel()
@@ -219,7 +219,7 @@ func (n *testNode) bundle() {
 		{"exec", "--", "nft", "list", "table", "ip", "kube-proxy"},
 		{"kubectl", "get", "pods,svc,endpointslices,events", "-A", "-o", "wide"},
 	} {
-		out, _ := n.command(ctx, args...).CombinedOutput() // whatever can be had
+		out, _ := n.command(ctx, args...).CombinedOutput() // best effort
 		n.t.Logf("rootlessnode %s:\n%s", strings.Join(args, " "), out)
 	}
 }

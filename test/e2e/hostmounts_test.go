@@ -20,16 +20,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
-// envAccount is whose nodes the tests run that need root for the host's part.
+// envAccount names the account whose nodes are used by tests that act as root on the host.
 const envAccount = "ROOTLESSNODE_E2E_ACCOUNT"
 
-// fakeHost is a mount namespace that plays the host: what is mounted in it does not reach the machine.
+// fakeHost is a mount namespace that simulates a host. Mounts in it do not propagate to the machine.
 type fakeHost struct {
 	t   *testing.T
 	pid int
 }
 
-// newHost makes one whose mounts have the given propagation, shared or private.
+// newHost creates a fakeHost whose mounts have the given propagation, shared or private.
 func newHost(t *testing.T, propagation string) *fakeHost {
 	t.Helper()
 	return &fakeHost{t, hold(t, "mount --make-r"+propagation+" /", "--mount", "--propagation", "private")}
@@ -54,7 +54,7 @@ func (h *fakeHost) mounts() string {
 	return string(b)
 }
 
-// openFuse gives everybody /dev/fuse, as most distributions do.
+// openFuse makes /dev/fuse accessible to all users, as most distributions do.
 func (h *fakeHost) openFuse(dir string) {
 	h.t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
@@ -65,7 +65,8 @@ func (h *fakeHost) openFuse(dir string) {
 	h.do("mount", "--bind", dir+"/fuse", "/dev/fuse")
 }
 
-// TestHostMounts is what reaches the node of a host's mounts, and the host of the node's. Root plays the host.
+// TestHostMounts checks which mounts of the host reach the node, and which mounts of the node reach the host. The test acts as root of
+// the host.
 func TestHostMounts(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, built, testutil.Root, testutil.Requirement{Name: "e2e-account", Check: func() error {
@@ -96,7 +97,7 @@ func onHost(t *testing.T, h *fakeHost, propagation string) {
 	sub := func(name string, f func(n *testNode)) {
 		t.Run(name, func(t *testing.T) { f(n.in(t)) })
 	}
-	sub("what the host mounts after the start", func(n *testNode) {
+	sub("mounts of the host after the start", func(n *testNode) {
 		h.do("mount", "-t", "tmpfs", "none", dir+"/host")
 		h.do("touch", dir+"/host/file")
 		for pod, sees := range map[string]bool{"in": shared, "both": shared, "none": false} {
@@ -105,8 +106,8 @@ func onHost(t *testing.T, h *fakeHost, propagation string) {
 		assert.Equal(n.t, strings.Contains(n.inside("cat", "/proc/self/mountinfo"), " "+dir+"/host "), shared)
 		h.do("umount", dir+"/host")
 	})
-	sub("what the host makes in a copied-up directory", func(n *testNode) { n.newEntry(h, shared) })
-	sub("what a Bidirectional volume mounts", func(n *testNode) {
+	sub("directories of the host in a copied-up directory", func(n *testNode) { n.newEntry(h, shared) })
+	sub("mounts in a Bidirectional volume", func(n *testNode) {
 		n.sh("both", "mount -t tmpfs none /v/a && touch /v/a/file")
 		assert.Equal(n.t, n.sh("in", "ls /v/a"), "file\n")
 		assert.Assert(n.t, cmp.Contains(n.inside("cat", "/proc/self/mountinfo"), " "+dir+"/a "))
@@ -124,16 +125,16 @@ func onHost(t *testing.T, h *fakeHost, propagation string) {
 			n.twentyPods()
 			assert.Equal(n.t, h.mounts(), before)
 		})
-		sub("churn inside wakes nobody on the host", func(n *testNode) { n.churn(h, dir) })
+		sub("mounting inside does not wake readers of mountinfo on the host", func(n *testNode) { n.churn(h, dir) })
 	}
 	sub("after down", func(n *testNode) {
 		n.down()
 		assert.Equal(n.t, h.mounts(), before)
 	})
-	sub("deleting data crosses no mount", func(n *testNode) { n.mountsInData(h, dir) })
+	sub("deleting data does not cross mounts", func(n *testNode) { n.mountsInData(h, dir) })
 }
 
-// mountsInData: what the host has mounted in the data dir stays as it is, and the rest of the node's data goes.
+// mountsInData checks that deleting data keeps file systems that the host has mounted in the data dir, and deletes the rest.
 func (n *testNode) mountsInData(h *fakeHost, dir string) {
 	n.t.Helper()
 	d := layout.NewData(n.status().DataDir)
@@ -156,7 +157,7 @@ func (n *testNode) mountsInData(h *fakeHost, dir string) {
 	h.do("rmdir", theirs, d.Dir)
 }
 
-// newEntry: a directory that the host makes in /var after the start, and what it mounts there.
+// newEntry checks that a directory that the host creates in /var after the start appears inside, and a mount on it if mounts are shared.
 func (n *testNode) newEntry(h *fakeHost, shared bool) {
 	n.t.Helper()
 	dir, err := os.MkdirTemp("/var", "rootlessnode-entry-")
@@ -178,13 +179,13 @@ func (n *testNode) newEntry(h *fakeHost, shared bool) {
 	assert.NilError(n.t, os.Remove(dir))
 	eventually(n.t, podLimit, "the directory is gone inside", func() error {
 		if there() == nil {
-			return errors.New("it is there")
+			return errors.New("it still exists")
 		}
 		return nil
 	})
 }
 
-// lockedFlags: volumes on a mount with nosuid, nodev and noexec, which a user namespace cannot take away.
+// lockedFlags checks volumes on a mount with nosuid, nodev and noexec, which cannot be cleared in a user namespace.
 func (n *testNode) lockedFlags(dir string) {
 	n.t.Helper()
 	n.inside("mkdir", dir+"/flags/sub")
@@ -198,7 +199,7 @@ func (n *testNode) lockedFlags(dir string) {
 	}
 }
 
-// verifyHost runs mounts verify as the account, who cannot mount on the host, and as root of the host, who can.
+// verifyHost runs mounts verify as the account, which cannot mount on the host, and as root of the host, which can.
 func (n *testNode) verifyHost(h *fakeHost, shared bool) {
 	n.t.Helper()
 	want, wantCode := "1 yes, 2 yes, 3 no", 0
@@ -256,10 +257,10 @@ func (n *testNode) twentyPods() {
 	n.kubectl("rollout", "status", "deployment/many", "--timeout", "110s")
 }
 
-// churn mounts and unmounts inside while the host's mountinfo is watched, as systemd does.
+// churn mounts and unmounts inside while it watches the host's mountinfo as systemd does.
 func (n *testNode) churn(h *fakeHost, dir string) {
 	n.t.Helper()
-	// Not by os.Open: Go's own poller would take the event, of which there is one for each open file.
+	// Not os.Open: there is one event for each open file, and Go's poller would consume it.
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mountinfo", h.pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	assert.NilError(n.t, err)
 	defer func() { assert.NilError(n.t, unix.Close(fd)) }()
@@ -289,10 +290,10 @@ func (n *testNode) churn(h *fakeHost, dir string) {
 	}()
 	n.inside("sh", "-ec", `i=0; while [ $i -lt 1000 ]; do mount -t tmpfs none "$1"; umount "$1"; i=$((i+1)); done`, "sh", dir+"/churn")
 	assert.Equal(n.t, woken.Load(), int64(0))
-	h.do("mount", "-t", "tmpfs", "none", filepath.Join(dir, "churn")) // the watcher does watch
-	eventually(n.t, podLimit, "the watcher is woken by the host's own mount", func() error {
+	h.do("mount", "-t", "tmpfs", "none", filepath.Join(dir, "churn")) // proves that the watcher works
+	eventually(n.t, podLimit, "the watcher sees a mount of the host", func() error {
 		if woken.Load() == 0 {
-			return errors.New("it was not")
+			return errors.New("no event")
 		}
 		return nil
 	})

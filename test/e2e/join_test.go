@@ -17,20 +17,20 @@ import (
 // portEverywhere is the node port of all echo pods.
 const portEverywhere = 31180
 
-// joined is a cluster of nodes on hosts of their own. The first has the control plane, the others join it.
+// joined is a cluster with one node on each host. The first node has the control plane, the others join it.
 type joined struct {
 	t     *testing.T
 	hosts []*testHost
-	nodes []*testNode // nodes[i] is of hosts[i]
+	nodes []*testNode // nodes[i] runs on hosts[i]
 }
 
-// newJoined makes the hosts and starts nothing. The extra flags are kube-controller-manager's.
+// newJoined creates the hosts without starting nodes. extra has additional flags of kube-controller-manager.
 func newJoined(t *testing.T, name string, count int, extra string) *joined {
 	t.Helper()
 	return newJoinedOn(t, name, newHosts(t, count), extra)
 }
 
-// newJoinedOn is newJoined on hosts that are there.
+// newJoinedOn is newJoined with existing hosts.
 func newJoinedOn(t *testing.T, name string, hosts []*testHost, extra string) *joined {
 	t.Helper()
 	c := &joined{t: t, hosts: hosts}
@@ -46,7 +46,7 @@ func newJoinedOn(t *testing.T, name string, hosts []*testHost, extra string) *jo
 
 func letter(i int) string { return string(rune('a' + i)) }
 
-// objectName is the name of a host's Node object.
+// objectName returns the name of a host's Node object.
 func objectName(i int) string { return "host-" + letter(i) }
 
 func podName(i int) string { return "echo-" + letter(i) }
@@ -62,7 +62,7 @@ func (c *joined) in(t *testing.T) *joined {
 	return d
 }
 
-// part is a subtest that those after it stand on.
+// part runs a subtest on which later subtests depend.
 func (c *joined) part(name string, f func(c *joined)) {
 	c.t.Helper()
 	if !c.t.Run(name, func(t *testing.T) { f(c.in(t)) }) {
@@ -70,7 +70,7 @@ func (c *joined) part(name string, f func(c *joined)) {
 	}
 }
 
-// control is the node with the control plane, whose kubectl is the tests'.
+// control returns the node with the control plane. The tests use its kubectl.
 func (c *joined) control() *testNode { return c.nodes[0] }
 
 var (
@@ -78,7 +78,7 @@ var (
 	hashText  = regexp.MustCompile(`\bsha256:[0-9a-f]{64}\b`)
 )
 
-// invitation is a command line that makes a node join, as `token create` prints it.
+// invitation is the command line for joining that `token create` prints.
 type invitation struct{ line, token, hash, server string }
 
 func (c *joined) invite(args ...string) invitation {
@@ -90,30 +90,30 @@ func (c *joined) invite(args ...string) invitation {
 			v.line = strings.TrimSpace(line)
 		}
 	}
-	assert.Assert(c.t, v.line != "" && v.token != "" && v.hash != "", "token create prints no whole command: %s", out)
+	assert.Assert(c.t, v.line != "" && v.token != "" && v.hash != "", "token create did not print a complete command: %s", out)
 	assert.Assert(c.t, cmp.Contains(v.line, v.server))
 	return v
 }
 
-// secret is the part of the token that nobody may see.
+// secret returns the secret part of the token.
 func (v invitation) secret() string {
 	_, secret, _ := strings.Cut(v.token, ".")
 	return secret
 }
 
-// with returns the invitation with one thing in it changed.
+// with returns the command line with old replaced by now.
 func (v invitation) with(old, now string) string { return strings.ReplaceAll(v.line, old, now) }
 
-// own adds what only the host knows: the names. Its node ports listen on its own address by themselves.
+// own adds the host's names to a command line. Node ports listen on the host's own address by default.
 func (c *joined) own(i int, line string) string {
 	return fmt.Sprintf("%s --name %s --set nodeName=%s --timeout %v", line, c.nodes[i].name, objectName(i), upLimit-10*time.Second)
 }
 
-// join pastes an invitation on a host and waits until the cluster has the Node. From then on up needs no token.
+// join runs an invitation's command line on a host and waits until the cluster has the Node. Later calls of up need no token.
 func (c *joined) join(i int, v invitation) {
 	c.t.Helper()
 	n := c.nodes[i]
-	watched := func() error { return nil } // nobody here sees a machine's processes
+	watched := func() error { return nil } // the processes of a virtual machine are not visible here
 	if c.hosts[i].login == nil {
 		watched = watchProcesses(n.name, v.secret())
 	}
@@ -121,7 +121,7 @@ func (c *joined) join(i int, v invitation) {
 	out, code := c.hosts[i].paste(upLimit, c.own(i, v.line))
 	took := time.Since(began)
 	seen := watched()
-	assert.Equal(c.t, code, 0, "%s does not join:\n%s", objectName(i), out)
+	assert.Equal(c.t, code, 0, "%s did not join:\n%s", objectName(i), out)
 	assert.NilError(c.t, seen)
 	c.waitNode(i)
 	c.t.Logf("%s: up took %.1f s, Ready in the cluster after %.1f s", objectName(i), took.Seconds(), time.Since(began).Seconds())
@@ -134,8 +134,8 @@ func (c *joined) waitNode(i int) {
 	c.control().kubectl("wait", "--for=condition=Ready", "node/"+objectName(i), "--timeout", (podLimit - 5*time.Second).String())
 }
 
-// watchProcesses looks for a secret in every process's command line, and in the environment of the node's own, for as long as
-// the node has processes. The `up` that was given it puts it away before. What it returns ends it and tells what was seen.
+// watchProcesses looks for a secret in the command lines of all processes, and in the environments of the node's processes, from the
+// start of the node. `up` hides its own argument before that. The returned function stops watching and reports a found secret.
 func watchProcesses(name, secret string) (end func() error) {
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -158,7 +158,7 @@ func watchProcesses(name, secret string) (end func() error) {
 				continue
 			}
 			looks++
-			if err := told(own, secret); err != nil {
+			if err := findSecret(own, secret); err != nil {
 				done <- err
 				return
 			}
@@ -167,7 +167,7 @@ func watchProcesses(name, secret string) (end func() error) {
 	return func() error { close(stop); return <-done }
 }
 
-func told(own []string, secret string) error {
+func findSecret(own []string, secret string) error {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is a constant
 	for _, p := range own {
 		pid, _, _ := strings.Cut(p, " ")
@@ -175,13 +175,13 @@ func told(own []string, secret string) error {
 	}
 	for _, f := range files {
 		if b, err := os.ReadFile(f); err == nil && strings.Contains(string(b), secret) {
-			return fmt.Errorf("%s holds the token's secret: %s", f, strings.ReplaceAll(string(b), "\x00", " "))
+			return fmt.Errorf("%s contains the token's secret: %s", f, strings.ReplaceAll(string(b), "\x00", " "))
 		}
 	}
 	return nil
 }
 
-// keptSecret checks the account's files: the logs, and all that others than the account may touch.
+// keptSecret checks that the secret is neither in the account's logs nor in files that other accounts can access.
 func (h *testHost) keptSecret(secret string) {
 	h.t.Helper()
 	logs := 0
@@ -203,7 +203,7 @@ func (h *testHost) keptSecret(secret string) {
 			}
 			b, err := os.ReadFile(path)
 			if err == nil && strings.Contains(string(b), secret) {
-				err = fmt.Errorf("%s (%v) holds the token's secret", path, st.Mode())
+				err = fmt.Errorf("%s (%v) contains the token's secret", path, st.Mode())
 			}
 			if errors.Is(err, os.ErrNotExist) {
 				return nil
@@ -215,9 +215,10 @@ func (h *testHost) keptSecret(secret string) {
 	assert.Assert(h.t, logs > 0, "%s has no logs", h.home())
 }
 
-// TestJoin is the life of a cluster of three hosts, each with a node of an account of its own. Root plays the hosts.
+// TestJoin tests a cluster of three hosts from the first start to the removal of a node. Each host has its own account and node. The
+// test acts as root of the hosts.
 func TestJoin(t *testing.T) {
-	t.Parallel() // beside TestJoinRotation
+	t.Parallel() // with TestJoinRotation
 	c := newJoined(t, "join", 3, "--node-monitor-grace-period=20s")
 	c.control().args = append(c.control().args, "--set", "api.extraSANs=*.wild.e2e.test")
 	const b, last = 1, 2
@@ -230,13 +231,13 @@ func TestJoin(t *testing.T) {
 	})
 	sub("faults", func(c *joined) { c.faults(b, v) })
 	for _, i := range []int{b, last} {
-		sub(objectName(i)+" joins by the printed command", func(d *joined) {
+		sub(objectName(i)+" joins with the printed command", func(d *joined) {
 			d.join(i, v)
 			c.nodes[i].args = d.nodes[i].args
 			d.nodes[i].importImage()
 		})
 	}
-	sub("nobody sees the token", func(c *joined) {
+	sub("the token stays secret", func(c *joined) {
 		for _, h := range c.hosts {
 			h.keptSecret(v.secret())
 		}
@@ -246,7 +247,7 @@ func TestJoin(t *testing.T) {
 	sub("logs, exec, port-forward and cp on every node", func(c *joined) { c.use() })
 	sub("pods reach pods", func(c *joined) { c.traffic() })
 	sub("a node port answers on every host", func(c *joined) { c.nodePorts() })
-	sub("a worker is confined to itself", func(c *joined) { c.confined(b, last) })
+	sub("a worker can change only its own Node", func(c *joined) { c.confined(b, last) })
 	sub("a host's parent is killed", func(c *joined) { c.killed(b) })
 	sub("a Node is deleted", func(d *joined) {
 		d.deleted(b)
@@ -259,7 +260,7 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// addresses: the Nodes carry what their hosts have, and no taint is left of the time before.
+// addresses checks that the Nodes have the addresses of their hosts, and no taint of the time before they were ready.
 func (c *joined) addresses() {
 	c.t.Helper()
 	for i, h := range c.hosts {

@@ -24,7 +24,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// thief speaks to the API server from a worker's host, with what the worker's data dir holds.
+// thief is a client of the API server on a worker's host that uses the credentials in the worker's data dir.
 type thief struct {
 	c      *joined
 	client *http.Client
@@ -87,7 +87,7 @@ const (
 	csrsPath   = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 )
 
-// forbidden checks that the API server refuses a request, for the reason that is given.
+// forbidden checks that the API server refuses a request with a message that contains why.
 func (k *thief) forbidden(method, path, contentType, body, why string) {
 	k.c.t.Helper()
 	code, answer := k.do(method, path, contentType, body)
@@ -95,7 +95,7 @@ func (k *thief) forbidden(method, path, contentType, body, why string) {
 	assert.Assert(k.c.t, cmp.Contains(answer, why))
 }
 
-// refusedCertificate requests a certificate, and checks that it is not created or denied, for the reason that is given.
+// refusedCertificate requests a certificate, and checks that the request is refused or denied with a message that contains why.
 func (k *thief) refusedCertificate(node, signer, usage, why string, names ...string) {
 	k.c.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -137,8 +137,8 @@ func (k *thief) refusedCertificate(node, signer, usage, why string, names ...str
 	})
 }
 
-// confined: with everything that a worker holds it changes no other Node, gets no certificate but its own, and reads no Secret
-// that its pods do not use.
+// confined checks that the credentials of a worker cannot change other Nodes, cannot get certificates for other names, and cannot read
+// Secrets that its pods do not use.
 func (c *joined) confined(i, other int) {
 	c.t.Helper()
 	k, victim := c.thief(i), objectName(other)
@@ -179,7 +179,7 @@ func (c *joined) confined(i, other int) {
 	}
 }
 
-// staysOut: a node that has left does not come back by its certificate, which is valid for a year.
+// staysOut checks that a node that has left cannot come back with its certificate, which is valid for a year.
 func (k *thief) staysOut() {
 	k.c.t.Helper()
 	k.forbidden(http.MethodPost, "/api/v1/nodes", jsonBody, `{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "`+k.node+`"}}`,

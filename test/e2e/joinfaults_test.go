@@ -24,19 +24,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// oldPort is where a host serves the API as a release of old, which is two minors behind what the tests run with.
+// oldPort is the port at which a host serves the API as an old release, two minor versions behind the tests' own.
 const oldPort = 7443
 
 var minorText = regexp.MustCompile(`^v1\.(\d+)\.`)
 
-// fault is a command line that must not make a node, how it ends, and what it says.
+// fault is a command line that must fail, with the expected exit codes and message.
 type fault struct {
 	name, line string
 	codes      []int
 	says       string // a regular expression
 }
 
-// faults: each is one clear error with a hint and its exit code, nothing runs afterwards, and no secret is told.
+// faults checks that each fault is reported as one clear error with a hint and its exit code, that no process is left, and that no
+// secret is printed.
 func (c *joined) faults(i int, v invitation) {
 	c.t.Helper()
 	expired := c.invite("--ttl", "1s")
@@ -46,8 +47,8 @@ func (c *joined) faults(i int, v invitation) {
 	preflight := []int{errdefs.ExitPreflight}
 	for _, f := range []fault{
 		{"no token", fmt.Sprintf("rootlessnode up --join %s --ca-cert-hash %s", v.server, v.hash), []int{errdefs.ExitConfig, errdefs.ExitPreflight}, "token"},
-		{"a token that is none", v.with(v.token, "nonsense"), []int{errdefs.ExitConfig}, "token"},
-		{"a hash that is none", v.with(v.hash, "sha256:12"), []int{errdefs.ExitConfig}, "sha256:12"},
+		{"an invalid token", v.with(v.token, "nonsense"), []int{errdefs.ExitConfig}, "token"},
+		{"an invalid hash", v.with(v.hash, "sha256:12"), []int{errdefs.ExitConfig}, "sha256:12"},
 		{"wrong CA hash", v.with(v.hash, "sha256:"+strings.Repeat("0", 64)), preflight, "hash|pin|authority"},
 		{"unknown token", v.with(v.token, "abcdef."+strings.Repeat("0", 16)), preflight, "abcdef"},
 		{"known token, wrong secret", v.with(v.token, id+"."+strings.Repeat("0", 16)), preflight, "token|signature"},
@@ -62,12 +63,12 @@ func (c *joined) faults(i int, v invitation) {
 func (c *joined) refused(i int, f fault, secrets ...invitation) {
 	c.t.Helper()
 	out, code := c.hosts[i].paste(podLimit, c.own(i, f.line))
-	assert.Assert(c.t, slices.Contains(f.codes, code), "ends with %d, want one of %v:\n%s", code, f.codes, out)
+	assert.Assert(c.t, slices.Contains(f.codes, code), "exit code %d, want one of %v:\n%s", code, f.codes, out)
 	assert.Equal(c.t, strings.Count("\n"+out, "\nerror: "), 1, "%s", out)
 	assert.Equal(c.t, strings.Contains("\n"+out, "\nhint:"), true, "no hint: %s", out)
 	assert.Assert(c.t, cmp.Regexp("(?i)"+f.says, out))
 	for _, v := range secrets {
-		assert.Assert(c.t, !strings.Contains(out, v.secret()), "a secret is told: %s", out)
+		assert.Assert(c.t, !strings.Contains(out, v.secret()), "a secret is printed: %s", out)
 	}
 	noTraceIn(c.t, c.hosts[i].runtimeDir(), c.nodes[i].name)
 	left, err := filepath.Glob(layout.NewData(filepath.Join(c.hosts[i].home(), ".local/share/rootlessnode/nodes", c.nodes[i].name)).BootstrapKubeconfig())
@@ -89,8 +90,8 @@ func (c *joined) waitExpired(v invitation) {
 	})
 }
 
-// serveOld serves the API of the cluster's first node on another port of its host, with the same certificate, as a server
-// whose version is two minors older than the node's.
+// serveOld serves the API of the cluster's first node on another port of its host, with the same certificate, and reports a version two
+// minor versions older than the node's.
 func (c *joined) serveOld() (server, version string) {
 	c.t.Helper()
 	s := c.control().status()

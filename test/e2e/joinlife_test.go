@@ -18,13 +18,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// readiness is what the cluster says of a Node: True, False or Unknown.
+// readiness returns the status of the condition Ready of a Node: True, False or Unknown.
 func (c *joined) readiness(i int) string {
 	c.t.Helper()
 	return c.control().kubectl("get", "node", objectName(i), "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 }
 
-// killed: without its host's parent a Node is not Ready. The next up needs no token, and the pods are back.
+// killed checks that a Node is not Ready after its parent was killed, and that the next up needs no token and restores the pods.
 func (c *joined) killed(i int) {
 	c.t.Helper()
 	n := c.nodes[i]
@@ -50,13 +50,13 @@ func (c *joined) killed(i int) {
 	c.nodePorts()
 }
 
-// deleted: a host whose Node object was deleted meanwhile says so, and joins again with a new token.
+// deleted checks that a node whose Node object was deleted reports that, and that it can join again with a new token.
 func (c *joined) deleted(i int) {
 	c.t.Helper()
 	n := c.nodes[i]
 	n.down()
 	c.control().kubectl("delete", "node", objectName(i))
-	c.control().kubectl("delete", "pod", podName(i), "--ignore-not-found", "--force", "--grace-period=0") // as the cluster does, some time
+	c.control().kubectl("delete", "pod", podName(i), "--ignore-not-found", "--force", "--grace-period=0") // the cluster would do it, but later
 	stdout, stderr, code := n.try(upLimit, append([]string{"up"}, n.args...)...)
 	out := stdout + stderr
 	assert.Equal(c.t, code, errdefs.ExitPreflight, "%s", out)
@@ -70,7 +70,7 @@ func (c *joined) deleted(i int) {
 	c.hosts[i].keptSecret(v.secret())
 	eventually(c.t, podLimit, "the token of a node that has joined is deleted", func() error {
 		if id, _, _ := strings.Cut(v.token, "."); strings.Contains(c.control().run(podLimit, "token", "list"), id) {
-			return errors.New("token list has it")
+			return errors.New("token list still shows it")
 		}
 		return nil
 	})
@@ -92,12 +92,12 @@ spec:
       - {name: c, image: "rootlessnode.test/busybox:1", command: [/bin/sh, -c, "trap exit TERM; while true; do sleep 1; done"]}
 `
 
-// leaves: a node that leaves sends its pods elsewhere and takes everything with it.
+// leaves checks that the pods of a node that leaves are moved to other nodes, and that nothing of the node is left.
 func (c *joined) leaves(i int) {
 	c.t.Helper()
 	n, k, host := c.nodes[i], c.control(), c.hosts[i]
 	data := n.status().DataDir
-	k.kubectl("delete", "pod", podName(i)) // nobody would make it anew
+	k.kubectl("delete", "pod", podName(i)) // it has no controller that would create it again
 	var others []string
 	for other := range c.nodes {
 		if other != i {
@@ -124,7 +124,7 @@ func (c *joined) leaves(i int) {
 	host.forgot(n.name, data)
 }
 
-// forgot: nothing is left of a node that left its cluster.
+// forgot checks that nothing is left of a node that left its cluster.
 func (h *testHost) forgot(name, data string) {
 	h.t.Helper()
 	if h.login != nil {
@@ -145,15 +145,15 @@ func (h *testHost) forgot(name, data string) {
 	assert.Equal(h.t, len(files), 0, "%v", files)
 }
 
-// rotationLimit is for a certificate of signingDuration, which the kubelet renews when 70 to 90 % of its life is over. The
-// signer lets it begin five minutes earlier, so that is half a minute to two minutes after it was given.
+// rotationLimit is the time limit for the renewal of a certificate of signingDuration. The kubelet renews it after 70 to 90 % of its
+// validity. The signer backdates the start by five minutes, so that this is half a minute to two minutes after it was issued.
 var rotationLimit = patiently(6 * time.Minute)
 
 const signingDuration = 3 * time.Minute
 
-// TestJoinRotation: a kubelet's certificates are renewed, and no pod notices.
+// TestJoinRotation checks that a kubelet's certificates are renewed without an effect on pods.
 func TestJoinRotation(t *testing.T) {
-	t.Parallel() // beside TestJoin: it waits, most of the time
+	t.Parallel() // with TestJoin, because it waits most of the time
 	c := newJoined(t, "rotation", 2, "--cluster-signing-duration="+signingDuration.String())
 	const i = 1
 	c.control().up()
@@ -195,7 +195,7 @@ func TestJoinRotation(t *testing.T) {
 	assert.Equal(t, kubelet(), kubeletBefore)
 }
 
-// serial is the number of the kubelet's certificate of that kind.
+// serial returns the serial number of the kubelet's certificate of a kind.
 func (c *joined) serial(i int, kind string) (string, error) {
 	c.t.Helper()
 	file := filepath.Join(layout.InsideKubeletPKI, "kubelet-"+kind+"-current.pem")

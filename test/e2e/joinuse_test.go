@@ -9,7 +9,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// joinedPod is a pod that echoes on one node, and a Service of that pod alone.
+// joinedPod is an echo pod on one node, and a Service that selects only that pod.
 const joinedPod = `
 apiVersion: v1
 kind: Pod
@@ -32,7 +32,7 @@ spec:
 ---
 `
 
-// apply puts a pod on every node and a node port before all of them.
+// apply creates a pod on every node, and a node port for all of the pods.
 func (c *joined) apply() {
 	c.t.Helper()
 	c.control().apply(service("everywhere", "NodePort", fmt.Sprintf(
@@ -50,7 +50,7 @@ func (c *joined) applyPod(i int) {
 	c.control().apply(fmt.Sprintf(joinedPod, podName(i), objectName(i)))
 }
 
-// use does with the pods of every node what people do with pods, from the host with the control plane.
+// use runs the usual kubectl commands on the pods of every node, from the host with the control plane.
 func (c *joined) use() {
 	c.t.Helper()
 	n, host := c.control(), c.hosts[0]
@@ -73,10 +73,10 @@ func (c *joined) use() {
 	}
 }
 
-// trafficScript sends payloads of all sizes by both protocols to each of its arguments.
+// trafficScript sends payloads of several sizes over both protocols to each of its arguments.
 const trafficScript = `for to in %s; do for by in tcp udp; do for size in 64 1400 8000; do netprobe echo $by://$to:8080/$size; done; done; done`
 
-// traffic: each pod reaches each other one by its address, its Service's address and that one's name.
+// traffic checks that each pod reaches every other pod by the pod's address, its Service's address and its Service's name.
 func (c *joined) traffic() {
 	c.t.Helper()
 	n := c.control()
@@ -102,7 +102,7 @@ func (c *joined) traffic() {
 	}
 }
 
-// nodePorts: a node port answers on the addresses of all hosts, asked from each of them, and pods of all nodes answer.
+// nodePorts checks that a node port answers on the addresses of all hosts, for clients on each host, and that pods of all nodes answer.
 func (c *joined) nodePorts() {
 	c.t.Helper()
 	for _, from := range c.hosts {

@@ -17,7 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// pidOutside finds a process of the node by the program it runs, as the host numbers it.
+// pidOutside returns the host's pid of the process of the node that runs a program.
 func (n *testNode) pidOutside(program string) int {
 	n.t.Helper()
 	for _, p := range processes(n.name) {
@@ -44,8 +44,8 @@ func (n *testNode) restarts(component string) int {
 	return s.Component(component).Restarts
 }
 
-// waitBack waits for a component that was killed, having been started anew so many times before. The promise is 5 s; a test on
-// a loaded machine asks only that it happens, and a benchmark measures.
+// waitBack waits until a component that was killed is ready again. restarts is its number of restarts before. It should take less than
+// 5 s. The test does not check that, because the machine may be loaded; a benchmark measures it.
 func (n *testNode) waitBack(component string, restarts int) {
 	n.t.Helper()
 	eventually(n.t, podLimit, component+" is back", func() error {
@@ -57,7 +57,7 @@ func (n *testNode) waitBack(component string, restarts int) {
 	})
 }
 
-// TestComponentKilled: every component comes back by itself, and pods and their ports do not notice.
+// TestComponentKilled checks that every component is restarted after it was killed, without an effect on pods and their ports.
 func TestComponentKilled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-killed", "--set", "podSecurity=baseline")
@@ -86,7 +86,7 @@ func TestComponentKilled(t *testing.T) {
 	})
 	assert.Equal(t, n.kubectl("get", "pod", "web", "-o",
 		"jsonpath={.status.containerStatuses[*].restartCount} {.status.startTime}"), started)
-	// A component that is back must also stay: a kubelet may come up, be found healthy, and end over the running pods.
+	// A restarted component must also keep running: a kubelet may start, report healthy, and then fail because of the running pods.
 	n.kubectl("run", "later", "--image="+testImage, "--restart=Never", "--command", "--", "/bin/sh", "-c", "trap exit TERM; sleep 3600 & wait")
 	n.waitPod("later")
 	for _, component := range []string{"kubelet", "containerd"} {
@@ -96,7 +96,7 @@ func TestComponentKilled(t *testing.T) {
 	}
 }
 
-// TestRolesKilled: whatever of ours is killed, nothing of the node is left and the next up works.
+// TestRolesKilled checks that nothing of the node is left after one of rootlessnode's processes was killed, and that the next up works.
 func TestRolesKilled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-roles")
@@ -110,9 +110,9 @@ func TestRolesKilled(t *testing.T) {
 		{"uplink", func(status.Status) int { return uplink(t, n) }},
 	} {
 		n.upFromPipe()
-		n.run(podLimit, "down", "--ended") // leaves a node alone that runs
+		n.run(podLimit, "down", "--ended") // does nothing while the node runs
 		kill(t, victim.pid(n.status()))
-		n.run(downLimit, "down", "--ended") // waits for what is left, once the parent has ended
+		n.run(downLimit, "down", "--ended") // after the end of the parent, waits for the remaining processes
 		noTrace(t, n.name)
 		s := n.status()
 		assert.Equal(t, s.State, status.NodeFailed, "after the %s was killed", victim.name)
@@ -123,7 +123,7 @@ func TestRolesKilled(t *testing.T) {
 	noTrace(t, n.name)
 }
 
-// upFromPipe is up by a caller who holds a pipe, as scripts do: its other end does not wait for the end of the node.
+// upFromPipe runs up with a pipe as its output, as scripts do, and checks that the pipe is closed when up ends and not when the node ends.
 func (n *testNode) upFromPipe() {
 	n.t.Helper()
 	read, write, err := os.Pipe()
@@ -138,10 +138,10 @@ func (n *testNode) upFromPipe() {
 	assert.NilError(n.t, write.Close())
 	assert.NilError(n.t, read.SetReadDeadline(time.Now().Add(podLimit)))
 	_, err = io.ReadAll(read)
-	assert.NilError(n.t, err, "a process of the node holds the pipe")
+	assert.NilError(n.t, err, "a process of the node keeps the pipe open")
 }
 
-// nodeRole is the only child of the node's process 1 that is ours.
+// nodeRole returns the pid of the node role, the only child of the node's process 1 that runs rootlessnode.
 func nodeRole(t *testing.T, childPID int) int {
 	t.Helper()
 	out, err := exec.Command("ps", "--ppid", strconv.Itoa(childPID), "-o", "pid=,args=").Output()
@@ -161,12 +161,12 @@ func nodeRole(t *testing.T, childPID int) int {
 func uplink(t *testing.T, n *testNode) int {
 	t.Helper()
 	if d := n.status().Network.Driver; d != "slirp4netns" {
-		t.Skipf("network driver %s has no process of its own", d)
+		t.Skipf("network driver %s has no separate process", d)
 	}
 	return n.pidOutside("slirp4netns")
 }
 
-// TestAgainAndAgain: up and down many times in a row, each with nothing left.
+// TestAgainAndAgain runs up and down many times in a row, and checks each time that nothing is left.
 func TestAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	rounds := 3
@@ -184,7 +184,7 @@ func TestAgainAndAgain(t *testing.T) {
 	t.Run("another data dir", func(t *testing.T) { n.in(t).otherDataDir() })
 }
 
-// TestTwoStartsAtOnce: of several starts of one name one wins, and the others say who has it.
+// TestTwoStartsAtOnce checks that only one of several concurrent starts of a node succeeds, and that the others report the running node.
 func TestTwoStartsAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-twice")
@@ -214,7 +214,7 @@ func TestTwoStartsAtOnce(t *testing.T) {
 	assert.Equal(t, n.status().State, status.NodeReady)
 }
 
-// TestEmbed: the example program reaches Ready twice in a row, and killed with -9 it leaves nothing.
+// TestEmbed checks that the example program reaches Ready twice in a row, and leaves nothing when it is killed with SIGKILL.
 func TestEmbed(t *testing.T) {
 	t.Parallel()
 	require(t)
@@ -239,8 +239,8 @@ func TestEmbed(t *testing.T) {
 	noTrace(t, "embed")
 }
 
-// confined: under the standard baseline ordinary pods run, CoreDNS too, and are confined by seccomp; pods that would act as the
-// account are refused.
+// confined checks that ordinary pods and CoreDNS run under the Pod Security Standard "baseline" with a seccomp filter, and that pods that
+// could act as the account are refused.
 func (n *testNode) confined() {
 	n.t.Helper()
 	n.kubectl("run", "plain", "--image="+testImage, "--restart=Never", "--command", "--", "/bin/sh", "-c", "sleep 3600")

@@ -21,10 +21,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// limits: the controllers cpu, memory and pids are delegated.
+// limits requires that the controllers cpu, memory and pids are delegated.
 var limits = testutil.Requirement{Name: "limits", Check: func() error { return lacks("cpu", "memory", "pids") }}
 
-// lacks is an error if one of the controllers is not delegated.
+// lacks returns an error if one of the controllers is not delegated.
 func lacks(controllers ...string) error {
 	var o cgroupv2.Options
 	h, err := cgroupv2.DetectHost(o)
@@ -43,7 +43,7 @@ func lacks(controllers ...string) error {
 	return nil
 }
 
-// Caps of the node under test, and what a pod may have. A machine that has less is the lower cap.
+// Caps of the node under test, and the limits of a pod. A smaller machine lowers the caps.
 const (
 	nodeCPU    = "1500m"
 	nodeMemory = "3Gi"
@@ -88,7 +88,7 @@ spec:
     command: [sh, -c, "(while true; do sleep 3600 & done); exec sleep 3600"]
 `
 
-// TestLimits: what pods ask for and what caps the node is in the kernel, and it bites without hurting the node.
+// TestLimits checks that the kernel enforces the limits of pods and the caps of the node, without an effect on the node's components.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, limits)
@@ -114,7 +114,7 @@ func TestLimits(t *testing.T) {
 		assert.Equal(n.t, len(s.Cgroup.UnenforcedSettings), 0, "%v", s.Cgroup.UnenforcedSettings)
 		assert.Assert(n.t, s.Cgroup.Ceiling.CPUMilli >= least.CPUMilli && s.Cgroup.Ceiling.CPUMilli <= 1500, "%+v", s.Cgroup.Ceiling)
 	})
-	sub("the scheduler is told", func(n *testNode) {
+	sub("the scheduler knows the caps", func(n *testNode) {
 		const of = "jsonpath={.items[0].status.allocatable.cpu} {.items[0].status.allocatable.memory}"
 		cpu, memory, _ := strings.Cut(n.kubectl("get", "nodes", "-o", of), " ")
 		c, err := resource.ParseQuantity(cpu)
@@ -128,7 +128,7 @@ func TestLimits(t *testing.T) {
 		pods := filepath.Join(path, "kubepods")
 		eventually(n.t, podLimit, "the limits of kubepods", func() error {
 			got := read(n.t, pods, "memory.max") + " " + read(n.t, pods, "pids.max")
-			const page = 4096 // the kernel rounds
+			const page = 4096 // the kernel rounds down to pages
 			if want := fmt.Sprintf("%d %d", (least.MemoryBytes-1<<30)/page*page, least.Pids-1024); got != want {
 				return fmt.Errorf("memory.max and pids.max are %s, not %s", got, want)
 			}
@@ -143,13 +143,13 @@ func TestLimits(t *testing.T) {
 		assert.Equal(n.t, inside("memory.max"), "67108864")
 		weight, err := strconv.Atoi(inside("cpu.weight"))
 		assert.NilError(n.t, err)
-		assert.Assert(n.t, weight > 1 && weight < 100, "cpu.weight %d", weight) // how 102 shares come to it has changed once
+		assert.Assert(n.t, weight > 1 && weight < 100, "cpu.weight %d", weight) // the conversion from 102 shares differs between versions of runc
 		dir := n.podCgroup("limited")
 		assert.Equal(n.t, read(n.t, dir, "pids.max"), strconv.Itoa(podPids))
 		assert.Equal(n.t, read(n.t, dir, "memory.max"), "67108864")
 		assert.Equal(n.t, read(n.t, dir, "cpu.max"), "20000 100000")
 	})
-	sub("a pod out of memory is killed and says so", func(n *testNode) {
+	sub("a pod out of memory is killed and reports it", func(n *testNode) {
 		eventually(n.t, podLimit, "the pod greedy ends", func() error {
 			const state = "jsonpath={.status.phase} {.status.containerStatuses[0].state.terminated.reason}"
 			if got := n.kubectl("get", "pod", "greedy", "-o", state); got != "Failed OOMKilled" {
@@ -160,7 +160,7 @@ func TestLimits(t *testing.T) {
 	})
 	sub("a fork bomb stops at its limit", func(n *testNode) {
 		var dir string
-		eventually(n.t, podLimit, "forks that were refused", func() (err error) {
+		eventually(n.t, podLimit, "refused forks", func() (err error) {
 			if dir, err = n.findPodCgroup("forks"); err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func TestLimits(t *testing.T) {
 		assert.NilError(n.t, err)
 		assert.Assert(n.t, current <= podPids, "%d processes", current)
 	})
-	sub("the node does not mind", func(n *testNode) {
+	sub("the node is not affected", func(n *testNode) {
 		s := n.status()
 		assert.Equal(n.t, s.State, status.NodeReady, s.Reason)
 		assert.DeepEqual(n.t, restarts(s), before)
@@ -187,7 +187,7 @@ func TestLimits(t *testing.T) {
 	assert.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// restarts are how often each component was started again.
+// restarts returns the number of restarts of each component.
 func restarts(s status.Status) map[string]int {
 	out := map[string]int{}
 	for _, c := range s.Components {
@@ -196,7 +196,7 @@ func restarts(s status.Status) map[string]int {
 	return out
 }
 
-// staticManifest: a Guaranteed pod that asks for a whole CPU.
+// staticManifest is a Guaranteed pod that requests a whole CPU.
 const staticManifest = `
 apiVersion: v1
 kind: Pod
@@ -221,7 +221,7 @@ spec:
     resources: {requests: {memory: 32Mi}, limits: {memory: 64Mi}}
 `
 
-// cpuset: that controller is delegated too, and there is a CPU to give away.
+// cpuset requires that the controller cpuset is delegated, and that the machine has more than one CPU.
 var cpuset = testutil.Requirement{Name: "cpuset", Check: func() error {
 	if err := lacks("cpuset"); err != nil {
 		return err
@@ -232,7 +232,8 @@ var cpuset = testutil.Requirement{Name: "cpuset", Check: func() error {
 	return nil
 }}
 
-// TestOwnCPUs: the static CPU manager gives a pod a CPU of its own, memory.high is set, and the next run may do without.
+// TestOwnCPUs checks that the static CPU manager assigns a CPU exclusively to a pod, that memory.high is set, and that the next run can
+// start without these settings.
 func TestOwnCPUs(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, limits, cpuset)
@@ -248,8 +249,8 @@ func TestOwnCPUs(t *testing.T) {
 	}
 	own := inside("pinned", "cpuset.cpus")
 	_, err := strconv.Atoi(own)
-	assert.NilError(t, err, "one CPU is wanted, cpuset.cpus is %q", own)
-	eventually(t, podLimit, "others are kept off that CPU", func() error {
+	assert.NilError(t, err, "want one CPU, cpuset.cpus is %q", own)
+	eventually(t, podLimit, "other cgroups do not use that CPU", func() error {
 		if shared := inside("throttled", "cpuset.cpus.effective"); shared == own || shared == "" {
 			return fmt.Errorf("cpuset.cpus.effective is %q", shared)
 		}
@@ -271,8 +272,8 @@ func read(t *testing.T, dir, file string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// refusedForks is how many forks the pids controller refused in a cgroup or below. Since Linux 6.12 pids.events counts those
-// of the cgroup whose limit it was; before, and in pids.events.local, those of the cgroup that forked.
+// refusedForks returns the number of forks that the pids controller refused in a cgroup or below. Since Linux 6.12 pids.events counts
+// them in the cgroup whose limit was reached; earlier kernels, and pids.events.local, count them in the cgroup of the process.
 func refusedForks(dir string) int {
 	total := 0
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -296,7 +297,7 @@ func refusedForks(dir string) int {
 	return total
 }
 
-// podCgroup is a pod's cgroup on the host.
+// podCgroup returns the path of a pod's cgroup on the host.
 func (n *testNode) podCgroup(pod string) string {
 	n.t.Helper()
 	dir, err := n.findPodCgroup(pod)

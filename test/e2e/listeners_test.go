@@ -23,7 +23,7 @@ type listener struct {
 	side     string // "host" or "node": the network namespace
 	endpoint string // "tcp ADDRESS:PORT", "udp ADDRESS:PORT" or "unix PATH"
 	process  string
-	always   bool // in the table: every node that the test starts has it
+	always   bool // in the table: every node has it
 }
 
 func (l listener) String() string { return l.side + " | " + l.endpoint + " | " + l.process }
@@ -67,7 +67,7 @@ func (n *testNode) runningListeners() []listener {
 	host, err := os.Readlink("/proc/self/ns/net")
 	assert.NilError(n.t, err)
 	owners := map[string]socketOwners{"host": {}, "node": {}}
-	read := map[string]string{} // a process by whose /proc entry the side's sockets are read
+	read := map[string]string{} // a process whose /proc entry shows the side's sockets
 	for _, p := range processes(n.name) {
 		pid, command, _ := strings.Cut(p, " ")
 		dir := filepath.Join("/proc", pid)
@@ -100,7 +100,7 @@ func (n *testNode) runningListeners() []listener {
 	return slices.SortedFunc(maps.Keys(found), func(a, b listener) int { return strings.Compare(a.String(), b.String()) })
 }
 
-// nodeNetwork returns the node's network namespace. The child is process childPID of the host.
+// nodeNetwork returns the node's network namespace. childPID is the host's pid of the child.
 func nodeNetwork(n *testNode, childPID int) string {
 	n.t.Helper()
 	net, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", childPID))
@@ -134,7 +134,7 @@ func (o socketOwners) add(dir, process string) {
 	}
 }
 
-// named replaces what differs from run to run: the API server's port and forwarded node ports on the host, the tap's address and
+// named replaces values that differ between runs: the API server's port and forwarded node ports on the host, the tap's address and
 // ports that the kernel chose.
 func (n *testNode) named(l listener, tap string) listener {
 	n.t.Helper()
@@ -160,7 +160,7 @@ func (n *testNode) named(l listener, tap string) listener {
 	return l
 }
 
-// ephemeralPorts returns the range from which the kernel takes ports that a program leaves to it.
+// ephemeralPorts returns the range from which the kernel chooses ports.
 func ephemeralPorts() (low, high uint16) {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err == nil {

@@ -18,15 +18,15 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// What hack/vm.sh says of the virtual machine that it has started: a process in the machine's network namespace, where tap0 is
-// the machine's, and the file with the key that the machine lets in.
+// Environment variables with which hack/vm.sh describes the virtual machine that it has started: a process in the network namespace
+// that has the machine's interface tap0, and the file with the SSH key for the machine.
 const (
 	envMachine    = "ROOTLESSNODE_E2E_MACHINE"
 	envMachineKey = "ROOTLESSNODE_E2E_MACHINE_KEY"
 )
 
-// Facts that test/vm/guest.sh shares: the number of the machine's address, its account, where it has the build, and the file in
-// which that account is told how the test ended.
+// Constants that test/vm/guest.sh has too: the number of the machine's address, its account, the directory of the build, and the file
+// in which the account finds the result of the test.
 const (
 	machineNumber  = 2
 	machineAccount = "dev"
@@ -34,13 +34,13 @@ const (
 	machineWord    = "joined"
 )
 
-// machineLimit is for a machine that boots, and for what else is wanted of it before it lets us in. loginLimit is for one login.
+// machineLimit is the time limit for the boot and for the verdicts that run before the first login. loginLimit is for one login.
 var (
 	machineLimit = patiently(10 * time.Minute)
 	loginLimit   = patiently(20 * time.Second)
 )
 
-// loginScript runs a command line in the machine, with its own paths of the build in it.
+// loginScript runs a command line in the machine, with the paths of the build replaced by those in the machine.
 const loginScript = `
 from=$1 to=$2 key=$3 at=$4
 shift 4
@@ -49,7 +49,7 @@ for arg; do line+=" $(printf %q "${arg//"$from"/$to}")"; done
 exec ssh -F none -i "$key" -o IdentitiesOnly=yes -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
 	-o LogLevel=ERROR -o ConnectTimeout=60 -o ServerAliveInterval=30 -o ServerAliveCountMax=10 "$at" "$line"`
 
-// machine: hack/vm.sh has started one.
+// machine requires a virtual machine that hack/vm.sh has started.
 var machine = testutil.Requirement{Name: "e2e-machine", Check: func() error {
 	if os.Getenv(envMachine) == "" || os.Getenv(envMachineKey) == "" {
 		return fmt.Errorf("%s and %s are not set; run hack/vm.sh prepare missing_controllers pasted joined", envMachine, envMachineKey)
@@ -57,7 +57,7 @@ var machine = testutil.Requirement{Name: "e2e-machine", Check: func() error {
 	return nil
 }}
 
-// newHostAndMachine makes a host, and joins it to the virtual machine by a bridge in the machine's network namespace.
+// newHostAndMachine creates a host and connects it to the virtual machine with a bridge in the machine's network namespace.
 func newHostAndMachine(t *testing.T) []*testHost {
 	t.Helper()
 	testutil.Require(t, machine, built, testutil.Root, accounts(1), testutil.Program("ip"), testutil.Program("nsenter"), testutil.Program("ssh"))
@@ -68,7 +68,7 @@ func newHostAndMachine(t *testing.T) []*testHost {
 	assert.NilError(t, err)
 	eventually(t, netnsLimit, "the machine's network namespace", func() error {
 		if now, err := os.Readlink(m.netns()); err != nil || now == own {
-			return fmt.Errorf("%s is %s, ours is %s: %w", m.netns(), now, own, err)
+			return fmt.Errorf("%s is %s, the test's is %s: %w", m.netns(), now, own, err)
 		}
 		argv := append(m.enter(), "ip", "link", "show", "tap0")
 		out, err := exec.CommandContext(t.Context(), argv[0], argv[1:]...).CombinedOutput()
@@ -86,7 +86,7 @@ func newHostAndMachine(t *testing.T) []*testHost {
 
 // inMachine runs a command line in the machine.
 func (h *testHost) inMachine(limit time.Duration, args ...string) (output string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit) // also when the test is over
+	ctx, cancel := context.WithTimeout(context.Background(), limit) // t.Context has ended in cleanup functions
 	defer cancel()
 	argv := append(h.wrap(), args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -99,19 +99,19 @@ func (h *testHost) inMachine(limit time.Duration, args ...string) (output string
 	return out.String(), err
 }
 
-// waitLogin waits until the machine lets us in, or has ended.
+// waitLogin waits until a login to the machine succeeds. It fails the test if the machine has ended.
 func (h *testHost) waitLogin() {
 	h.t.Helper()
 	eventually(h.t, machineLimit, "a login to the machine", func() error {
 		if _, err := os.Stat(h.netns()); err != nil {
 			h.t.Fatalf("the machine has ended: %v", err)
 		}
-		_, err := h.inMachine(loginLimit, "true") // ssh itself waits long for one that ends while it is asked
+		_, err := h.inMachine(loginLimit, "true") // loginLimit, because ssh waits much longer for a machine that ends during the login
 		return err
 	})
 }
 
-// tell says in the machine how the test ended, which then goes on.
+// tell writes the result of the test to a file in the machine, whose script then continues.
 func (h *testHost) tell(failed bool) {
 	word := "passed"
 	if failed {
@@ -122,7 +122,7 @@ func (h *testHost) tell(failed bool) {
 	}
 }
 
-// machineAnswers is answers of a machine: it asks itself.
+// machineAnswers is answers for a virtual machine: the request is sent from inside of it.
 func (h *testHost) machineAnswers(at hostIP, port int, udp bool) error {
 	if udp {
 		_, err := h.inMachine(portsLimit, binary("netprobe"), "echo", "udp://"+at.port(port)+"/64")
@@ -135,7 +135,8 @@ func (h *testHost) machineAnswers(at hostIP, port int, udp bool) error {
 	return err
 }
 
-// leftScript prints what a machine still has of a node. It is read from standard input, so that no command line looks like it.
+// leftScript prints files, processes, cgroups and mounts of a node that are left in a machine. The shell reads it from standard input,
+// so that pgrep does not find the shell's own command line.
 const leftScript = `
 for f in %[2]s "$XDG_RUNTIME_DIR/rootlessnode/%[1]s"*; do [ ! -e "$f" ] || echo "$f"; done
 pgrep -u "$(id -un)" -a -f 'containerd|rootlessnode'
@@ -143,7 +144,7 @@ find "/sys/fs/cgroup/user.slice/user-$(id -u).slice" -path '*rootlessnode*' -typ
 grep rootlessnode/nodes /proc/self/mountinfo
 true`
 
-// machineForgot is forgot of a machine.
+// machineForgot is forgot for a virtual machine.
 func (h *testHost) machineForgot(name, data string) {
 	h.t.Helper()
 	eventually(h.t, podLimit, "nothing of the node is left in the machine", func() error {
@@ -166,8 +167,8 @@ func TestJoinMachine(t *testing.T) {
 		c.control().up()
 		c.control().importImage()
 	})
-	c.part("the machine lets us in", func(c *joined) { c.hosts[m].waitLogin() })
-	c.part("the machine joins by the printed command", func(d *joined) {
+	c.part("login to the machine", func(c *joined) { c.hosts[m].waitLogin() })
+	c.part("the machine joins with the printed command", func(d *joined) {
 		d.join(m, d.invite())
 		c.nodes[m].args = d.nodes[m].args
 		d.nodes[m].importImage()

@@ -15,7 +15,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
-// volumePod is a privileged pod that waits, with the host's directory as a volume at /v.
+// volumePod is a privileged pod that only waits, with the host's directory as a volume at /v.
 const volumePod = `
 apiVersion: v1
 kind: Pod
@@ -35,7 +35,7 @@ spec:
 ---
 `
 
-// fuse: this account may open /dev/fuse, and so may the pods that run as it.
+// fuse requires that the account can open /dev/fuse, so that its pods can open it too.
 var fuse = testutil.Requirement{Name: "fuse", Check: func() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err == nil {
@@ -58,7 +58,7 @@ func (n *testNode) inside(args ...string) string {
 	return n.run(podLimit, append([]string{"exec", "--"}, args...)...)
 }
 
-// volumePods starts the pods of the tests of mounts: "both" propagates both ways, "in" only in, "none" not at all.
+// volumePods starts pods with each mount propagation: "both" is Bidirectional, "in" is HostToContainer, "none" does not propagate.
 func (n *testNode) volumePods(dir string) {
 	n.t.Helper()
 	n.apply(pod("both", "{name: v, mountPath: /v, mountPropagation: Bidirectional}", dir) +
@@ -69,7 +69,7 @@ func (n *testNode) volumePods(dir string) {
 	}
 }
 
-// hostDir is a directory that the host and the node have at the same path.
+// hostDir returns a directory that has the same path on the host and in the node.
 func hostDir(t *testing.T, subs ...string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rootlessnode-mounts-")
@@ -90,7 +90,7 @@ func hostMounts(t *testing.T) string {
 	return string(b)
 }
 
-// TestMounts is what pods do with mounts, on a host on which nobody can mount.
+// TestMounts checks mounts in pods, on a host on which the test cannot mount.
 func TestMounts(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-mounts")
@@ -101,7 +101,7 @@ func TestMounts(t *testing.T) {
 	sub := func(name string, f func(n *testNode)) {
 		t.Run(name, func(t *testing.T) { f(n.in(t)) })
 	}
-	sub("status tells what holds", func(n *testNode) {
+	sub("status shows the conditions", func(n *testNode) {
 		m := n.status().Mounts
 		assert.Assert(n.t, m != nil)
 		assert.Assert(n.t, m.Shared && !m.NodeToHost, "%+v", m)
@@ -144,7 +144,7 @@ func TestMounts(t *testing.T) {
 	sub("hostPath below copied-up directories", func(n *testNode) { n.copiedUp() })
 }
 
-// verify runs mounts verify and returns what it found.
+// verify runs mounts verify and returns its verdict and exit code.
 func (n *testNode) verify(args ...string) (mountverify.Verdict, int) {
 	n.t.Helper()
 	out, stderr, code := n.try(podLimit, append([]string{"mounts", "verify", "-o", "json"}, args...)...)
@@ -165,7 +165,7 @@ func (n *testNode) subPath(dir string) {
 	assert.Assert(n.t, code != 0, "a read-only subPath was written")
 }
 
-// readOnly: a mount below a read-only volume can be written, unless the volume is read-only recursively.
+// readOnly checks that a mount below a read-only volume can be written, unless the volume is recursively read-only.
 func (n *testNode) readOnly(dir string) {
 	n.t.Helper()
 	n.inside("mount", "-t", "tmpfs", "none", dir+"/ro/below")
@@ -184,7 +184,7 @@ func (n *testNode) readOnly(dir string) {
 	assert.Assert(n.t, code != 0, "a mount below the recursively read-only volume was written")
 }
 
-// fuse: a file system that a pod serves is seen by another pod.
+// fuse checks that a pod sees a FUSE file system that another pod serves.
 func (n *testNode) fuse(dir string) {
 	n.t.Helper()
 	n.sh("both", "/bin/netprobe fuse /v/fuse >/dev/null 2>&1 &")
@@ -199,7 +199,7 @@ func (n *testNode) fuse(dir string) {
 	n.sh("both", "umount /v/fuse")
 }
 
-// persistentPod has hostPath volumes below copied-up directories, of which each is made when the pod starts.
+// persistentPod has hostPath volumes below copied-up directories. Each volume is created when the pod starts.
 const persistentPod = `
 apiVersion: v1
 kind: Pod
@@ -231,8 +231,8 @@ spec:
   - {name: runtime, hostPath: {path: %q, type: Directory}}
 `
 
-// copiedUp: what pods write below copied-up directories survives a restart of the node, but for /run, of which the pod is told;
-// and the account's runtime directory is out of their reach.
+// copiedUp checks that files of pods below copied-up directories survive a restart of the node, except below /run, for which the pod
+// gets an Event, and that pods cannot access the account's runtime directory.
 func (n *testNode) copiedUp() {
 	n.t.Helper()
 	runtime := os.Getenv("XDG_RUNTIME_DIR")
@@ -247,7 +247,7 @@ func (n *testNode) copiedUp() {
 	for _, dir := range []string{runtime, "/run/.ro*/user/*", "/proc/1/root" + runtime} {
 		assert.Assert(n.t, !strings.Contains(n.inside("sh", "-c", "ls "+dir), "e2e-bus"), dir)
 	}
-	assert.Equal(n.t, n.inside("readlink", "/proc/1/cwd"), "/\n") // a working directory leads below a cover
+	assert.Equal(n.t, n.inside("readlink", "/proc/1/cwd"), "/\n") // a working directory could lead below a mount that hides it
 	for _, reason := range []string{"VolatileHostPath", "HiddenHostPath"} {
 		eventually(n.t, podLimit, reason, func() error {
 			if n.kubectl("get", "events", "--field-selector", "involvedObject.name=persistent,reason="+reason, "-o", "name") == "" {

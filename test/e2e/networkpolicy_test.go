@@ -18,7 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// nftQueue: the kernel has nftables' queue expression, for a user namespace too.
+// nftQueue requires that nftables' queue expression works in a user namespace.
 var nftQueue = testutil.Requirement{Name: "nft-queue", Check: func() error {
 	nft := hostinfo.FindProgram("nft", append(filepath.SplitList(os.Getenv("PATH")), hostinfo.SbinDirs()...)...)
 	if nft == "" {
@@ -36,7 +36,7 @@ var nftQueue = testutil.Requirement{Name: "nft-queue", Check: func() error {
 	return nil
 }}
 
-// policyNodePort is the node port of the server that policies are about.
+// policyNodePort is the node port of the server that the policies select.
 const policyNodePort = 31480
 
 const policyPods = `
@@ -53,14 +53,14 @@ spec:
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: friend, labels: {app: friend}}
+metadata: {name: allowed, labels: {app: allowed}}
 spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: "rootlessnode.test/busybox:1", command: [sleep, "36000"]}]
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: stranger, labels: {app: stranger}}
+metadata: {name: denied, labels: {app: denied}}
 spec:
   terminationGracePeriodSeconds: 1
   containers: [{name: main, image: "rootlessnode.test/busybox:1", command: [sleep, "36000"]}]
@@ -91,7 +91,7 @@ spec:
   podSelector: {matchLabels: {app: server}}
   policyTypes: [Ingress]
   ingress:
-  - from: [{podSelector: {matchLabels: {app: friend}}}]
+  - from: [{podSelector: {matchLabels: {app: allowed}}}]
     ports: [{port: 8080}]
 `
 	policyAllowBlock = `
@@ -105,11 +105,11 @@ spec:
 `
 )
 
-// TestNetworkPolicy: kube-network-policies does what docs/network-policy.md says, on one node.
+// TestNetworkPolicy checks on one node that kube-network-policies behaves as docs/network-policy.md describes.
 func TestNetworkPolicy(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, nftQueue)
-	outside := hostIP(hostAddress(t)) // by which somebody else may come, as far as one machine can play that
+	outside := hostIP(hostAddress(t)) // the closest to a client of another host on a single machine
 	addresses := "127.0.0.1"
 	if outside != "" {
 		addresses += "," + string(outside)
@@ -118,21 +118,21 @@ func TestNetworkPolicy(t *testing.T) {
 	n.up()
 	n.importImage()
 	n.apply(policyPods)
-	for _, pod := range []string{"server", "friend", "stranger"} {
+	for _, pod := range []string{"server", "allowed", "denied"} {
 		n.waitPod(pod)
 	}
 	podIP := n.kubectl("get", "pod", "server", "-o", "jsonpath={.status.podIP}")
 	sub := func(name string, f func(n *testNode)) { t.Run(name, func(t *testing.T) { f(n.in(t)) }) }
 
-	sub("without a policy all may ask", func(n *testNode) {
-		eventually(n.t, podLimit, "all reach the server", func() error {
-			return errors.Join(n.asks("friend", podIP), n.asks("stranger", podIP), answersAt(loopback), outsideAnswers(outside))
+	sub("without a policy all clients reach the server", func(n *testNode) {
+		eventually(n.t, podLimit, "all clients reach the server", func() error {
+			return errors.Join(n.reaches("allowed", podIP), n.reaches("denied", podIP), answersAt(loopback), outsideAnswers(outside))
 		})
 	})
-	sub("a policy that denies is for pods and others, and not for the node", func(n *testNode) {
+	sub("a deny policy applies to pods and other hosts, but not to the node", func(n *testNode) {
 		n.apply(policyDeny)
-		eventually(n.t, podLimit, "nobody reaches the server", func() error {
-			return errors.Join(n.isRefused("friend", podIP), n.isRefused("stranger", podIP), outsideIsRefused(outside))
+		eventually(n.t, podLimit, "no client reaches the server", func() error {
+			return errors.Join(n.isRefused("allowed", podIP), n.isRefused("denied", podIP), outsideIsRefused(outside))
 		})
 		assert.NilError(n.t, answersAt(loopback), "the host's loopback, which counts as the node")
 	})
@@ -145,24 +145,25 @@ func TestNetworkPolicy(t *testing.T) {
 			return nil
 		})
 	})
-	sub("a policy that allows opens for whom it names", func(n *testNode) {
+	sub("an allow policy admits only the selected clients", func(n *testNode) {
 		n.apply(policyAllow)
-		eventually(n.t, podLimit, "the friend reaches the server", func() error { return n.asks("friend", podIP) })
-		assert.NilError(n.t, n.asks("friend", "server.default.svc.cluster.local:80"), "by its Service")
-		assert.NilError(n.t, errors.Join(n.isRefused("stranger", podIP), outsideIsRefused(outside)))
+		eventually(n.t, podLimit, "the allowed pod reaches the server", func() error { return n.reaches("allowed", podIP) })
+		assert.NilError(n.t, n.reaches("allowed", "server.default.svc.cluster.local:80"), "by its Service")
+		assert.NilError(n.t, errors.Join(n.isRefused("denied", podIP), outsideIsRefused(outside)))
 		if outside != "" {
 			n.apply(fmt.Sprintf(policyAllowBlock, outside))
-			eventually(n.t, podLimit, "the address allowed reaches the node port", func() error { return answersAt(outside) })
-			assert.NilError(n.t, n.isRefused("stranger", podIP))
+			eventually(n.t, podLimit, "the allowed address reaches the node port", func() error { return answersAt(outside) })
+			assert.NilError(n.t, n.isRefused("denied", podIP))
 		}
 	})
-	sub("policies hold after what enforces them was killed", func(n *testNode) {
+	sub("policies apply after their enforcer was killed", func(n *testNode) {
 		before := n.enforcer()
 		kill(n.t, n.pidOutside(before.Name))
-		// Asking takes its time while nobody answers for the packets; asking for the status would keep a slow machine busy.
-		eventually(n.t, podLimit, "the friend reaches the server again", func() error { return n.asks("friend", podIP) })
-		assert.NilError(n.t, n.isRefused("stranger", podIP))
-		eventually(n.t, podLimit, "the status tells of the restart", func() error {
+		// Wait for the request first: it blocks while the packets are queued without a reader, whereas polling the status would
+		// keep a slow machine busy.
+		eventually(n.t, podLimit, "the allowed pod reaches the server again", func() error { return n.reaches("allowed", podIP) })
+		assert.NilError(n.t, n.isRefused("denied", podIP))
+		eventually(n.t, podLimit, "the status shows the restart", func() error {
 			if c := n.enforcer(); c.Restarts == before.Restarts || c.State != "ready" {
 				return fmt.Errorf("%+v", c)
 			}
@@ -170,10 +171,10 @@ func TestNetworkPolicy(t *testing.T) {
 		})
 	})
 	n.t.Logf("top: %s", n.run(podLimit, "top", "-n", "2s"))
-	sub("without the policies all may ask again", func(n *testNode) {
+	sub("all clients reach the server after the policies were deleted", func(n *testNode) {
 		n.kubectl("delete", "networkpolicy", "--all")
-		eventually(n.t, podLimit, "all reach the server", func() error {
-			return errors.Join(n.asks("stranger", podIP), answersAt(loopback), outsideAnswers(outside))
+		eventually(n.t, podLimit, "all clients reach the server", func() error {
+			return errors.Join(n.reaches("denied", podIP), answersAt(loopback), outsideAnswers(outside))
 		})
 	})
 }
@@ -186,23 +187,23 @@ func (n *testNode) enforcer() status.Component {
 	return *c
 }
 
-// asks: a pod gets the server's answer at an address (port 8080 unless it has one).
-func (n *testNode) asks(pod, address string) error {
+// reaches returns an error unless the server answers a pod at an address. The default port is 8080.
+func (n *testNode) reaches(pod, address string) error {
 	if !strings.Contains(address, ":") {
 		address += ":8080"
 	}
 	out, stderr, code := n.try(podLimit, "kubectl", "exec", pod, "--", "netprobe", "get", "http://"+address+"/")
 	if code != 0 || !strings.Contains(out, "hello from server") {
-		return fmt.Errorf("%s asks %s: exit %d: %s%s", pod, address, code, out, stderr)
+		return fmt.Errorf("request from %s to %s: exit %d: %s%s", pod, address, code, out, stderr)
 	}
 	return nil
 }
 
-// isRefused: it gets none, because of a policy, which drops packets in silence.
+// isRefused returns an error unless a request from a pod to an address fails. A policy drops packets without a reply.
 func (n *testNode) isRefused(pod, address string) error {
-	err := n.asks(pod, address)
+	err := n.reaches(pod, address)
 	if err == nil {
-		return fmt.Errorf("%s reaches %s", pod, address)
+		return fmt.Errorf("%s can reach %s", pod, address)
 	}
 	if !strings.Contains(err.Error(), "netprobe: ") {
 		return err
@@ -214,7 +215,7 @@ func answersAt(h hostIP) error {
 	return get("http://"+h.port(policyNodePort)+"/", "hello from server")
 }
 
-// outsideAnswers and outsideIsRefused are about a client with an address of its own, on a host that has one.
+// outsideAnswers and outsideIsRefused check a client with an address of the host. They do nothing if the host has no such address.
 func outsideAnswers(h hostIP) error {
 	if h == "" {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"gotest.tools/v3/assert/cmp"
 )
 
-// stopManifest has a pod that writes down how it is stopped, one that ignores the stop signal, and a Job whose container
-// must run twice. %[1]q is a directory of the host.
+// stopManifest has a pod that logs how it is stopped, a pod that ignores the stop signal, and a Job whose container must run twice.
+// %[1]q is a directory of the host.
 const stopManifest = `
 apiVersion: v1
 kind: Pod
@@ -68,7 +68,7 @@ spec:
         volumeMounts: [{name: d, mountPath: /d}]
 `
 
-// stopsPods: at down each pod ends in its own way, and continues at the next up.
+// stopsPods checks that down stops each pod as its spec says, and that the next up starts the pods again.
 func (n *testNode) stopsPods() {
 	n.t.Helper()
 	dir := n.t.TempDir()

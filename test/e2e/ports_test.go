@@ -44,12 +44,12 @@ spec:
         readinessProbe: {httpGet: {port: 8080}, periodSeconds: 1}
 `
 
-// muteManifest is a program that listens and does not accept, as one that hangs.
+// muteManifest is a pod whose program listens but does not accept connections, like a program that hangs.
 const muteManifest = `{apiVersion: v1, kind: Pod, metadata: {name: mute, labels: {app: mute}}, spec: {terminationGracePeriodSeconds: 1, containers: [
   {name: s, image: "rootlessnode.test/busybox:1", readinessProbe: {exec: {command: [test, -f, /stopped]}, periodSeconds: 1},
    command: [sh, -c, "netprobe serve 8080 & until nc -w 1 127.0.0.1 8080 </dev/null; do sleep 0.1; done; kill -STOP $!; touch /stopped; exec sleep 1000000"]}]}}`
 
-// leave connects to a port and leaves it again, in one of the ways that there are.
+// leave connects to a port and closes the connection in one of four ways.
 func leave(port, how int) error {
 	c, err := net.DialTimeout("tcp", loopback.port(port), patiently(10*time.Second))
 	if err != nil {
@@ -66,28 +66,28 @@ func leave(port, how int) error {
 	return errors.Join(err, c.Close())
 }
 
-// sockets counts those of a process.
+// sockets returns the number of open sockets of a process.
 func sockets(pid int) (n int, err error) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	list, err := os.ReadDir(dir)
 	for _, e := range list {
-		if to, _ := os.Readlink(filepath.Join(dir, e.Name())); strings.HasPrefix(to, "socket:") { // it may be closed again
+		if to, _ := os.Readlink(filepath.Join(dir, e.Name())); strings.HasPrefix(to, "socket:") { // it may be closed by now
 			n++
 		}
 	}
 	return n, err
 }
 
-// portsLimit is for what happens within milliseconds on an idle machine.
+// portsLimit is the time limit for operations that take milliseconds on an idle machine.
 var portsLimit = patiently(30 * time.Second)
 
-// service is the manifest of a Service in front of the servers.
+// service returns the manifest of a Service that selects the servers.
 func service(name, typ, ports string, more ...string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec:\n  type: %s\n  selector: {app: echo}\n  ports: [%s]\n%s\n",
 		name, typ, ports, strings.Join(more, "\n"))
 }
 
-// hostIP is an address of the host that ports are tried at.
+// hostIP is an address of the host at which ports are tested.
 type hostIP string
 
 const (
@@ -97,7 +97,7 @@ const (
 
 func (h hostIP) port(port int) string { return net.JoinHostPort(string(h), strconv.Itoa(port)) }
 
-// refuses: nobody listens.
+// refuses returns an error if something listens at the port.
 func (h hostIP) refuses(port int) error {
 	c, err := net.DialTimeout("tcp", h.port(port), time.Second)
 	if err == nil {
@@ -114,7 +114,7 @@ func (h hostIP) answersUDP(port int) error {
 	return h.answersUDPBy((&net.Dialer{}).DialContext, port)
 }
 
-// dialer makes a connection, wherever it is made from.
+// dialer opens a connection, possibly from another network namespace.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 func (h hostIP) answersUDPBy(dial dialer, port int) error {
@@ -159,7 +159,7 @@ func (n *testNode) port(number int) (status.Port, error) {
 	return status.Port{}, fmt.Errorf("no forward of port %d", number)
 }
 
-// holds: the port is open for a Service of this name.
+// holds returns an error unless the port is forwarded for the Service.
 func (n *testNode) holds(number int, service string) error {
 	for _, p := range n.ports() {
 		if p.HostPort == number && p.Name == service && p.State == status.PortForwarded {
@@ -169,7 +169,7 @@ func (n *testNode) holds(number int, service string) error {
 	return fmt.Errorf("port %d is not forwarded for %s", number, service)
 }
 
-// refused: the Service of this name does not get the port.
+// refused returns an error unless the port is refused to the Service.
 func (n *testNode) refused(number int, service string) error {
 	for _, p := range n.ports() {
 		if p.HostPort == number && p.Name == service && p.State == status.PortRefused && p.Error != "" {
@@ -179,7 +179,7 @@ func (n *testNode) refused(number int, service string) error {
 	return fmt.Errorf("port %d is not refused to %s", number, service)
 }
 
-// event: KIND/NAME has an Event of this reason.
+// event returns an error unless the object KIND/NAME has an Event with this reason.
 func (n *testNode) event(object, reason string) error {
 	if out := n.kubectl("events", "--for", object); !strings.Contains(out, reason) {
 		return fmt.Errorf("%s has no event %s: %s", object, reason, out)
@@ -187,7 +187,7 @@ func (n *testNode) event(object, reason string) error {
 	return nil
 }
 
-// clientFrom: a client with this address is answered by TCP and UDP; the error names the protocol that does not.
+// clientFrom checks that a client with this address gets answers over TCP and UDP. The error names the protocol that fails.
 func (h hostIP) clientFrom(address string, port int) error {
 	tcp := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: time.Second}
 	client := http.Client{Transport: &http.Transport{DialContext: tcp.DialContext, DisableKeepAlives: true}, Timeout: time.Second}
@@ -205,7 +205,7 @@ func (h hostIP) clientFrom(address string, port int) error {
 	return errors.Join(errTCP, errUDP)
 }
 
-// addByRootlessKit forwards a port past rootlessnode, as rootlessctl does.
+// addByRootlessKit forwards a port with RootlessKit's API, without rootlessnode, as rootlessctl does.
 func addByRootlessKit(t *testing.T, runtimeDir string, spec port.Spec) {
 	t.Helper()
 	m, closeIdle := portfwd.Dial(layout.Runtime{Dir: runtimeDir}.APISocket())
@@ -214,9 +214,9 @@ func addByRootlessKit(t *testing.T, runtimeDir string, spec port.Spec) {
 	assert.NilError(t, err)
 }
 
-// cutOff makes the node role's connection to the API server go dead without an end, as one does on a machine that
-// sleeps, and returns what lets it be seen. It needs programs of the host, inside.
-func (n *testNode) cutOff() (mend func()) {
+// cutOff drops all packets of the node role's connection to the API server, so that the connection is dead but not closed, as after a
+// suspend of the machine. The returned function removes the rule. cutOff needs programs of the host inside the node.
+func (n *testNode) cutOff() (restore func()) {
 	n.t.Helper()
 	for _, program := range []string{"nft", "ss"} {
 		testutil.Require(n.t, testutil.Requirement{Name: "program:" + program, Check: func() error {
@@ -245,7 +245,7 @@ func (n *testNode) cutOff() (mend func()) {
 	return func() { n.run(podLimit, "exec", "--", "nft", "delete table inet cut") }
 }
 
-// apiServer is how the API server fares.
+// apiServer returns the status of the API server.
 func (n *testNode) apiServer() status.Component {
 	n.t.Helper()
 	s := n.status()
@@ -254,7 +254,7 @@ func (n *testNode) apiServer() status.Component {
 	return *c
 }
 
-// killAPIServer ends the API server and waits for the next one.
+// killAPIServer kills the API server and waits until it is restarted.
 func (n *testNode) killAPIServer() {
 	n.t.Helper()
 	before := n.apiServer()
@@ -268,7 +268,7 @@ func (n *testNode) killAPIServer() {
 	})
 }
 
-// TestPorts: what Services and pods promise answers on the host, and stops when the promise ends.
+// TestPorts checks that ports of Services and pods are forwarded on the host, and closed when the Service or pod is deleted.
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-ports")
@@ -278,26 +278,26 @@ func TestPorts(t *testing.T) {
 	n.waitRollout("echo")
 	sub := func(name string, f func(n *testNode)) { t.Run(name, func(t *testing.T) { f(n.in(t)) }) }
 
-	sub("a node port answers and moves and goes", func(n *testNode) {
+	sub("a node port answers, also after a port change, until it is deleted", func(n *testNode) {
 		n.apply(service("web", "NodePort", "{port: 80, targetPort: 8080, nodePort: 31080}"))
 		eventually(n.t, portsLimit, "port 31080", func() error { return answersTCP(31080) })
 		n.apply(service("web", "NodePort", "{port: 80, targetPort: 8080, nodePort: 31081}"))
 		eventually(n.t, portsLimit, "port 31081 after a change", func() error { return errors.Join(answersTCP(31081), refuses(31080)) })
 		n.kubectl("delete", "service", "web")
-		eventually(n.t, portsLimit, "port 31081 after the end of its Service", func() error { return refuses(31081) })
+		eventually(n.t, portsLimit, "port 31081 closed after its Service was deleted", func() error { return refuses(31081) })
 	})
 	sub("TCP and UDP on one number", func(n *testNode) {
 		n.apply(service("dns", "NodePort",
 			"{name: t, port: 53, targetPort: 8080, nodePort: 31053}, {name: u, protocol: UDP, port: 53, targetPort: 8080, nodePort: 31053}"))
 		eventually(n.t, portsLimit, "both protocols of 31053", func() error { return errors.Join(answersTCP(31053), answersUDP(31053)) })
 	})
-	sub("a port that is taken opens by itself", func(n *testNode) {
+	sub("a taken port is forwarded once it is free", func(n *testNode) {
 		l, err := net.Listen("tcp4", "127.0.0.1:31090")
 		assert.NilError(n.t, err)
 		n.apply(service("taken", "NodePort",
 			"{name: a, port: 90, targetPort: 8080, nodePort: 31090}, {name: b, port: 91, targetPort: 8080, nodePort: 31091}"))
 		eventually(n.t, portsLimit, "the other port of the Service", func() error { return answersTCP(31091) })
-		eventually(n.t, portsLimit, "the taken port is told, with its Service", func() error {
+		eventually(n.t, portsLimit, "the taken port is reported with its Service", func() error {
 			p, err := n.port(31090)
 			if err == nil && (p.State != status.PortFailed || p.Namespace != "default" || p.Name != "taken" || p.Error == "") {
 				err = fmt.Errorf("%+v", p)
@@ -328,10 +328,10 @@ func TestPorts(t *testing.T) {
 		  {name: s, image: "rootlessnode.test/busybox:1", command: [/bin/netprobe, serve, "8080"], ports: [{containerPort: 8080, hostPort: 18081}]}]}}`)
 		eventually(n.t, podLimit, "port 18081", func() error { return answersTCP(18081) })
 		n.kubectl("delete", "pod", "echo-host")
-		eventually(n.t, portsLimit, "port 18081 after its pod", func() error { return refuses(18081) })
+		eventually(n.t, portsLimit, "port 18081 closed after its pod was deleted", func() error { return refuses(18081) })
 	})
 	sub("a Service without endpoints refuses", func(n *testNode) {
-		n.apply(strings.Replace(service("idle", "NodePort", "{port: 80, nodePort: 31100}"), "app: echo", "app: nobody", 1))
+		n.apply(strings.Replace(service("idle", "NodePort", "{port: 80, nodePort: 31100}"), "app: echo", "app: none", 1))
 		eventually(n.t, portsLimit, "a forward that waits", func() error {
 			p, err := n.port(31100)
 			if err == nil && p.State == status.PortForwarded {
@@ -354,20 +354,20 @@ func TestPorts(t *testing.T) {
 		}
 		eventually(n.t, podLimit, "the sockets of the parent are as before", func() error {
 			now, err := sockets(parent)
-			if err == nil && now > before+10 { // some are for questions to RootlessKit's API and the like
+			if err == nil && now > before+10 { // some are for requests to RootlessKit's API
 				err = fmt.Errorf("%d, %d before", now, before)
 			}
 			return err
 		})
 		n.kubectl("delete", "pod,service", "mute")
 	})
-	sub("forwards by hand are kept", func(n *testNode) {
+	sub("manually added forwards are kept", func(n *testNode) {
 		n.run(podLimit, "ports", "add", "18090:31053")
 		eventually(n.t, portsLimit, "port 18090", func() error { return answersTCP(18090) })
 		_, stderr, code := n.try(podLimit, "ports", "add", "18090:nonsense")
 		assert.Equal(n.t, code, 2, stderr)
 	})
-	// Whoever may write Services and pods gets no port of others and no address of the host.
+	// Users who can create Services and pods cannot take ports of others or addresses of the host.
 	sub("an annotation takes no port of another Service", func(n *testNode) {
 		thief := func(name string, port int) string {
 			return strings.Replace(service(name, "NodePort", "{port: 80, targetPort: 8080}"), "name: "+name,
@@ -406,23 +406,23 @@ func TestPorts(t *testing.T) {
 		eventually(n.t, portsLimit, "the other client after a change", func() error { return loopback.clientFrom("127.0.0.3", 18085) })
 		assert.ErrorContains(n.t, loopback.clientFrom("127.0.0.2", 18085), "tcp")
 	})
-	sub("the API server goes and comes back", func(n *testNode) {
+	sub("the API server is restarted", func(n *testNode) {
 		n.killAPIServer()
 		for _, port := range []int{31053, 31090, 31091, 18080, 18090} {
 			eventually(n.t, portsLimit, fmt.Sprintf("port %d", port), func() error { return answersTCP(port) })
 		}
-		// What changes now still arrives.
+		// Later changes still arrive.
 		n.kubectl("delete", "service", "taken")
 		eventually(n.t, portsLimit, "ports of the deleted Service", func() error { return errors.Join(refuses(31090), refuses(31091)) })
 	})
-	sub("a watch that is too old to go on", func(n *testNode) {
+	sub("a watch with a too old resource version", func(n *testNode) {
 		at := func(name string, port int) string {
 			return service(name, "NodePort", fmt.Sprintf("{port: 80, targetPort: 8080, nodePort: %d}", port))
 		}
 		n.apply(at("moved", 31120))
 		n.apply(at("gone", 31121))
 		eventually(n.t, portsLimit, "the ports before", func() error { return errors.Join(answersTCP(31120), answersTCP(31121)) })
-		// What the API server says to a watch that goes on from before its own start: 410 Gone, too old resource version.
+		// The API server rejects a watch from a version before its own start: 410 Gone, too old resource version.
 		refusals := func() (count int) {
 			for line := range strings.Lines(n.run(podLimit, "logs", "node")) {
 				if strings.Contains(line, "too old resource version") && strings.Contains(line, "/api/v1/services") {
@@ -448,7 +448,7 @@ func TestPorts(t *testing.T) {
 			assert.NilError(n.t, answersTCP(port))
 		}
 		n.kubectl("delete", "service", "moved", "new")
-		eventually(n.t, portsLimit, "the end of them", func() error { return errors.Join(refuses(31122), refuses(31123)) })
+		eventually(n.t, portsLimit, "their ports are closed", func() error { return errors.Join(refuses(31122), refuses(31123)) })
 	})
 	sub("the API server is away for a minute", func(n *testNode) {
 		pid := n.pidOutside("kube-apiserver")
@@ -465,9 +465,9 @@ func TestPorts(t *testing.T) {
 			return nil
 		})
 		n.apply(service("late", "NodePort", "{port: 80, targetPort: 8080, nodePort: 31110}"))
-		eventually(n.t, portsLimit, "a Service made afterwards", func() error { return answersTCP(31110) })
+		eventually(n.t, portsLimit, "a Service created afterwards", func() error { return answersTCP(31110) })
 		n.kubectl("delete", "service", "late")
-		eventually(n.t, portsLimit, "and its end", func() error { return refuses(31110) })
+		eventually(n.t, portsLimit, "the port is closed after its Service was deleted", func() error { return refuses(31110) })
 	})
 	sub("the same ports after a kill and no others", func(n *testNode) {
 		s := n.status()
@@ -475,7 +475,7 @@ func TestPorts(t *testing.T) {
 			Proto: "tcp4", ParentIP: "127.0.0.1", ParentPort: 18092, ChildIP: s.Network.Address, ChildPort: 31053,
 		})
 		eventually(n.t, portsLimit, "port 18092", func() error { return answersTCP(18092) })
-		eventually(n.t, podLimit, "somebody else's forward is seen", func() error {
+		eventually(n.t, podLimit, "the foreign forward is recorded", func() error {
 			b, err := os.ReadFile(layout.NewData(s.DataDir).Ports())
 			if err == nil && !strings.Contains(string(b), "*tcp4 127.0.0.1 18092") {
 				err = errors.New(string(b))

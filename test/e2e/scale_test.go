@@ -14,10 +14,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// envScale is the file for the table of TestScale. hack/scale.sh alone sets it.
+// envScale names the file for the table of TestScale. Only hack/scale.sh sets it.
 const envScale = "ROOTLESSNODE_E2E_SCALE"
 
-// scaleWanted: somebody asked for the measurement.
+// scaleWanted requires that the measurement is requested by envScale.
 var scaleWanted = testutil.Requirement{Name: "scale", Check: func() error {
 	if os.Getenv(envScale) == "" {
 		return errors.New(envScale + " names no file for the table; run make bench-scale")
@@ -27,20 +27,20 @@ var scaleWanted = testutil.Requirement{Name: "scale", Check: func() error {
 
 const (
 	scaleAccounts = 3
-	// scaleRest is how long a cluster that was changed is left alone, scaleSpan what rates are taken over. They are the
-	// measurement, and no wait for something.
+	// scaleRest is the pause after a change of the cluster, and scaleSpan the time over which rates are measured. Both are part of
+	// the measurement.
 	scaleRest = 10 * time.Second
 	scaleSpan = time.Minute
-	// With so many Node objects that nobody runs there are a hundred.
+	// paperNodes is the number of Node objects without a running node, which makes 100 with the running ones.
 	paperNodes    = 90
 	paperServices = 100
 )
 
-// scaleSizes are the numbers of nodes that are measured.
+// scaleSizes are the cluster sizes that are measured.
 var scaleSizes = []int{1, 3, 10}
 
-// TestScale measures clusters of several sizes, then one of a hundred nodes of which most are objects only, then that with
-// Services. It asserts no figure; docs/scaling.md reads them.
+// TestScale measures clusters of several sizes, then a cluster of 100 nodes of which most are only objects, then the same cluster with
+// Services. It does not check the figures; docs/scaling.md discusses them.
 func TestScale(t *testing.T) {
 	testutil.Require(t, scaleWanted, testutil.Program("bridge"))
 	last := scaleSizes[len(scaleSizes)-1]
@@ -52,7 +52,7 @@ func TestScale(t *testing.T) {
 	for _, size := range scaleSizes {
 		for ; running < size; running++ {
 			out, code := c.hosts[running].paste(upLimit, c.own(running, v.line))
-			assert.Equal(t, code, 0, "%s does not join:\n%s", objectName(running), out)
+			assert.Equal(t, code, 0, "%s did not join:\n%s", objectName(running), out)
 			c.waitNode(running)
 		}
 		tab.begin(fmt.Sprintf("%d nodes", size))
@@ -81,7 +81,7 @@ func TestScale(t *testing.T) {
 	c.measure(&tab, running)
 }
 
-// create gives objects to the cluster that are not there yet.
+// create creates objects that do not exist yet.
 func (n *testNode) create(list string) {
 	n.t.Helper()
 	out, code := n.feed(podLimit, list, "kubectl", "create", "-f", "-")
@@ -90,7 +90,7 @@ func (n *testNode) create(list string) {
 
 const paperLabel = "rootlessnode.test/paper=yes"
 
-// paperNodeList is Node objects with what flannel notes at its own. Each has a pod network and an address beyond the hosts'.
+// paperNodeList returns Node objects with flannel's annotations. Each has a pod network, and an address outside of the hosts' range.
 func paperNodeList() string {
 	var b strings.Builder
 	for i := range paperNodes {
@@ -111,7 +111,7 @@ spec: {podCIDR: 10.42.%[3]d.0/24, podCIDRs: [10.42.%[3]d.0/24]}
 	return b.String()
 }
 
-// paperServiceList is Services without a selector, and for each a slice with three endpoints that nobody runs.
+// paperServiceList returns Services without a selector, and for each an EndpointSlice with three endpoints that do not exist.
 func paperServiceList(typ, prefix string) string {
 	var b strings.Builder
 	for i := range paperServices {
@@ -135,7 +135,7 @@ endpoints:
 	return b.String()
 }
 
-// scaleTable has a column for each cluster and a row for each thing measured.
+// scaleTable has a column for each cluster and a row for each measured value.
 type scaleTable struct {
 	columns []string
 	rows    []string
@@ -144,7 +144,7 @@ type scaleTable struct {
 
 func (s *scaleTable) begin(column string) { s.columns = append(s.columns, column) }
 
-// set writes into the last column.
+// set sets a value in the last column.
 func (s *scaleTable) set(row, format string, args ...any) {
 	if s.cells == nil {
 		s.cells = map[string]map[int]string{}

@@ -23,7 +23,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// feed runs a command with this standard input.
+// feed runs a command with the given standard input.
 func (n *testNode) feed(limit time.Duration, stdin string, args ...string) (output string, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -38,10 +38,10 @@ func (n *testNode) feed(limit time.Duration, stdin string, args ...string) (outp
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// forwards is how many ports of its host a node forwards.
+// forwards returns the number of ports that a node forwards.
 func (c *joined) forwards(i int) int { return status.CountPorts(c.nodes[i].status().Ports).Forwarded }
 
-// measure fills a column: the API server, then the first node, and a worker if there is one.
+// measure fills a column with values of the API server, the first node, and a worker if there is one.
 func (c *joined) measure(tab *scaleTable, running int) {
 	c.t.Helper()
 	c.pass(scaleRest)
@@ -64,12 +64,12 @@ func (c *joined) measure(tab *scaleTable, running int) {
 	for _, i := range shown {
 		c.holds(tab, i, scaleWho[i])
 	}
-	assert.NilError(c.t, os.WriteFile(os.Getenv(envScale), []byte(tab.markdown()), 0o600)) // so far
+	assert.NilError(c.t, os.WriteFile(os.Getenv(envScale), []byte(tab.markdown()), 0o600)) // the results so far
 }
 
 var scaleWho = []string{"first node", "worker"}
 
-// pass lets the cluster be for a time.
+// pass waits for a duration.
 func (c *joined) pass(d time.Duration) {
 	c.t.Helper()
 	timer := time.NewTimer(d)
@@ -111,7 +111,7 @@ func (c *joined) metrics() samples {
 	return all
 }
 
-// by sums the samples of a name; key says under what, and leaves out those for which it is empty.
+// by sums the samples of a name, grouped by key. Samples with an empty key are ignored.
 func (s samples) by(name string, key func(sample) string) map[string]float64 {
 	sums := map[string]float64{}
 	for _, one := range s {
@@ -126,7 +126,7 @@ func (s samples) one(name string) float64 {
 	return s.by(name, func(sample) string { return name })[name]
 }
 
-// most lists the greatest ones.
+// most lists the largest values.
 func most(sums map[string]float64, format string) string {
 	const shown = 7
 	keys := slices.SortedFunc(maps.Keys(sums), func(a, b string) int { return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a, b)) })
@@ -146,7 +146,7 @@ func total(sums map[string]float64) (sum float64) {
 	return sum
 }
 
-// show tells of the API server now, and of what it did since before.
+// show writes the API server's current values, and its rates since before.
 func (s samples) show(tab *scaleTable, before samples, minutes float64) {
 	watches := s.by("apiserver_longrunning_requests", func(x sample) string {
 		if x.label("verb") != "WATCH" {
@@ -174,7 +174,7 @@ func (s samples) show(tab *scaleTable, before samples, minutes float64) {
 	tab.set("datastore: size, MB", "%.1f", s.one("apiserver_storage_size_bytes")/1e6)
 }
 
-// usage is what a node has used up to a moment: processor time by part, and bytes through its host's interface.
+// usage has the totals of a node: processor time by part, and bytes through its host's interface.
 type usage struct {
 	seconds  map[string]float64
 	in, outs float64
@@ -192,7 +192,7 @@ func (u usage) since(before usage, minutes float64, tab *scaleTable, who string)
 
 const podsPart = "pods"
 
-// parts are the directories of the node's cgroup, by component; what is not of a component is of pods.
+// parts maps the directories of the node's cgroup to component names. Directories of no component belong to pods.
 func (c *joined) parts(i int) map[string]string {
 	c.t.Helper()
 	root, found := c.nodes[i].status().Cgroup.Path, map[string]string{}
@@ -237,7 +237,7 @@ func (c *joined) usage(i int) usage {
 	return u
 }
 
-// number is the value of a line "NAME VALUE" or "NAME: VALUE kB".
+// number returns the value of a line "NAME VALUE" or "NAME: VALUE kB", or 0 without such a line.
 func number(text, name string) float64 {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 1 && strings.TrimSuffix(f[0], ":") == name {
@@ -248,7 +248,7 @@ func number(text, name string) float64 {
 	return 0
 }
 
-// holds tells what a node has now.
+// holds writes the current values of a node.
 func (c *joined) holds(tab *scaleTable, i int, who string) {
 	c.t.Helper()
 	pss, own, processes := 0.0, map[string]float64{}, 0
@@ -282,7 +282,7 @@ func (c *joined) holds(tab *scaleTable, i int, who string) {
 		c.count(i, "", "ip", "neighbour", "show", "dev", "flannel.1"), c.count(i, "", "ip", "route", "show", "dev", "flannel.1"))
 }
 
-// established counts the connections in a process's network namespace to the port, at its own end where it serves.
+// established counts the connections in a process's network namespace to the port. With serves, the port is the local one.
 func (c *joined) established(pid int, port string, serves bool) int {
 	c.t.Helper()
 	n, err := strconv.Atoi(port)

@@ -18,8 +18,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// TestWokenByItsPort: the service manager listens at the API server's port; who connects first starts the node and is
-// answered, and the manager hears how the node fares.
+// TestWokenByItsPort checks socket activation: the service manager listens at the API server's port, the first connection starts the
+// node and is answered, and the node notifies the manager of its state.
 func TestWokenByItsPort(t *testing.T) {
 	t.Parallel()
 	const program = "systemd-socket-activate"
@@ -57,7 +57,7 @@ func TestWokenByItsPort(t *testing.T) {
 	})
 	defer first.Close()
 	assert.NilError(t, first.SetDeadline(time.Now().Add(upLimit)))
-	// The certificate is made by the node that is only just starting, so nobody can know it here.
+	// The certificate is not known here, because the node creates it while it starts.
 	secure := tls.Client(first, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // see above
 	assert.NilError(t, secure.HandshakeContext(ctx))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/version", nil)
@@ -72,7 +72,7 @@ func TestWokenByItsPort(t *testing.T) {
 		for said := ""; !strings.Contains(said, want); {
 			buf := make([]byte, 4096)
 			length, err := heard.Read(buf)
-			assert.NilError(t, err, "the manager waits for %s, last heard %q", want, said)
+			assert.NilError(t, err, "waiting for the notification %s, last received %q", want, said)
 			said = string(buf[:length])
 		}
 	}

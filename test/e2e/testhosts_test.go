@@ -28,16 +28,16 @@ import (
 // envAccounts lists the prepared accounts of the test hosts, separated by commas.
 const envAccounts = "ROOTLESSNODE_E2E_ACCOUNTS"
 
-// Addresses of the test hosts: the host numbered i has hostNet.i. The last is the bridge's, their way out that leads nowhere.
+// Addresses of the test hosts: the host numbered i has hostNet.i. The last is the bridge's, a default gateway without an uplink.
 const (
 	hostNet    = "10.99.0."
 	bridgeIP   = hostNet + "254"
 	nobodysIP  = hostNet + "77"
-	outsideIP  = "192.0.2.1" // of the documentation's range
+	outsideIP  = "192.0.2.1" // from a range for documentation
 	netnsLimit = 10 * time.Second
 )
 
-// accounts tells that there are as many prepared accounts as a test wants hosts.
+// accounts requires a number of prepared accounts, one for each host.
 func accounts(count int) testutil.Requirement {
 	return testutil.Requirement{Name: "e2e-account", Check: func() error {
 		if got := len(accountNames()); got < count {
@@ -51,12 +51,11 @@ func accountNames() []string {
 	return strings.FieldsFunc(os.Getenv(envAccounts), func(r rune) bool { return r == ',' })
 }
 
-// hold starts unshare with the given flags and a shell script in what it made. The script must say ready and become cat,
-// which ends with the test.
+// hold runs a shell script in new namespaces, which unshare creates with the given flags, and keeps them until the test ends.
 func hold(t *testing.T, script string, flags ...string) (pid int) {
 	t.Helper()
 	cmd := exec.Command("unshare", append(flags, "/bin/sh", "-ec", script+" && echo ready && exec cat")...)
-	stdin, err := cmd.StdinPipe() // whose end ends it
+	stdin, err := cmd.StdinPipe() // cat ends when it is closed
 	assert.NilError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	assert.NilError(t, err)
@@ -72,24 +71,24 @@ func hold(t *testing.T, script string, flags ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// testHost is a network namespace that plays a host, with an account of its own. Nothing of it is in the machine's own
-// network namespace. Or it is a virtual machine, with a real one.
+// testHost is a network namespace that simulates a host, with its own account and without a link to the machine's network namespace. It
+// can also be a virtual machine.
 type testHost struct {
 	t       *testing.T
 	pid     int // of the process that holds the namespace
 	ip      hostIP
 	account string
 	before  []string // accountProcesses when the host was made
-	login   []string // of a virtual machine: stands before a command line for its account
+	login   []string // for a virtual machine: prefix that runs a command line as its account
 }
 
-// newHosts makes hosts that a bridge in a network namespace of its own joins. Each has an account of its own.
+// newHosts creates hosts, each with its own account. They are connected by a bridge in a separate network namespace.
 func newHosts(t *testing.T, count int) []*testHost {
 	t.Helper()
 	return newHostsOf(t, count, count)
 }
 
-// newHostsOf is newHosts for hosts that share so many accounts.
+// newHostsOf is newHosts for hosts that share a number of accounts.
 func newHostsOf(t *testing.T, count, shared int) []*testHost {
 	t.Helper()
 	testutil.Require(t, built, testutil.Root, accounts(shared), testutil.Program("ip"), testutil.Program("nsenter"))
@@ -101,7 +100,7 @@ func newHostsOf(t *testing.T, count, shared int) []*testHost {
 	return hosts
 }
 
-// newBridge makes the bridge in the network namespace that a process holds.
+// newBridge creates the bridge in the network namespace of a process.
 func newBridge(t *testing.T, pid int) *testHost {
 	t.Helper()
 	bridge := &testHost{t: t, ip: bridgeIP, pid: pid}
@@ -112,7 +111,7 @@ func newBridge(t *testing.T, pid int) *testHost {
 	return bridge
 }
 
-// host makes a host that the bridge joins to the others.
+// host creates a host that is connected to the bridge.
 func (h *testHost) host(count int, account string) *testHost {
 	h.t.Helper()
 	number := strconv.Itoa(count)
@@ -139,7 +138,7 @@ func (h *testHost) do(args ...string) {
 	assert.NilError(h.t, err, "on %s: %v: %s", h.ip, args, out)
 }
 
-// wrap stands before a command line that the host's account runs.
+// wrap returns the prefix that runs a command line as the host's account.
 func (h *testHost) wrap() []string {
 	if h.login != nil {
 		return slices.Clone(h.login)
@@ -147,14 +146,14 @@ func (h *testHost) wrap() []string {
 	return append(h.enter(), binary("rootlessnode"), "host", "enter", "--user", h.account, "--command", "--")
 }
 
-// node gives the host a node, which is gone when the test ends.
+// node returns a node on the host. It is removed when the test ends.
 func (h *testHost) node(name string, upArgs ...string) *testNode {
 	h.t.Helper()
 	return newNodeOf(h.t, name, h.wrap(), upArgs...)
 }
 
-// paste runs what somebody pastes into a shell of the host's account, which finds the rootlessnode under test. Only the shell's
-// standard input carries it.
+// paste runs a script as if a user pasted it into a shell of the host's account. The shell's PATH has the rootlessnode under test. The
+// script is passed only by standard input.
 func (h *testHost) paste(limit time.Duration, script string) (output string, code int) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -177,7 +176,7 @@ func (h *testHost) paste(limit time.Duration, script string) (output string, cod
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// passwd is the account's row.
+// passwd returns the account's passwd entry.
 func (h *testHost) passwd() *user.User {
 	h.t.Helper()
 	u, err := user.Lookup(h.account)
@@ -189,7 +188,7 @@ func (h *testHost) uid() string { h.t.Helper(); return h.passwd().Uid }
 
 func (h *testHost) home() string { h.t.Helper(); return h.passwd().HomeDir }
 
-// accountProcesses lists what the host's account runs, here or on the machine.
+// accountProcesses lists the processes of the host's account, also those outside of the host's namespace.
 func (h *testHost) accountProcesses() []string {
 	h.t.Helper()
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is a constant
@@ -204,13 +203,13 @@ func (h *testHost) accountProcesses() []string {
 	return found
 }
 
-// started lists those of the account's processes that were not there before the host was.
+// started lists the account's processes that did not exist before the host.
 func (h *testHost) started() []string {
 	h.t.Helper()
 	return slices.DeleteFunc(h.accountProcesses(), func(p string) bool { return slices.Contains(h.before, p) })
 }
 
-// runtimeDir is where the account's nodes have their runtime dirs.
+// runtimeDir returns the parent directory of the runtime dirs of the account's nodes.
 func (h *testHost) runtimeDir() string { return "/run/user/" + h.uid() }
 
 // inNetns calls f on a thread in the host's network namespace. Sockets that f makes stay in it.
@@ -221,7 +220,7 @@ func inNetns[T any](h *testHost, f func() (T, error)) (T, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // and no unlock: the thread ends with this goroutine
+		runtime.LockOSThread() // without unlock, so that the thread ends with this goroutine
 		var r result
 		defer func() { done <- r }()
 		ns, err := os.Open(h.netns())
@@ -246,7 +245,7 @@ func (h *testHost) listen(address string) (net.Listener, error) {
 	return inNetns(h, func() (net.Listener, error) { return net.Listen("tcp4", address) })
 }
 
-// answers checks an address of another host, or of the host itself, from this one.
+// answers checks that a port answers at an address, for a client on this host.
 func (h *testHost) answers(at hostIP, port int, udp bool) error {
 	if h.login != nil {
 		return h.machineAnswers(at, port, udp)
@@ -257,7 +256,7 @@ func (h *testHost) answers(at hostIP, port int, udp bool) error {
 	return getBy(h.dial, "http://"+at.port(port)+"/", "hello from echo-")
 }
 
-// TestJoinHosts: what the tests of several hosts are made on. Hosts reach one another, and nothing else.
+// TestJoinHosts tests the test hosts: they reach one another, and nothing else.
 func TestJoinHosts(t *testing.T) {
 	hosts := newHosts(t, 3)
 	for _, h := range hosts {
@@ -295,6 +294,6 @@ func echoUDP(c net.PacketConn) {
 		if err != nil {
 			return
 		}
-		_, _ = c.WriteTo(buf[:n], from) // who asks sees what is missing
+		_, _ = c.WriteTo(buf[:n], from) // the client reports an incomplete answer
 	}
 }

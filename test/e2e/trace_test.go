@@ -17,17 +17,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// noTrace fails the test unless everything of a node is gone from the host within a moment: processes, mounts, cgroups,
-// sockets, locks.
+// noTrace fails the test unless the processes, mounts, cgroups, sockets and locks of a node disappear from the host within a few seconds.
 func noTrace(t *testing.T, name string) {
 	t.Helper()
 	noTraceIn(t, os.Getenv("XDG_RUNTIME_DIR"), name)
 }
 
-// noTraceIn is noTrace for the account that has this XDG_RUNTIME_DIR.
+// noTraceIn is noTrace for an account with this XDG_RUNTIME_DIR.
 func noTraceIn(t *testing.T, runtimeDir, name string) {
 	t.Helper()
-	eventually(t, 10*time.Second, "everything of the node "+name+" is gone", func() error { return traceIn(runtimeDir, name) })
+	eventually(t, 10*time.Second, "nothing of the node "+name+" is left", func() error { return traceIn(runtimeDir, name) })
 }
 
 func trace(name string) error { return traceIn(os.Getenv("XDG_RUNTIME_DIR"), name) }
@@ -65,7 +64,7 @@ func cgroupsLeft(name string) error {
 	})
 }
 
-// processes lists what runs in the node's cgroup or carries its name as one of our roles.
+// processes lists the processes in the node's cgroup, and rootlessnode processes with the node's name in their command line.
 func processes(name string) []string {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []string

@@ -1,9 +1,9 @@
-// Command csidriver is a CSI driver for the end-to-end tests. It is deployed, registered and called as drivers are on any
-// node, and so tells whether they work in a rootless one.
+// Command csidriver is a CSI driver for the end-to-end tests. It is deployed, registered and called like any other driver, so it
+// shows whether CSI drivers work in a rootless node.
 //
 //	csidriver NAME NODE  registers driver NAME with the kubelet of node NODE and serves it until SIGTERM
 //
-// What a volume is made of is told in node.go.
+// See node.go for the kinds of volumes.
 package main
 
 import (
@@ -24,10 +24,10 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// pluginsDir is where the kubelet lets drivers have their sockets, and where it has staging paths.
+// pluginsDir is the kubelet's directory for drivers' sockets and for staging paths.
 const pluginsDir = "/var/lib/kubelet/plugins"
 
-// registryDir is where the kubelet looks for sockets of plugins that want to be registered.
+// registryDir is the directory in which the kubelet looks for the registration sockets of plugins.
 const registryDir = "/var/lib/kubelet/plugins_registry"
 
 func main() {
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// serve runs the driver's services and the registration until ctx ends; then no socket is left.
+// serve runs the driver's services and the registration until ctx ends, and then removes the sockets.
 func serve(ctx context.Context, name, node string) error {
 	dir := filepath.Join(pluginsDir, name)
 	socket := filepath.Join(dir, "csi.sock")
@@ -73,7 +73,7 @@ func serve(ctx context.Context, name, node string) error {
 	return g.Wait()
 }
 
-// listen opens a socket in place of one that a killed driver left.
+// listen opens a socket. It replaces a socket that a killed driver left.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func logged(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grp
 	return answer, err
 }
 
-// register answers the kubelet's plugin watcher.
+// register implements the registration service for the kubelet's plugin watcher.
 type register struct {
 	registration.UnimplementedRegistrationServer
 	name, socket string
@@ -107,7 +107,7 @@ func (r *register) NotifyRegistrationStatus(_ context.Context, s *registration.R
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// identity has no capabilities: there is no controller service.
+// identity implements the identity service. It reports no capabilities, because there is no controller service.
 type identity struct {
 	csi.UnimplementedIdentityServer
 	name string

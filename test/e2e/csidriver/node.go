@@ -14,21 +14,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Keys of a volume's context: the first two are the kubelet's, the last is an attribute of the volume.
+// Keys of a volume's context. The kubelet sets the first two; the last is an attribute of the volume.
 const (
 	keyEphemeral = "csi.storage.k8s.io/ephemeral"
 	keyPod       = "csi.storage.k8s.io/pod.name"
 	keyOverlay   = "overlay"
 )
 
-// welcome is a file that each volume begins with.
+// welcome is a file that every new volume contains.
 const welcome = "welcome"
 
-const volumeMode = 0o777 // whoever the pod runs as
+const volumeMode = 0o777 // for any user of the pod
 
-// nodeService makes the volumes. One that is inline in a pod is a tmpfs at its target path, or with the attribute overlay an
-// overlay over one. A persistent one is a directory of the driver's, bound to the staging path and from there to the
-// target paths.
+// nodeService implements the node service. An inline volume is a tmpfs at its target path or, with the attribute overlay, an overlay
+// whose layers are in a tmpfs. A persistent volume is a directory of the driver, bind-mounted to the staging path and from there to
+// the target paths.
 type nodeService struct {
 	csi.UnimplementedNodeServer
 	node, dataDir string
@@ -88,10 +88,10 @@ func (n *nodeService) NodeUnpublishVolume(_ context.Context, req *csi.NodeUnpubl
 	return &csi.NodeUnpublishVolumeResponse{}, unmount(n.layers(req.VolumeId))
 }
 
-// layers is where an overlay of the volume has its layers.
+// layers returns the directory for the layers of the volume's overlay.
 func (n *nodeService) layers(id string) string { return filepath.Join(n.dataDir, id+".layers") }
 
-// checked refuses what cannot be a volume of this driver. A volume's id becomes the name of a directory.
+// checked returns an error for invalid arguments. A volume's id must be valid as the name of a directory.
 func checked(id, path string, as *csi.VolumeCapability) error {
 	if id == "" || strings.Contains(id, "/") || !filepath.IsAbs(path) || as.GetMount() == nil {
 		return status.Errorf(codes.InvalidArgument, "volume %q at %q as %v", id, path, as)
@@ -99,8 +99,8 @@ func checked(id, path string, as *csi.VolumeCapability) error {
 	return nil
 }
 
-// once mounts something on a new directory; that it is there already is no error, since the kubelet asks again after a restart.
-// What fails leaves no mount.
+// once calls mount for a new directory. It succeeds if something is mounted there already, because the kubelet repeats its requests
+// after a restart. After an error nothing is mounted.
 func once(path string, mount func() error) error {
 	if err := os.MkdirAll(path, 0o750); err != nil {
 		return internal(err)
@@ -110,7 +110,7 @@ func once(path string, mount func() error) error {
 		return internal(err)
 	}
 	if err := mount(); err != nil {
-		_ = unmount(path) // the first error tells more
+		_ = unmount(path) // the first error says more
 		return internal(err)
 	}
 	return nil
@@ -143,7 +143,7 @@ func bind(from, to string, readOnly bool) error {
 	return nil
 }
 
-// overlay mounts an overlay on to, whose layers are in a tmpfs at layers. If it cannot, NodeUnpublishVolume takes the layers away.
+// overlay mounts an overlay on to, with its layers in a tmpfs at layers. After an error, NodeUnpublishVolume removes the layers.
 func overlay(layers, to, text string) error {
 	err := once(layers, func() error {
 		if err := memory(layers); err != nil {
@@ -169,7 +169,7 @@ func overlay(layers, to, text string) error {
 	return nil
 }
 
-// fill makes a directory that all may write, with the file welcome if it has none.
+// fill creates a directory that all users may write, and the file welcome in it unless it exists.
 func fill(dir, text string) error {
 	if err := os.MkdirAll(dir, volumeMode); err != nil {
 		return err
@@ -184,7 +184,7 @@ func fill(dir, text string) error {
 	return os.WriteFile(file, []byte(text+"\n"), 0o644)
 }
 
-// unmount takes away what is mounted at path, and the directory. That there is none is no error: the kubelet asks again.
+// unmount removes the mount at path, and the directory. It succeeds if they do not exist, because the kubelet repeats its requests.
 func unmount(path string) error {
 	if !filepath.IsAbs(path) {
 		return status.Errorf(codes.InvalidArgument, "path %q", path)

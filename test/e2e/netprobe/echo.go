@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// echo sends a payload and wants it back.
+// echo sends a payload and checks that the same payload comes back.
 func echo(target string) error {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -21,11 +21,11 @@ func echo(target string) error {
 	}
 	size, err := strconv.Atoi(strings.TrimPrefix(u.Path, "/"))
 	if err != nil {
-		return fmt.Errorf("%s: want a number of bytes as its path: %w", target, err)
+		return fmt.Errorf("%s: the path must be a number of bytes: %w", target, err)
 	}
 	payload := make([]byte, size)
 	for i := range payload {
-		payload[i] = byte(i % 251) // no part of it is like another
+		payload[i] = byte(i % 251) // so that a shifted part is noticed
 	}
 	send := map[string]func(string, []byte) ([]byte, error){"udp": sendUDP, "tcp": sendTCP}[u.Scheme]
 	if send == nil {
@@ -33,7 +33,7 @@ func echo(target string) error {
 	}
 	got, err := send(u.Host, payload)
 	if err == nil && !bytes.Equal(got, payload) {
-		err = fmt.Errorf("%s: other bytes came back, %d of them", target, len(got))
+		err = fmt.Errorf("%s: received %d different bytes", target, len(got))
 	}
 	return err
 }
@@ -47,7 +47,7 @@ func sendTCP(host string, payload []byte) ([]byte, error) {
 	return io.ReadAll(resp.Body)
 }
 
-// sendUDP sends one datagram, and once more in each second without an answer: datagrams may be lost.
+// sendUDP sends one datagram, and repeats it every second until there is an answer, because datagrams may be lost.
 func sendUDP(host string, payload []byte) ([]byte, error) {
 	c, err := net.Dial("udp", host)
 	if err != nil {

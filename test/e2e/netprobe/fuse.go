@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Operations of the FUSE protocol, as linux/fuse.h numbers them.
+// Operations of the FUSE protocol, from linux/fuse.h.
 const (
 	opLookup, opForget, opGetattr, opOpen, opRead, opInit = 1, 2, 3, 14, 15, 26
 	opRelease, opFlush, opInterrupt, opBatchForget        = 18, 25, 36, 42
@@ -49,9 +49,9 @@ func fuse(dir string) error {
 	}
 }
 
-// serveFuse answers one request; nil is no answer.
+// serveFuse returns the answer to one request, or nil if the request has none.
 func serveFuse(req []byte) []byte {
-	le := binary.LittleEndian // of the machines that these tests run on
+	le := binary.LittleEndian // the tests run only on little-endian machines
 	op, unique, node, body := le.Uint32(req[4:]), le.Uint64(req[8:]), le.Uint64(req[16:]), req[fuseHeader:]
 	errno := syscall.Errno(0)
 	var out []byte

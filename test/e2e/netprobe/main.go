@@ -1,12 +1,12 @@
-// Command netprobe is the network client of the test pods: busybox, linked statically against glibc, crashes when it
-// looks up a name.
+// Command netprobe is the network client of the test pods. It is needed because busybox, linked statically against glibc, crashes when
+// it looks up a name.
 //
 //	netprobe get URL      prints the answer; fails unless its status is 200
 //	netprobe lookup NAME  prints the addresses
 //	netprobe dial ADDRESS connects to HOST:PORT by TCP
-//	netprobe echo URL     sends as many bytes as the path of udp://HOST:PORT/BYTES or tcp://HOST:PORT/BYTES says to a
-//	                      netprobe that serves, and fails unless they come back
-//	netprobe serve PORT   answers "hello from HOSTNAME" by HTTP, to a POST what it gets, and over UDP whatever it gets
+//	netprobe echo URL     sends BYTES bytes to the `netprobe serve` at udp://HOST:PORT/BYTES or tcp://HOST:PORT/BYTES,
+//	                      and fails unless they come back
+//	netprobe serve PORT   answers HTTP requests with "hello from HOSTNAME", and returns POST bodies and UDP datagrams
 //	netprobe fuse DIR     mounts a file system with one file, hello, and serves it
 package main
 
@@ -81,11 +81,11 @@ func serve(port string) error {
 	go reflect(udp) // until the process ends
 	server := &http.Server{Addr: ":" + port, ReadHeaderTimeout: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			body, _ := io.ReadAll(r.Body) // before the answer begins, which may end the request
-			_, _ = w.Write(body)          // who asks sees what is missing
+			body, _ := io.ReadAll(r.Body) // before the answer, because that may end the request
+			_, _ = w.Write(body)          // the client reports an incomplete answer
 			return
 		}
-		_, _ = fmt.Fprintf(w, "hello from %s", name) // who asks sees what is missing
+		_, _ = fmt.Fprintf(w, "hello from %s", name) // the client reports an incomplete answer
 	})}
 	return server.ListenAndServe()
 }
