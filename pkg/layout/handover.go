@@ -9,21 +9,22 @@ import (
 	"time"
 )
 
-// HandoverInfo is what the parent learned on the host side and the roles inside need: it is written to Runtime.Handover
-// before RootlessKit lets the child go on.
+// HandoverInfo has the facts from the host side that the roles inside need. The parent writes it to Runtime.Handover before
+// RootlessKit lets the child continue.
 type HandoverInfo struct {
 	// ParentPID and ChildPID are pids of the host's pid namespace.
 	ParentPID int `json:"parentPID"`
 	ChildPID  int `json:"childPID"`
-	// StartedAt is when the parent began.
+	// StartedAt is when the parent process started.
 	StartedAt time.Time `json:"startedAt"`
-	// Network as RootlessKit's driver made it.
+	// Network is the network that RootlessKit's driver has configured.
 	Network NetworkInfo `json:"network"`
 	// Cgroup is the node's subtree.
 	Cgroup CgroupInfo `json:"cgroup"`
 }
 
-// NetworkInfo is the node's uplink. IP is its address on Interface, PrefixLen that network's length in bits, MTU in bytes.
+// NetworkInfo describes the node's uplink. IP is the node's address on Interface, PrefixLen the prefix length of the network in bits,
+// and MTU is in bytes.
 type NetworkInfo struct {
 	Driver    string   `json:"driver"`
 	Interface string   `json:"interface"`
@@ -32,20 +33,20 @@ type NetworkInfo struct {
 	Gateway   string   `json:"gateway"`
 	DNS       []string `json:"dns"`
 	MTU       int      `json:"mtu"`
-	// Ports is the port driver, PortsWhy why it is that.
+	// Ports is the port driver, and PortsWhy the reason for its choice.
 	Ports    string `json:"ports,omitempty"`
 	PortsWhy string `json:"portsWhy,omitempty"`
-	// Warnings are what the driver could not do on this host, for the status.
+	// Warnings describe features that the driver cannot provide on this host. They are shown in the status.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// HostAddress is one address of the host and the interface that has it.
+// HostAddress is an address of the host with its interface.
 type HostAddress struct {
 	Interface string     `json:"interface"`
 	IP        netip.Addr `json:"ip"`
 }
 
-// PortFault is a forwarded port of the host that is open and takes no connections at present. Proto is one of tcp, tcp4, tcp6.
+// PortFault is a forwarded port of the host that is open but currently accepts no connections. Proto is tcp, tcp4 or tcp6.
 type PortFault struct {
 	HostIP   string `json:"hostIP"`
 	HostPort int    `json:"hostPort"`
@@ -54,30 +55,30 @@ type PortFault struct {
 	Message  string `json:"message"`
 }
 
-// CgroupInfo is the node's cgroup subtree as a host path, the controllers in force in it, and those wanted ones that
-// are not.
+// CgroupInfo describes the node's cgroup subtree. Path is a path on the host; Enabled are the enabled controllers; Unenforced are the
+// wanted controllers that are not available.
 type CgroupInfo struct {
 	Path       string   `json:"path"`
 	Source     string   `json:"source"`
 	Enabled    []string `json:"enabled"`
 	Unenforced []string `json:"unenforced"`
-	// Ceiling is what holds for the whole node: its own caps as far as they are enforced, and those of the cgroups above.
+	// Ceiling has the limits for the whole node: the enforced caps of the config and the limits of the cgroups above.
 	Ceiling Limits `json:"ceiling"`
-	// Refused are the caps of the config that the kernel did not take, by the names of Limits, with the reason.
+	// Refused has the caps of the config that the kernel refused, by the field names of Limits, with the reason.
 	Refused map[string]string `json:"refused,omitempty"`
 }
 
-// Limits of a cgroup. 0: none.
+// Limits are the limits of a cgroup. 0 means no limit.
 type Limits struct {
-	// CPUMilli is CPU time in thousandths of a CPU.
+	// CPUMilli is the CPU time in thousandths of a CPU.
 	CPUMilli int64 `json:"cpuMilli,omitempty"`
-	// MemoryBytes is memory without swap.
+	// MemoryBytes is the memory without swap, in bytes.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
-	// Pids are tasks: processes and threads.
+	// Pids is the number of tasks: processes and threads.
 	Pids int64 `json:"pids,omitempty"`
 }
 
-// Least has the smaller one of each limit.
+// Least returns the smaller one of each limit of l and o.
 func (l Limits) Least(o Limits) Limits {
 	least := func(a, b int64) int64 {
 		if a <= 0 || b > 0 && b < a {
@@ -88,7 +89,7 @@ func (l Limits) Least(o Limits) Limits {
 	return Limits{least(l.CPUMilli, o.CPUMilli), least(l.MemoryBytes, o.MemoryBytes), least(l.Pids, o.Pids)}
 }
 
-// WriteJSON writes v to path atomically with mode 0600. Its directory must exist.
+// WriteJSON writes v as JSON to path, atomically and with mode 0600. The directory of path must exist.
 func WriteJSON(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -106,13 +107,13 @@ func WriteJSON(path string, v any) error {
 		err = os.Rename(tmp.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(tmp.Name()) // best effort: the write's own error is the one to tell
+		_ = os.Remove(tmp.Name()) // best effort: the error of the write is reported
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }
 
-// ReadJSON reads what WriteJSON wrote.
+// ReadJSON decodes a file that WriteJSON wrote into v.
 func ReadJSON(path string, v any) error {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,8 +1,10 @@
-// Package layout names every directory, file, socket and environment key that rootlessnode makes. docs/layout.md says
-// the same for users.
+// Package layout defines the names of all directories, files, sockets and environment keys that rootlessnode creates. docs/layout.md
+// lists them for users.
 //
-// It is pure: it computes names and touches nothing. Runs in: parent, child or either; each name says on which side it
-// is valid ("host" paths are valid inside too, through the links that copy-up leaves, unless said otherwise).
+// The package computes names and does not access the file system, except for WriteJSON and ReadJSON. Each comment says on which side a
+// path is valid. Host paths are also valid inside, through the links that copy-up creates, unless the comment says otherwise.
+//
+// Runs in: parent, child or either.
 package layout
 
 import (
@@ -10,43 +12,42 @@ import (
 	"strings"
 )
 
-// Environment keys. Those with a leading underscore are private between the roles of one `up`.
+// Environment keys. Keys with a leading underscore are private to the processes of one node.
 const (
-	// EnvName names the node like --name.
+	// EnvName is the name of the node, like --name.
 	EnvName = "ROOTLESSNODE_NAME"
-	// EnvJoinToken is the bootstrap token for `up --join`. The command line takes it out of its environment before it starts
-	// anything.
+	// EnvJoinToken is the bootstrap token for `up --join`. The command line removes it from its environment before it starts
+	// other programs.
 	EnvJoinToken = "ROOTLESSNODE_JOIN_TOKEN"
-	// EnvTakenToken is the same on its way from `up --foreground` to the program with another network driver, which takes
-	// its place.
+	// EnvTakenToken passes that token from `up --foreground` to the executable with another network driver that replaces it.
 	EnvTakenToken = "_ROOTLESSNODE_JOIN_TOKEN"
-	// EnvRelay is the process of `host enter` that relays root's terminal. Its presence makes an execution the one that enters.
+	// EnvRelay is the pid of the `host enter` process that relays root's terminal. A process that has it enters the account.
 	EnvRelay = "_ROOTLESSNODE_RELAY"
-	// EnvRole decides the role of an execution before anything else happens: one of the Role constants.
+	// EnvRole is the role of the process: one of the Role constants.
 	EnvRole = "_ROOTLESSNODE_ROLE"
-	// EnvPipeFD is RootlessKit's pipe to the child. Its presence makes an execution the child role.
+	// EnvPipeFD is RootlessKit's pipe to the child. A process that has it runs the child role.
 	EnvPipeFD = "_ROOTLESSNODE_PIPE_FD"
-	// EnvStateDir is RootlessKit's state dir.
+	// EnvStateDir is the path of RootlessKit's state dir.
 	EnvStateDir = "_ROOTLESSNODE_STATE_DIR"
 	// EnvChildActivation and EnvActivationHelper are RootlessKit's keys for socket activation.
 	EnvChildActivation  = "_ROOTLESSNODE_CHILD_USE_ACTIVATION"
 	EnvActivationHelper = "_ROOTLESSNODE_RUN_ACTIVATION_HELPER"
 	// EnvConfig is the path of the effective config, for the child and node roles.
 	EnvConfig = "_ROOTLESSNODE_CONFIG"
-	// EnvLifeline is the descriptor whose end of file tells the parent to stop. Unset: nobody holds one.
+	// EnvLifeline is the descriptor whose end of file stops the parent. If it is not set, the parent has no lifeline.
 	EnvLifeline = "_ROOTLESSNODE_LIFELINE_FD"
-	// EnvReport is the descriptor on which the parent reports how it ended, as one JSON errdefs.Report.
+	// EnvReport is the descriptor on which the parent reports its result as JSON.
 	EnvReport = "_ROOTLESSNODE_REPORT_FD"
-	// EnvConfigFD is the descriptor from which a starting parent reads its config.
+	// EnvConfigFD is the descriptor from which the parent reads its config at the start.
 	EnvConfigFD = "_ROOTLESSNODE_CONFIG_FD"
 	// EnvGuard is the runtime dir that the guard cleans up.
 	EnvGuard = "_ROOTLESSNODE_GUARD"
-	// EnvRemove is the runtime dir of a removal: Runtime.Removal in it names the data dir that is to be removed from inside a
-	// user namespace.
+	// EnvRemove is the runtime dir of a removal. Runtime.Removal in it names the data dir that is removed from inside a user
+	// namespace.
 	EnvRemove = "_ROOTLESSNODE_REMOVE"
 )
 
-// Roles that EnvRole can name. The child's role is told by EnvPipeFD.
+// Values of EnvRole. The child role has no value; it is selected by EnvPipeFD.
 const (
 	RoleParent       = "parent"
 	RoleNode         = "node"
@@ -56,143 +57,144 @@ const (
 	RoleMounts       = "mounts"
 )
 
-// Runtime names the host files of one run, below XDG_RUNTIME_DIR. All are gone after the node has stopped.
+// Runtime returns the paths of the host files of one run, below XDG_RUNTIME_DIR. All these files are removed when the node has stopped.
 type Runtime struct{ Dir string }
 
-// NewRuntime returns the runtime files of the node name for an account whose XDG_RUNTIME_DIR is xdgRuntimeDir.
+// NewRuntime returns the runtime files of the node called name. xdgRuntimeDir is the XDG_RUNTIME_DIR of the account.
 func NewRuntime(xdgRuntimeDir, name string) Runtime {
 	return Runtime{Dir: filepath.Join(xdgRuntimeDir, "rootlessnode", name)}
 }
 
-// Lock is held with flock by the parent for as long as it lives. See parent.Holder.
+// Lock is the lock file of the node. The parent locks it with flock while it is running. See parent.Holder.
 func (r Runtime) Lock() string { return r.Dir + ".lock" }
 
 // Config is the effective config of the run, mode 0600.
 func (r Runtime) Config() string { return filepath.Join(r.Dir, "config.json") }
 
-// StateDir is RootlessKit's own; RootlessKit empties and removes it.
+// StateDir is RootlessKit's state dir; RootlessKit empties and removes it.
 func (r Runtime) StateDir() string { return filepath.Join(r.Dir, "rk") }
 
-// APISocket is RootlessKit's API, served by the parent.
+// APISocket is the socket of RootlessKit's API. The parent listens on it.
 func (r Runtime) APISocket() string { return filepath.Join(r.StateDir(), "api.sock") }
 
-// SourcesSocket takes the source ranges of forwarded ports. The port driver builtin in the parent listens on it.
+// SourcesSocket is the socket that receives the source ranges of forwarded ports. The port driver builtin in the parent listens on it.
 func (r Runtime) SourcesSocket() string { return filepath.Join(r.StateDir(), "sources.sock") }
 
-// NodeSocket serves status, events and control over HTTP. The node role listens on it.
+// NodeSocket is the status socket: status, events and control over HTTP. The node role listens on it.
 func (r Runtime) NodeSocket() string { return filepath.Join(r.Dir, "node.sock") }
 
-// ExecSocket starts programs inside. The node role listens on it.
+// ExecSocket is the socket for running programs inside. The node role listens on it.
 func (r Runtime) ExecSocket() string { return filepath.Join(r.Dir, "exec.sock") }
 
-// HostSocket hands connections to chosen ports of the host's loopback in. The parent listens on it.
+// HostSocket is the socket through which the node gets connections to selected ports of the host's loopback. The parent listens on it.
 func (r Runtime) HostSocket() string { return filepath.Join(r.Dir, "host.sock") }
 
-// HostAddresses are the addresses of the host, as HostAddress records. The parent replaces it when they change.
+// HostAddresses is the file with the addresses of the host, a list of HostAddress. The parent replaces it when they change.
 func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addresses.json") }
 
-// NodeAddress is the address by which other nodes reach this one, a JSON string. The parent replaces it when it changes. It is
-// there only in a cluster with other nodes.
+// NodeAddress is the file with the address by which other nodes reach this one, a JSON string. The parent replaces it when the address
+// changes. It exists only in a multi-node cluster.
 func (r Runtime) NodeAddress() string { return filepath.Join(r.Dir, "node-address.json") }
 
-// PortFaults are the open ports that take no connections at present, as PortFault records. The parent replaces it when they
-// change. It is there from the first of them on.
+// PortFaults is the file with the open ports that currently accept no connections, a list of PortFault. The parent replaces it when
+// they change. It does not exist before the first fault.
 func (r Runtime) PortFaults() string { return filepath.Join(r.Dir, "port-faults.json") }
 
-// CgroupFile holds the path of the node's cgroup subtree on the host.
+// CgroupFile is the file with the path of the node's cgroup subtree on the host.
 func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 
-// Uplink is what the child learned of its network by itself, a NetworkInfo, with a driver that uses DHCP. Else it is not
-// there.
+// Uplink is the file with the network settings that the child got by DHCP, a NetworkInfo. It exists only with a network driver that
+// uses DHCP.
 func (r Runtime) Uplink() string { return filepath.Join(r.Dir, "uplink.json") }
 
-// Removal is the request to remove a data dir from inside a user namespace, a datadir.Request.
+// Removal is the file with the request to remove a data dir from inside a user namespace, a datadir.Request.
 func (r Runtime) Removal() string { return filepath.Join(r.Dir, "removal.json") }
 
-// Removed is the result of that removal, a datadir.Result.
+// Removed is the file with the result of that removal, a datadir.Result.
 func (r Runtime) Removed() string { return filepath.Join(r.Dir, "removed.json") }
 
-// LongestSocket is the longest socket path that a run makes, for the check against the kernel's limit of 107 bytes.
+// LongestSocket is the longest socket path of a run. The preflight compares its length with SocketPathMax.
 func (r Runtime) LongestSocket() string {
 	return filepath.Join(r.StateDir(), "gvisortapvsock", "tap.sock")
 }
 
-// Data names the host files that survive a stop.
+// Data returns the paths of the host files that survive a stop.
 type Data struct{ Dir string }
 
 // NewData returns the data files below dir.
 func NewData(dir string) Data { return Data{Dir: dir} }
 
-// DefaultDataDir is where a node keeps its data when its config does not say.
+// DefaultDataDir returns the data dir of a node whose config sets none.
 func DefaultDataDir(xdgDataHome, name string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "nodes", name)
 }
 
-// UserComponentsDir is the third place in which components are looked for.
+// UserComponentsDir returns the components directory of the account, the third one that is searched.
 func UserComponentsDir(xdgDataHome string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "bin")
 }
 
-// RegistryDir holds the registry of the account's nodes: for each node whose data dir is known, one file.
+// RegistryDir returns the directory of the registry of the account's nodes. It has one file for each node with a known data dir.
 func RegistryDir(xdgDataHome string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "registry")
 }
 
-// RegistryEntry records where the node name keeps its data. It is written at each start and removed with the data.
+// RegistryEntry returns the file of the registry that records the data dirs of the node called name. Each start writes it; it is
+// removed with the data.
 func RegistryEntry(xdgDataHome, name string) string {
 	return filepath.Join(RegistryDir(xdgDataHome), name+".json")
 }
 
-// Record marks a directory as the data dir of one node: a datadir.Record. It is written before anything else of the node.
+// Record is the file that marks a directory as the data dir of one node, a datadir.Record. It is written before all other files.
 func (d Data) Record() string { return d.sub("rootlessnode.json") }
 
-// LogDir holds one log file a component.
+// LogDir is the directory of the log files, one for each component.
 func (d Data) LogDir() string { return filepath.Join(d.Dir, "log") }
 
-// Log is the log file of one component; "node" is the parent's, the child's and the node role's.
+// Log returns the log file of a component. The log "node" is shared by the parent, child and node roles.
 func (d Data) Log(component string) string { return filepath.Join(d.LogDir(), component+".log") }
 
 // AdminKubeconfig is the administrator's kubeconfig for the host, mode 0600.
 func (d Data) AdminKubeconfig() string { return filepath.Join(d.Dir, "kubeconfig") }
 
-// LastExit is the errdefs.Report of the last run that ended by a fault.
+// LastExit is the file with the errdefs.Report of the last run, if it ended with an error.
 func (d Data) LastExit() string { return filepath.Join(d.Dir, "last-exit.json") }
 
-// Verified caches which component files were already hashed.
+// Verified is the cache of component files whose hash was verified.
 func (d Data) Verified() string { return filepath.Join(d.Dir, "verified.json") }
 
-// Ports is the record of which forwards are ours.
+// Ports is the record of the forwards that this node has added.
 func (d Data) Ports() string { return filepath.Join(d.Dir, "ports.json") }
 
-// ManualPorts are the forwards that were made by hand.
+// ManualPorts is the file with the manual forwards.
 func (d Data) ManualPorts() string { return filepath.Join(d.Dir, "manual-ports.json") }
 
-// ImportedImages records which image archives the container store holds already.
+// ImportedImages is the record of image archives that were imported into the container store.
 func (d Data) ImportedImages() string { return filepath.Join(d.Dir, "images.json") }
 
-// JoinRecord is what a worker knows of the cluster that it joined, mode 0600. It is there once the cluster was found.
+// JoinRecord is a worker's record of the cluster that it joined, mode 0600. It exists after the cluster was contacted.
 func (d Data) JoinRecord() string { return filepath.Join(d.Dir, "kubernetes", "join.json") }
 
-// ClusterCA is the certificate of the cluster's authority, made here or learned when joining.
+// ClusterCA is the certificate of the cluster's certificate authority, created by this node or received when joining.
 func (d Data) ClusterCA() string { return filepath.Join(d.PKI(), "ca.crt") }
 
-// BootstrapKubeconfig may ask for the node's certificate, mode 0600. It is gone once the node has one.
+// BootstrapKubeconfig is the kubeconfig with which a worker requests its certificate, mode 0600. It is removed after the node has one.
 func (d Data) BootstrapKubeconfig() string {
 	return filepath.Join(d.Dir, "kubernetes", "bootstrap.kubeconfig")
 }
 
-// KubeletPKI holds the certificates that a worker's kubelet got from the cluster and renews: links NAME-current.pem to files
-// with certificate and key. The links hold paths inside, so on the host only their targets' names mean something.
+// KubeletPKI is the directory with the certificates that a worker's kubelet requests and renews. Symbolic links NAME-current.pem point
+// to files with certificate and key. The targets are paths inside; on the host, only their base names are valid.
 func (d Data) KubeletPKI() string { return filepath.Join(d.Dir, "kubelet", "pki") }
 
-// Inside holds what was made inside below copied-up directories: Inside/opt is the base of /opt, and so on. It is made by the
-// child, one directory for each of mounts.copyUp but /run.
+// Inside is the directory for files that are created inside in copied-up directories: Inside/opt is the base of /opt, and so on. The
+// child creates one directory for each of mounts.copyUp except /run.
 func (d Data) Inside() string { return d.sub("inside") }
 
-// PKI holds keys and certificates. It is bound over InsidePKI.
+// PKI is the directory of keys and certificates. Inside, it is mounted at InsidePKI.
 func (d Data) PKI() string { return filepath.Join(d.Dir, "kubernetes", "pki") }
 
-// Binds pairs the persistent directories with the places where components expect them, in the order of mounting.
+// Binds returns the persistent directories with the paths where they are mounted inside, in the order of mounting.
 func (d Data) Binds() []Bind {
 	return []Bind{
 		{d.sub("kubernetes"), InsideKubernetes, 0o755},
@@ -207,8 +209,8 @@ func (d Data) Binds() []Bind {
 	}
 }
 
-// Entries are the names of everything that a node keeps directly below its data dir, the record last. A test compares them
-// with the methods of Data.
+// Entries returns the names of all entries that a node creates directly in its data dir, the record last. A test compares them with
+// the methods of Data.
 func (d Data) Entries() []string {
 	paths := []string{d.AdminKubeconfig(), d.LogDir(), d.LastExit(), d.Verified(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.Inside()}
 	for _, b := range d.Binds() {
@@ -224,13 +226,13 @@ func (d Data) Entries() []string {
 
 func (d Data) sub(name string) string { return filepath.Join(d.Dir, name) }
 
-// Bind is a directory of the data dir and its place inside.
+// Bind is a bind mount from the data dir. Host is the directory, Inside the mount point and Mode the mode of the directory.
 type Bind struct {
 	Host, Inside string
 	Mode         uint32
 }
 
-// Paths inside the node, on its own tmpfs or bound from the data dir. None is visible from the host under this name.
+// Paths inside the node, on a tmpfs of the node or bind-mounted from the data dir. The host does not see them under these names.
 const (
 	InsideKubernetes     = "/etc/kubernetes"
 	InsidePKI            = "/etc/kubernetes/pki"
@@ -252,7 +254,7 @@ const (
 	InsidePodLogs        = "/var/log/pods"
 	InsideContainerLogs  = "/var/log/containers"
 	InsideVolumePlugins  = "/var/lib/kubelet/volumeplugins"
-	// InsideRun holds what our own node role renders for components on each start.
+	// InsideRun is the directory of the files that the node role renders for components at each start.
 	InsideRun          = "/run/rootlessnode"
 	InsideOCIShim      = "/run/rootlessnode/oci-shim.json"
 	InsideResolvConf   = "/run/rootlessnode/resolv.conf"
@@ -263,19 +265,20 @@ const (
 	InsideRegistryConf = "/etc/containerd/certs.d"
 )
 
-// MountNSDir holds the pins of mount namespaces of a rootful node, each a private mount's file; on the host, root's.
+// MountNSDir is the host directory, owned by root, with the files that keep mount namespaces of a rootful node. Each file is on a
+// private mount.
 const MountNSDir = "/run/rootlessnode/mountns"
 
-// SocketPathMax is the longest path that bind(2) takes for a unix socket: sun_path is 108 bytes with its NUL (unix(7)).
+// SocketPathMax is the maximum length in bytes of the path of a unix socket: sun_path has 108 bytes with its NUL (unix(7)).
 const SocketPathMax = 107
 
-// Cgroup returns the name of the node's subtree in the delegated cgroup.
+// Cgroup returns the name of the cgroup of the node called name, below the delegated cgroup.
 func Cgroup(name string) string { return "rootlessnode-" + name }
 
-// IsPrivateEnv tells whether a variable (KEY=VALUE) is one of the private keys, which no component may inherit.
+// IsPrivateEnv reports whether a variable (KEY=VALUE) has a private key. Components must not inherit such variables.
 func IsPrivateEnv(kv string) bool {
 	return strings.HasPrefix(kv, "_ROOTLESSNODE_") || strings.HasPrefix(kv, "_ROOTLESSKIT_")
 }
 
-// Handover is what the parent learned before the child went on: network, cgroup, pids. Mode 0600.
+// Handover is the file with the HandoverInfo from the parent for the roles inside, mode 0600.
 func (r Runtime) Handover() string { return filepath.Join(r.Dir, "handover.json") }

@@ -22,7 +22,7 @@ func TestLongestSocketIsTheLongest(t *testing.T) {
 	}
 }
 
-// TestLockIsOutsideTheRuntimeDir: the dir is removed while the lock is held.
+// TestLockIsOutsideTheRuntimeDir checks the path of the lock, because the runtime dir is removed while the lock is held.
 func TestLockIsOutsideTheRuntimeDir(t *testing.T) {
 	t.Parallel()
 	rt := layout.NewRuntime("/run/user/1000", "default")
@@ -35,12 +35,12 @@ func TestBindsAreBelowTheDataDir(t *testing.T) {
 	seen := map[string]bool{}
 	for _, b := range layout.NewData("/data").Binds() {
 		assert.Assert(t, strings.HasPrefix(b.Host, "/data/") && filepath.IsAbs(b.Inside), "%+v", b)
-		assert.Assert(t, !seen[b.Host] && !seen[b.Inside], "twice: %+v", b)
+		assert.Assert(t, !seen[b.Host] && !seen[b.Inside], "duplicate: %+v", b)
 		seen[b.Host], seen[b.Inside] = true, true
 	}
 }
 
-// TestEntriesAreComplete: removal takes away the entries only, so a path of Data that is below none of them would stay.
+// TestEntriesAreComplete checks that each path of Data is in or below an entry, because a removal removes only the entries.
 func TestEntriesAreComplete(t *testing.T) {
 	t.Parallel()
 	const dir = "/data"
@@ -67,12 +67,12 @@ func TestEntriesAreComplete(t *testing.T) {
 		case func() []string:
 			assert.Equal(t, name, "Entries")
 		default:
-			t.Errorf("Data.%s has the type %T: add it to this test, and what it names to Data.Entries", name, f)
+			t.Errorf("Data.%s has the type %T: add it to this test, and its paths to Data.Entries", name, f)
 		}
 	}
-	assert.Equal(t, entries[len(entries)-1], filepath.Base(data.Record()), "the record is removed last")
+	assert.Equal(t, entries[len(entries)-1], filepath.Base(data.Record()), "the record must be last")
 	slices.Sort(entries)
-	assert.Equal(t, len(slices.Compact(slices.Clone(entries))), len(entries), "twice: %v", entries)
+	assert.Equal(t, len(slices.Compact(slices.Clone(entries))), len(entries), "duplicate: %v", entries)
 }
 
 func TestPrivateEnv(t *testing.T) {
@@ -92,7 +92,7 @@ func TestWriteJSON(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "h.json")
 	want := layout.HandoverInfo{ParentPID: 7, Network: layout.NetworkInfo{IP: "10.0.2.100"}}
 	assert.NilError(t, layout.WriteJSON(path, want))
-	assert.NilError(t, layout.WriteJSON(path, want)) // over what is there
+	assert.NilError(t, layout.WriteJSON(path, want)) // replaces the file
 	st, err := os.Stat(path)
 	assert.NilError(t, err)
 	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o600))
