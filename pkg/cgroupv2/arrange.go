@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Report is what Arrange reached.
+// Report is the result of Arrange.
 type Report struct {
-	// Enabled are the controllers that pods' cgroups have.
+	// Enabled lists the controllers that are available to pods.
 	Enabled []string `json:"enabled"`
-	// Refused are those that were there but could not be handed on, with the kernel's reason.
+	// Refused lists the available controllers that could not be enabled, with the kernel's error.
 	Refused map[string]string `json:"refused,omitempty"`
-	// Unenforced are the wanted controllers that are not enabled, missing and refused ones alike: limits that need them
-	// do nothing on this node.
+	// Unenforced lists the wanted controllers that are not enabled, because they are missing or refused. Limits that need
+	// them have no effect on this node.
 	Unenforced []string `json:"unenforced,omitempty"`
 }
 
-// Arrange empties S, so that controllers can be handed on: the parent and all others in S go to S/system/parent, the child
-// and its descendants to S/system/child. It fails only when processes cannot be moved; a refused controller is in the
-// report.
+// Arrange moves all processes out of S, so that controllers can be enabled for its children: the child and its descendants
+// to S/system/child, the parent and all others to S/system/parent. It returns an error only if processes cannot be moved;
+// refused controllers are in the report.
 //
-// Call it once the child exists with a cgroup namespace rooted at S. Runs in: parent; from inside, processes outside the
-// pid namespace show as 0 and cannot be moved.
+// Call it after the child was created with a cgroup namespace rooted at S. Runs in: parent. Inside, processes of other pid
+// namespaces have the ID 0 and cannot be moved.
 func (s *Subtree) Arrange(parentPID, childPID int) (Report, error) {
 	for _, d := range []string{systemDir, parentLeaf, childLeaf} {
 		if err := ensureDir(filepath.Join(s.path, d)); err != nil {
@@ -74,7 +74,7 @@ func intersect(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !slices.Contains(b, s) })
 }
 
-// sweep moves every process still directly in S.
+// sweep moves all processes that are directly in S.
 func (s *Subtree) sweep(childPID int) error {
 	pids, err := readPids(s.path)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Subtree) sweep(childPID int) error {
 	return nil
 }
 
-// descends tells whether pid is ancestor or one of its descendants.
+// descends reports whether pid is ancestor or one of its descendants.
 func descends(proc string, pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
@@ -103,8 +103,8 @@ func descends(proc string, pid, ancestor int) bool {
 	return false
 }
 
-// parentOf reads field 4 of /proc/PID/stat (proc_pid_stat(5)); the command before it may hold anything but ends with the
-// last parenthesis.
+// parentOf returns field 4 of /proc/PID/stat (proc_pid_stat(5)), or 0 on error. The command name before it may contain any
+// character; it ends with the last parenthesis.
 func parentOf(proc string, pid int) int {
 	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {

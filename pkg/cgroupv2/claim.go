@@ -14,7 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Subtree is the part of the tree that one node owns, S.
+// Subtree is the part of the tree that one node owns (S).
 type Subtree struct {
 	path      string
 	origin    string
@@ -23,11 +23,12 @@ type Subtree struct {
 	o         Options
 }
 
-// Claim makes the subtree of the node called name and moves the calling process into it. It asks systemd for the scope
-// when the delegation is one, removes what a crashed node of that name left, moves bystanders out of D and hands on
-// every controller that D has. The caller holds the node's lock, so no other node of that name lives.
+// Claim creates the subtree of the named node and moves the calling process into it. If the delegation is a scope, it has
+// systemd create the scope first. It removes the leftovers of a crashed node of that name, moves other processes out of D
+// and enables every controller of D that a node can use. The caller holds the node's lock, so that no other node of that
+// name runs.
 //
-// Afterwards start the child, whose cgroup namespace then has S as its root, and call Arrange.
+// Afterwards start the child, so that its cgroup namespace has S as its root, and call Arrange.
 //
 // Runs in: parent. Moves the whole process, not only the calling thread.
 func Claim(ctx context.Context, d Delegation, name string, o Options) (*Subtree, error) {
@@ -52,7 +53,7 @@ func claimBelow(ctx context.Context, d, name string, o Options) (*Subtree, error
 	}
 	if err := checkDomain(d); err != nil {
 		return nil, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(err,
-			"Use a cgroup that nobody switched to threaded mode: log in anew, or have root run `rootlessnode host setup` again."))
+			"Use a cgroup that is not in threaded mode: log in again, or have root run `rootlessnode host setup` again."))
 	}
 	h, err := DetectHost(o)
 	if err != nil {
@@ -68,7 +69,7 @@ func claimBelow(ctx context.Context, d, name string, o Options) (*Subtree, error
 	}
 	defer unlock()
 	s := &Subtree{path: filepath.Join(d, layout.Cgroup(name)), origin: h.SelfDir(), available: available, o: o}
-	if err := s.make(ctx); err != nil {
+	if err := s.create(ctx); err != nil {
 		return nil, err
 	}
 	evacuate(d, o)
@@ -76,17 +77,17 @@ func claimBelow(ctx context.Context, d, name string, o Options) (*Subtree, error
 	return s, nil
 }
 
-// make ends with the calling process in a new S.
-func (s *Subtree) make(ctx context.Context) error {
+// create creates S and moves the calling process into it.
+func (s *Subtree) create(ctx context.Context) error {
 	if exists(s.path) {
-		s.o.Log.WithField("cgroup", s.path).Info("removing what an earlier node left")
-		if err := leave(s.path, []string{filepath.Dir(s.path)}, s.o); err != nil {
+		s.o.Log.WithField("cgroup", s.path).Info("removing the leftovers of an earlier node")
+		if err := moveOut(s.path, []string{filepath.Dir(s.path)}, s.o); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 		defer cancel()
 		if err := killAndRemove(ctx, s.path); err != nil {
-			return fmt.Errorf("leftovers of an earlier node: %w", err)
+			return fmt.Errorf("remove the leftovers of an earlier node: %w", err)
 		}
 	}
 	if err := os.Mkdir(s.path, dirMode); err != nil {
@@ -102,7 +103,7 @@ func (s *Subtree) make(ctx context.Context) error {
 	return nil
 }
 
-// usable are the controllers to hand on: what a node can use of what D has.
+// usable returns the controllers of D that a node can use.
 func (s *Subtree) usable() []string {
 	var out []string
 	for _, c := range append(Wanted(), Optional()...) {
@@ -113,11 +114,11 @@ func (s *Subtree) usable() []string {
 	return out
 }
 
-// sweeps bounds how often a cgroup is emptied again because a process in it forked meanwhile.
+// sweeps limits how often the processes of a cgroup are moved again because a process forked meanwhile.
 const sweeps = 16
 
-// evacuate moves the processes directly in d to its evacuation leaf. One that cannot be moved is told, no more: the price
-// is a refused controller.
+// evacuate moves the processes directly in d to its evacuation leaf. It only logs processes that cannot be moved, because
+// they merely cause controllers to be refused.
 func evacuate(d string, o Options) {
 	var left []int
 	for range sweeps {
@@ -127,7 +128,7 @@ func evacuate(d string, o Options) {
 		}
 		evac, err := ensureEvac(d)
 		if err != nil {
-			o.Log.WithError(err).Warn("evacuate delegated cgroup")
+			o.Log.WithError(err).Warn("cannot evacuate the delegated cgroup")
 			return
 		}
 		left = left[:0]
@@ -140,14 +141,14 @@ func evacuate(d string, o Options) {
 			break
 		}
 	}
-	o.Log.WithField("cgroup", d).WithField("pids", left).Warn("processes of others cannot be moved aside")
+	o.Log.WithField("cgroup", d).WithField("pids", left).Warn("cannot move foreign processes out of the delegated cgroup")
 }
 
-// Path returns S's absolute directory.
+// Path returns the absolute directory of S.
 func (s *Subtree) Path() string { return s.path }
 
-// Remove stops being in the subtree, kills what is left in it and removes it; see RemoveTree. The calling process goes
-// back to where Claim found it.
+// Remove moves the calling process out of the subtree, kills all processes left in it, and removes it; see RemoveTree. The
+// calling process returns to the cgroup that it was in before Claim.
 //
 // Runs in: parent.
 func (s *Subtree) Remove(ctx context.Context) error {

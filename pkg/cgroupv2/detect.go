@@ -16,49 +16,49 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Where a delegation comes from.
+// Sources of a delegation.
 const (
-	// SourceCurrent: the process already sits in a cgroup that is ours (a systemd unit or scope with Delegate=, …).
+	// SourceCurrent: the current cgroup of the process is delegated (for example a systemd unit or scope with Delegate=).
 	SourceCurrent = "current"
-	// SourceScope: the systemd user manager will give us a scope; see Claim.
+	// SourceScope: the systemd user manager can create a scope; see Claim.
 	SourceScope = "scope"
-	// SourcePrepared: the directory that `host setup` made and `host enter` put us into.
+	// SourcePrepared: the directory that `host setup` created and `host enter` moved the process into.
 	SourcePrepared = "prepared"
 )
 
-// Delegation is a cgroup given to us, D.
+// Delegation is a cgroup that is delegated to the account (D).
 type Delegation struct {
-	// Root is D's absolute directory. Empty for SourceScope, until Claim has asked for the scope.
+	// Root is the absolute directory of D. For SourceScope it is empty until Claim has created the scope.
 	Root string
 	// Source is one of the Source constants.
 	Source string
-	// Available are D's controllers. For SourceScope: those of the user manager, the most that a scope can get.
+	// Available lists the controllers of D. For SourceScope, it lists those of the user manager, the maximum for a scope.
 	Available []string
-	// Missing are the wanted controllers that are not available.
+	// Missing lists the wanted controllers that are not available.
 	Missing []string
-	// LostAt is the first cgroup, from the mount point down, that lacks the first of Missing that a delegation can bring;
-	// the one above it does not hand it on. The mount point itself: no delegation can bring any.
+	// LostAt is the first cgroup, from the mount point down, that lacks a missing controller because the cgroup above does
+	// not delegate it. If no missing controller can be delegated, it is the mount point.
 	LostAt string
-	// HeldByV1 and Absent are the wanted controllers that no delegation can bring: those that a v1 hierarchy holds, and
-	// those that the tree does not have at all.
+	// HeldByV1 and Absent list the wanted controllers that cannot be delegated: those that a v1 hierarchy uses, and those
+	// that the tree does not have.
 	HeldByV1, Absent []string
-	// Populated are the processes directly in D. Claim moves them aside.
+	// Populated lists the processes directly in D. Claim moves them to the evacuation leaf.
 	Populated []int
 }
 
-// Detect finds the delegation that this process can use, changing nothing. With none it returns a *NotDelegatedError,
-// an errdefs.ErrPreflight whose hint says how to get one.
+// Detect returns the delegation that this process can use. It changes nothing. If there is none, it returns a
+// *NotDelegatedError of class errdefs.ErrPreflight, whose hint says how to get one.
 //
-// In this order: our own cgroup, when it is ours (or the one above, when we sit in a leaf that was made to keep it
-// empty); the systemd user manager; nothing. One exception: below the user manager an undelegated scope, which every
-// graphical terminal has, is ours by owner but gets fewer controllers than a scope of our own, so that is preferred
-// when something is missing.
+// It prefers the cgroup of the process if that is delegated (or the cgroup above, if the process is in a leaf that this
+// package created to keep it empty), then the systemd user manager. One exception: an undelegated scope below the user
+// manager, such as that of a graphical terminal, belongs to the account but has fewer controllers than a new scope. The
+// new scope is preferred if such a scope lacks a wanted controller.
 //
 // Runs in: parent.
 func Detect(h Host, o Options) (Delegation, error) {
 	o = o.withDefaults()
 	manager := userManagerReachable(o)
-	if self, ok := climb(h); ok {
+	if self, ok := findDelegated(h); ok {
 		d, err := describe(h, self)
 		if err != nil {
 			return Delegation{}, err
@@ -73,9 +73,9 @@ func Detect(h Host, o Options) (Delegation, error) {
 	return Delegation{}, notDelegated(h, o)
 }
 
-// climb returns the cgroup to use as D, seen from our own: above an existing node's subtree, above an evacuation leaf,
-// above the leaf of `host enter`, else our own; the first of these that is ours.
-func climb(h Host) (string, bool) {
+// findDelegated returns the cgroup to use as D: the one above the subtree of another node, above an evacuation leaf or
+// above the leaf of `host enter`, if the process is in one of these, or else its own cgroup; the first that is delegated.
+func findDelegated(h Host) (string, bool) {
 	var candidates []string
 	p := "/"
 	for elem := range strings.SplitSeq(strings.Trim(h.Self, "/"), "/") {
@@ -89,14 +89,14 @@ func climb(h Host) (string, bool) {
 		candidates = append(candidates, path.Dir(h.Self))
 	}
 	for _, c := range append(candidates, h.Self) {
-		if dir := filepath.Join(h.Mount, c); isOurs(dir) {
+		if dir := filepath.Join(h.Mount, c); isDelegated(dir) {
 			return c, true
 		}
 	}
 	return "", false
 }
 
-// isSubtreeName tells S from the scope of the same name.
+// isSubtreeName reports whether name is that of a subtree S, and not of the scope of the same name.
 func isSubtreeName(name string) bool {
 	return strings.HasPrefix(name, layout.Cgroup("")) && !strings.HasSuffix(name, scopeSuffix)
 }
@@ -116,7 +116,7 @@ func describe(h Host, self string) (Delegation, error) {
 	return d, nil
 }
 
-// fill looks up which controllers dir has, which are missing and where they got lost.
+// fill sets the fields for the controllers of dir: which are available, which are missing and why.
 func (d *Delegation) fill(h Host, dir string) (err error) {
 	if d.Available, err = readList(dir, controllersFile); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (d *Delegation) fill(h Host, dir string) (err error) {
 	return nil
 }
 
-// undelegated are the missing controllers that somebody above has and does not hand on.
+// undelegated returns the missing controllers that a cgroup above has and does not delegate.
 func (d *Delegation) undelegated() []string { return without(without(d.Missing, d.HeldByV1), d.Absent) }
 
 func lostAt(mount, dir, controller string) string {
@@ -164,9 +164,9 @@ func without(all, minus []string) []string {
 	return out
 }
 
-// undelegatedScope tells a scope of a user manager that was not asked to delegate. systemd marks those that were with an
-// extended attribute (systemd.resource-control(5), Delegate=; user.delegate since 251). Services are never left: whoever
-// wrote one wants the node in it.
+// undelegatedScope reports whether dir is a scope of a user manager without Delegate=. systemd marks delegated ones with an
+// extended attribute (systemd.resource-control(5), Delegate=; user.delegate since 251). It returns false for services,
+// because the author of a service expects the node to run in it.
 func undelegatedScope(dir string) bool {
 	if !strings.HasSuffix(dir, scopeSuffix) || !strings.Contains(dir, "/user@") {
 		return false
@@ -179,13 +179,13 @@ func undelegatedScope(dir string) bool {
 func scopeDelegation(h Host) Delegation {
 	d := Delegation{Source: SourceScope}
 	if dir := userManagerCgroup(h, os.Geteuid()); dir != "" {
-		// Unreadable: nothing is known before the claim.
+		// If dir cannot be read, the controllers are unknown until Claim.
 		_ = d.fill(h, dir)
 	}
 	return d
 }
 
-// userManagerCgroup is where systemd puts user@UID.service (systemd.special(7)).
+// userManagerCgroup returns the directory of user@UID.service (systemd.special(7)), or "" if it does not exist.
 func userManagerCgroup(h Host, uid int) string {
 	id := strconv.Itoa(uid)
 	dir := filepath.Join(h.Mount, "user.slice", "user-"+id+".slice", "user@"+id+".service")
@@ -197,24 +197,25 @@ func userManagerCgroup(h Host, uid int) string {
 
 func userRuntimeDir(uid int) string { return "/run/user/" + strconv.Itoa(uid) }
 
-// managerSockets are where a user manager can be asked: its private socket, then the session bus.
+// managerSockets returns the sockets on which a user manager can be reached: its private socket and the session bus.
 func managerSockets(o Options) (private, bus string) {
 	return filepath.Join(o.RuntimeDir, "systemd", "private"), filepath.Join(o.RuntimeDir, "bus")
 }
 
-// userManagerReachable asks the manager itself, for a bus may run where no manager does.
+// userManagerReachable reports whether the user manager can be reached. It tries the manager's own socket first, because a
+// session bus may run without a manager.
 func userManagerReachable(o Options) bool {
 	private, bus := managerSockets(o)
-	if answers(private) {
+	if isListening(private) {
 		return true
 	}
-	// A bus alone can start the manager or belong to one only where systemd is PID 1.
+	// The bus is sufficient only where systemd is PID 1.
 	_, err := os.Stat(o.Booted)
-	return err == nil && answers(bus)
+	return err == nil && isListening(bus)
 }
 
-// answers tells whether somebody listens on a socket of ours.
-func answers(socket string) bool {
+// isListening reports whether a process listens on socket and the account owns the socket.
+func isListening(socket string) bool {
 	st, err := os.Lstat(socket)
 	if err != nil || st.Mode().Type() != os.ModeSocket {
 		return false

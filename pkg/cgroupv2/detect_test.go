@@ -15,8 +15,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// fakeTree is a directory that looks like a cgroup2 tree. "foreign" cgroups lack cgroup.procs, which makes them as
-// unwritable for root as for anybody.
+// fakeTree is a directory that looks like a cgroup2 tree. Foreign cgroups lack cgroup.procs, so that even root cannot write
+// it.
 type fakeTree struct {
 	t     *testing.T
 	mount string
@@ -45,12 +45,12 @@ func (f *fakeTree) foreign(path, controllers string) {
 	}
 }
 
-func (f *fakeTree) ours(path, controllers string) {
+func (f *fakeTree) delegated(path, controllers string) {
 	f.foreign(path, controllers)
 	f.put(path, procsFile, "")
 }
 
-// listen plays a user manager, as far as detection goes.
+// listen creates a listening socket, so that Detect finds a user manager.
 func (f *fakeTree) listen(socket string) {
 	f.t.Helper()
 	dir, err := os.MkdirTemp("", "rn") // short enough for sun_path
@@ -79,65 +79,65 @@ func TestDetect(t *testing.T) {
 		{name: "a delegated unit", self: "/a/b", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/a", all)
-			f.ours("/a/b", all)
+			f.delegated("/a/b", all)
 			f.put("/a/b", procsFile, "12\n7\n12\n")
 		}, want: Delegation{Root: "/a/b", Source: SourceCurrent, Populated: []int{7, 12}}},
-		{name: "cpuset alone is missing", self: "/a/b", tree: func(f *fakeTree) {
+		{name: "only cpuset is missing", self: "/a/b", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/a", "cpu io memory pids")
-			f.ours("/a/b", "cpu memory pids")
+			f.delegated("/a/b", "cpu memory pids")
 		}, want: Delegation{Root: "/a/b", Source: SourceCurrent, Missing: []string{"cpuset"}, LostAt: "/a"}},
-		{name: "hybrid: everything is held by v1", self: "/b", v1: []string{"cpu", "cpuacct", "memory", "blkio"}, tree: func(f *fakeTree) {
+		{name: "hybrid: v1 uses all controllers", self: "/b", v1: []string{"cpu", "cpuacct", "memory", "blkio"}, tree: func(f *fakeTree) {
 			f.foreign("/", "hugetlb")
-			f.ours("/b", "hugetlb")
+			f.delegated("/b", "hugetlb")
 		}, want: Delegation{Root: "/b", Source: SourceCurrent, Missing: Wanted(), LostAt: "/", HeldByV1: []string{"cpu", "memory"},
 			Absent: []string{"cpuset", "pids"}}},
-		{name: "a kernel without cpuset, and cpu not handed on", self: "/a/b", tree: func(f *fakeTree) {
+		{name: "a kernel without cpuset, and cpu not delegated", self: "/a/b", tree: func(f *fakeTree) {
 			f.foreign("/", "cpu io memory pids")
 			f.foreign("/a", "memory pids")
-			f.ours("/a/b", "memory pids")
+			f.delegated("/a/b", "memory pids")
 		}, want: Delegation{Root: "/a/b", Source: SourceCurrent, Missing: []string{"cpu", "cpuset"}, LostAt: "/a", Absent: []string{"cpuset"}}},
 		{name: "evacuated shell", self: "/a/evac", tree: func(f *fakeTree) {
 			f.foreign("/", all)
-			f.ours("/a", all)
-			f.ours("/a/evac", all)
+			f.delegated("/a", all)
+			f.delegated("/a/evac", all)
 		}, want: Delegation{Root: "/a", Source: SourceCurrent}},
-		{name: "evac of somebody else's", self: "/a/evac", tree: func(f *fakeTree) {
+		{name: "evac in a foreign cgroup", self: "/a/evac", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/a", all)
-			f.ours("/a/evac", all)
+			f.delegated("/a/evac", all)
 		}, want: Delegation{Root: "/a/evac", Source: SourceCurrent}},
 		{name: "inside another node", self: "/a/rootlessnode-x.scope/rootlessnode-x/system/parent", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/a", all)
-			f.ours("/a/rootlessnode-x.scope", all)
-			f.ours("/a/rootlessnode-x.scope/rootlessnode-x/system/parent", all)
+			f.delegated("/a/rootlessnode-x.scope", all)
+			f.delegated("/a/rootlessnode-x.scope/rootlessnode-x/system/parent", all)
 		}, want: Delegation{Root: "/a/rootlessnode-x.scope", Source: SourceCurrent}},
 		{name: "prepared and entered", self: prepared + "/enter", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/rootlessnode", all)
-			f.ours(prepared, all)
-			f.ours(prepared+"/enter", all)
+			f.delegated(prepared, all)
+			f.delegated(prepared+"/enter", all)
 		}, want: Delegation{Root: prepared, Source: SourcePrepared}},
 		{name: "user manager", self: "/user.slice/user-1000.slice/session-1.scope", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/user.slice/user-1000.slice/session-1.scope", all)
 			f.listen("systemd/private")
 		}, want: Delegation{Source: SourceScope}},
-		{name: "terminal of a desktop that lacks something", self: session + "/app.slice/term.scope", tree: func(f *fakeTree) {
+		{name: "desktop terminal without all controllers", self: session + "/app.slice/term.scope", tree: func(f *fakeTree) {
 			f.foreign("/", all)
 			f.foreign("/user.slice/user-1000.slice", all)
-			f.ours(session+"/app.slice/term.scope", "memory pids")
+			f.delegated(session+"/app.slice/term.scope", "memory pids")
 			f.listen("systemd/private")
 		}, want: Delegation{Source: SourceScope}},
 		{name: "the same without a manager", self: session + "/app.slice/term.scope", tree: func(f *fakeTree) {
 			f.foreign("/", all)
-			f.ours(session+"/app.slice/term.scope", "memory pids")
+			f.delegated(session+"/app.slice/term.scope", "memory pids")
 		}, want: Delegation{Root: session + "/app.slice/term.scope", Source: SourceCurrent,
 			Missing: []string{"cpu", "cpuset"}, LostAt: session + "/app.slice/term.scope"}},
-		{name: "a service is never left", self: session + "/app.slice/node.service", tree: func(f *fakeTree) {
+		{name: "a service is always used", self: session + "/app.slice/node.service", tree: func(f *fakeTree) {
 			f.foreign("/", all)
-			f.ours(session+"/app.slice/node.service", "memory pids")
+			f.delegated(session+"/app.slice/node.service", "memory pids")
 			f.listen("systemd/private")
 		}, want: Delegation{Root: session + "/app.slice/node.service", Source: SourceCurrent,
 			Missing: []string{"cpu", "cpuset"}, LostAt: session + "/app.slice/node.service"}},
@@ -163,7 +163,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-func TestScopeTellsWhatTheManagerHas(t *testing.T) {
+func TestScopeReportsControllersOfTheManager(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
 	uid := os.Geteuid()
@@ -174,7 +174,7 @@ func TestScopeTellsWhatTheManagerHas(t *testing.T) {
 	d, err := Detect(Host{Mount: f.mount, Self: "/user.slice"}, f.o)
 	assert.NilError(t, err)
 	assert.DeepEqual(t, d.Missing, []string{"cpu", "cpuset"})
-	assert.Assert(t, is.Contains(d.Hint(), "cpu got lost at "+f.mount+"/user.slice/user-"))
+	assert.Assert(t, is.Contains(d.Hint(), "cpu is not delegated to "+f.mount+"/user.slice/user-"))
 	assert.Assert(t, is.Contains(d.Hint(), "Delegate=cpu cpuset io memory pids"))
 }
 
@@ -192,7 +192,7 @@ func TestNotDelegated(t *testing.T) {
 			text: "own cgroup MOUNT/b is owned by", hint: "sudo rootlessnode host enter --user"},
 		{name: "names the file", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all) },
 			text: "not writable: MOUNT/b/cgroup.procs", hint: "sudo rootlessnode host setup --user"},
-		{name: "prepared", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.ours(prepared, all) },
+		{name: "prepared", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.delegated(prepared, all) },
 			text: "MOUNT" + prepared + " is prepared but not entered", hint: "Enter the prepared cgroup:\n  sudo rootlessnode host enter --user"},
 		{name: "systemd", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.put("booted", "x", "") },
 			text: "no systemd user manager answers in MOUNT/run", hint: "loginctl enable-linger"},
@@ -221,15 +221,15 @@ func TestHint(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, Delegation{}.Hint(), "")
 	absent := Delegation{Missing: []string{"cpuset"}, Absent: []string{"cpuset"}}.Hint()
-	assert.Assert(t, is.Contains(absent, "cpuset: not in the tree at all"))
+	assert.Assert(t, is.Contains(absent, "cpuset: not available in the cgroup tree"))
 	assert.Assert(t, !strings.Contains(absent, "sudo"), absent)
 	hybrid := Delegation{Missing: []string{"cpu"}, HeldByV1: []string{"cpu"}}.Hint()
 	assert.Equal(t, hybrid, "cgroup v1 holds cpu; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.")
 	again := Delegation{Source: SourcePrepared, Missing: []string{"cpu"}, LostAt: "/x"}.Hint()
-	assert.Assert(t, is.Contains(again, "cpu got lost at /x. Have root prepare"))
+	assert.Assert(t, is.Contains(again, "cpu is not delegated to /x. Have root prepare"))
 }
 
-// A socket that nobody answers, or that is no socket, is no manager.
+// TestDeadManager checks that a file that is not a listening socket does not count as a user manager.
 func TestDeadManager(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
@@ -242,7 +242,7 @@ func TestDeadManager(t *testing.T) {
 func TestCheckDomain(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
-	f.ours("/b", all)
+	f.delegated("/b", all)
 	assert.NilError(t, checkDomain(filepath.Join(f.mount, "b")))
 	f.put("/b", typeFile, "domain invalid\n")
 	assert.ErrorContains(t, checkDomain(filepath.Join(f.mount, "b")), `is "domain invalid", not "domain"`)
@@ -268,24 +268,24 @@ func TestTreeNames(t *testing.T) {
 	}
 }
 
-// Containers and CI jobs whose cgroup is theirs to write, as the engines mount it.
+// TestDetectInContainers covers containers and CI jobs with a writable cgroup, as container engines mount it.
 func TestDetectInContainers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, mountinfo, self string
-		root                  string // of our own cgroup, below the mount point
+		root                  string // cgroup of the process, relative to the mount point
 	}{
 		{"a private cgroup namespace", "/ MOUNT rw", "/", ""},
-		{"a private one, and a job in a cgroup of its own", "/ MOUNT rw", "/job", "/job"},
+		{"a private cgroup namespace, and a job in a separate cgroup", "/ MOUNT rw", "/job", "/job"},
 		{"the host's namespace, and the container's cgroup bound", "/system.slice/docker-1.scope MOUNT rw", "/system.slice/docker-1.scope", ""},
 		{"the host's namespace, and all of its tree", "/ MOUNT rw", "/kubepods/podx/c", "/kubepods/podx/c"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFakeTree(t)
-			f.ours("/", all)
-			f.put("/", typeFile, "domain\n") // no root of a tree has one
-			f.ours(tc.root+"/", all)
+			f.delegated("/", all)
+			f.put("/", typeFile, "domain\n") // the root of a tree has no such file
+			f.delegated(tc.root+"/", all)
 			f.put(tc.root+"/", procsFile, "1\n")
 			o := f.o
 			o.MountInfo, o.ProcSelfCgroup = filepath.Join(f.mount, "mountinfo"), filepath.Join(f.mount, "self")

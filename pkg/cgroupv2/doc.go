@@ -1,29 +1,29 @@
-// Package cgroupv2 finds, claims, arranges and removes the part of the cgroup v2 tree that a node owns.
+// Package cgroupv2 detects, claims, arranges and removes the part of the cgroup v2 tree that a node owns.
 //
 // The tree of one node, below the delegated directory D:
 //
-//	D                            delegated: by systemd (a scope or unit with Delegate=), or a directory we own
-//	├── evac                     bystanders that sat in D: a cgroup that hands on controllers may hold no process
+//	D                            delegated by systemd (a scope or unit with Delegate=), or a directory that the account owns
+//	├── evac                     other processes that were in D: a cgroup that delegates controllers must not contain any
 //	└── rootlessnode-NAME        S, the subtree; root of the child's cgroup namespace
 //	    ├── system
 //	    │   ├── parent           the parent role and its helpers
 //	    │   ├── child            RootlessKit's child and the node role
 //	    │   └── COMPONENT        one leaf each
-//	    └── kubepods             kubelet's
+//	    └── kubepods             managed by the kubelet
 //
-// Detection and claiming run in the parent (DetectHost, Detect, Claim, Subtree); what root does once for a host without
-// systemd is Prepare and its company; Tree is for the node role inside. Rules that everything here follows, from the
-// kernel's Documentation/admin-guide/cgroup-v2.rst: controllers are enabled one by one (a refused one must not cost the
-// rest), only in cgroups without processes, and only from the top down; a process moves only by the hand of someone who
-// may write cgroup.procs of the common ancestor; removal goes from the leaves up.
+// DetectHost, Detect, Claim and Subtree run in the parent. Prepare, OpenPrepared and RemovePrepared are for root on a host
+// without systemd. Tree is for the node role inside. The package follows these rules from the kernel's
+// Documentation/admin-guide/cgroup-v2.rst: controllers are enabled one by one (so that a refused one does not prevent the
+// others), only in cgroups without processes, and only from the top down; only an account that may write cgroup.procs of
+// the common ancestor can move a process; cgroups are removed from the leaves up.
 //
-// It refuses to touch a cgroup it does not own, and to write limits outside the subtree: systemd resets what it finds in
-// a unit's own cgroup (systemd issue 40438).
+// The package does not change cgroups that it does not own, and writes no limits outside the subtree, because systemd
+// resets the files of a unit's own cgroup (systemd issue 40438).
 //
-// containerd/cgroups/v3 (cgroup2.Manager, loaded with the mount point, so that hybrid hosts work) serves for reading a
-// cgroup's type. It does not serve for the rest: ToggleControllers writes the whole list at once and from the mount point
-// down, Kill's fallback waits for children that belong to os/exec, Delete sleeps, and its statistics say zero for what is
-// not there.
+// containerd/cgroups/v3 (cgroup2.Manager, loaded with the mount point, so that hybrid hosts work) is used to read the type
+// of a cgroup. It is unsuitable for the rest: ToggleControllers writes the whole list at once and from the mount point
+// down, Kill's fallback waits for children that belong to os/exec, Delete sleeps, and its statistics report zero for
+// missing values.
 package cgroupv2
 
 import (
@@ -33,19 +33,19 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Wanted returns the controllers that a node needs to enforce pods' limits. One that is missing degrades the node.
+// Wanted returns the controllers that a node needs to enforce the limits of pods. If one is missing, the node is degraded.
 func Wanted() []string { return []string{"cpu", "cpuset", "memory", "pids"} }
 
-// Optional returns the controllers that are enabled when they are there and not missed when they are not.
+// Optional returns the controllers that are enabled if they are available.
 func Optional() []string { return []string{"io", "hugetlb", "rdma"} }
 
-// Names of the cgroups we make.
+// Names of the cgroups that this package creates.
 const (
-	// evacLeaf takes the bystanders of D. RootlessKit's command line uses the same name.
+	// evacLeaf receives the other processes of D. RootlessKit's command line uses the same name.
 	evacLeaf = "evac"
-	// enterLeaf is where `host enter` puts a process of the user, in a prepared directory.
+	// enterLeaf is the leaf of a prepared directory that `host enter` moves a process of the user to.
 	enterLeaf = "enter"
-	// preparedDir is the directory in the mount point below which root prepares one directory for each user.
+	// preparedDir is the directory in the mount point in which root prepares one directory for each user.
 	preparedDir = "rootlessnode"
 	// systemDir, parentLeaf and childLeaf are below S.
 	systemDir  = "system"
@@ -53,19 +53,19 @@ const (
 	childLeaf  = systemDir + "/child"
 )
 
-// Options says where the package looks. The zero value is the running process on the real host.
+// Options overrides paths, for tests. The zero value uses the real host.
 type Options struct {
-	// MountInfo and ProcSelfCgroup stand for /proc/self/mountinfo and /proc/self/cgroup.
+	// MountInfo and ProcSelfCgroup default to /proc/self/mountinfo and /proc/self/cgroup.
 	MountInfo      string
 	ProcSelfCgroup string
-	// Proc stands for /proc, where the parent of a process is looked up.
+	// Proc defaults to /proc. The parent of a process is read from it.
 	Proc string
-	// RuntimeDir is the user's XDG_RUNTIME_DIR, where the systemd user manager listens. Empty: the variable, else
-	// /run/user/UID.
+	// RuntimeDir is the user's XDG_RUNTIME_DIR, where the systemd user manager listens. It defaults to the variable, then
+	// to /run/user/UID.
 	RuntimeDir string
-	// Booted stands for /run/systemd/system, which exists where systemd is PID 1 (sd_booted(3)).
+	// Booted defaults to /run/systemd/system, which exists where systemd is PID 1 (sd_booted(3)).
 	Booted string
-	// Log gets what is worth knowing and no error. nil: nothing.
+	// Log receives messages that are not returned as errors. nil disables it.
 	Log logrus.FieldLogger
 }
 

@@ -12,26 +12,27 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// NotDelegatedError says why no cgroup can be used. Find it with errors.As; it is an errdefs.ErrPreflight with a hint.
+// NotDelegatedError describes why no cgroup can be used. Detect returns it with class errdefs.ErrPreflight and a hint; use
+// errors.As.
 type NotDelegatedError struct {
-	// Self is the directory of our own cgroup, Owner and OwnerUID whose it is.
+	// Self is the directory of the process's cgroup. Owner and OwnerUID are its owner.
 	Self     string
 	Owner    string
 	OwnerUID int
-	// NotWritable are the files, and the directory, that we would have to be able to write.
+	// NotWritable lists the directory and files that the account must be able to write, but cannot.
 	NotWritable []string
 	// ReadOnly: the whole tree is mounted read-only.
 	ReadOnly bool
 	// TreeRoot: Self is the root of the hierarchy, which belongs to the host.
 	TreeRoot bool
-	// Prepared is the directory that `host setup` made for us, when there is one: it only has to be entered.
+	// Prepared is the directory that `host setup` created for the account, if any. The process only has to enter it.
 	Prepared string
-	// Systemd: the host runs systemd, yet our user manager cannot be reached at RuntimeDir.
+	// Systemd: the host runs systemd, but the account's user manager cannot be reached in RuntimeDir.
 	Systemd    bool
 	RuntimeDir string
 }
 
-// Error tells the facts on one line.
+// Error returns all facts on one line.
 func (e *NotDelegatedError) Error() string {
 	var b strings.Builder
 	b.WriteString("no cgroup is delegated to this account: own cgroup " + e.Self)
@@ -59,7 +60,7 @@ func notDelegated(h Host, o Options) error {
 	e.Owner, e.OwnerUID = ownerOf(e.Self)
 	_, err := os.Stat(o.Booted)
 	e.Systemd = err == nil
-	if p := h.preparedFor(os.Geteuid()); isOurs(p) {
+	if p := h.preparedFor(os.Geteuid()); isDelegated(p) {
 		e.Prepared = p
 	}
 	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(e, e.hint(accountName())))
@@ -67,7 +68,7 @@ func notDelegated(h Host, o Options) error {
 
 func (e *NotDelegatedError) hint(account string) string {
 	if e.ReadOnly {
-		return "Mount the cgroup2 tree writable. In a container that is a matter of how it is started:\n" +
+		return "Mount the cgroup2 tree writable. For a container, this depends on how it is started:\n" +
 			strings.Join(hostinfo.WritableCgroups(hostinfo.DetectContainer("/")), "\n")
 	}
 	setup := "  sudo rootlessnode host setup --user " + account + "\n"
@@ -78,12 +79,12 @@ func (e *NotDelegatedError) hint(account string) string {
 	case e.Systemd:
 		return "Let systemd run this account's user manager and delegate to it, once:\n" + setup +
 			"  sudo loginctl enable-linger " + account + "\n" +
-			"then log in anew (ssh or machinectl, not su), so that XDG_RUNTIME_DIR is set. To do it by hand:\n" + delegateByHand()
+			"then log in again (ssh or machinectl, not su), so that XDG_RUNTIME_DIR is set. To do it manually:\n" + delegateCommands()
 	}
 	return "Let root prepare a cgroup for this account, once, and enter it:\n" + setup + enter
 }
 
-// Hint says how to get what is missing; empty when nothing is.
+// Hint returns how to get the missing controllers. It is empty if none is missing.
 func (d Delegation) Hint() string {
 	if len(d.Missing) == 0 {
 		return ""
@@ -94,28 +95,28 @@ func (d Delegation) Hint() string {
 			strings.Join(d.HeldByV1, ", "))
 	}
 	if len(d.Absent) > 0 {
-		fmt.Fprintf(&b, "%s: not in the tree at all. The kernel was built without, or what started this container did not delegate it.\n",
+		fmt.Fprintf(&b, "%s: not available in the cgroup tree. The kernel was built without it, or it was not delegated to this container.\n",
 			strings.Join(d.Absent, ", "))
 	}
 	if rest := d.undelegated(); len(rest) > 0 {
-		fmt.Fprintf(&b, "%s got lost at %s.", rest[0], d.LostAt)
+		fmt.Fprintf(&b, "%s is not delegated to %s.", rest[0], d.LostAt)
 		if d.Source == SourcePrepared {
 			fmt.Fprintf(&b, " Have root prepare the cgroup again:\n  sudo rootlessnode host setup --user %s\n", accountName())
 		} else {
-			b.WriteString(" Have systemd delegate it:\n" + delegateByHand())
+			b.WriteString(" Have systemd delegate it:\n" + delegateCommands())
 		}
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// DelegateDropIn returns path and text of the drop-in that makes systemd delegate every controller a node can use to
-// user managers (systemd.resource-control(5), Delegate=; cpuset needs systemd 244).
+// DelegateDropIn returns the path and the text of a drop-in that makes systemd delegate the controllers of a node to user
+// managers (systemd.resource-control(5), Delegate=; cpuset needs systemd 244).
 func DelegateDropIn() (path, text string) {
 	return "/etc/systemd/system/user@.service.d/delegate.conf",
 		"[Service]\nDelegate=cpu cpuset io memory pids\n"
 }
 
-func delegateByHand() string {
+func delegateCommands() string {
 	path, text := DelegateDropIn()
 	dir := path[:strings.LastIndexByte(path, '/')]
 	return fmt.Sprintf("  sudo mkdir -p %s\n  printf %q | sudo tee %s\n  sudo systemctl daemon-reload\nthen log out and in.\n",
@@ -125,7 +126,7 @@ func delegateByHand() string {
 func ownerOf(path string) (string, int) {
 	st, err := os.Stat(path)
 	if err != nil {
-		return "nobody that can be seen", -1
+		return "an unknown user", -1
 	}
 	uid := int(st.Sys().(*syscall.Stat_t).Uid)
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {

@@ -36,7 +36,7 @@ func readList(dir, file string) ([]string, error) {
 	return strings.Fields(string(b)), err
 }
 
-// readPids returns the processes directly in dir. 0 stands for one outside our pid namespace.
+// readPids returns the processes directly in dir. 0 stands for a process outside the caller's pid namespace.
 func readPids(dir string) ([]int, error) {
 	words, err := readList(dir, procsFile)
 	if err != nil {
@@ -54,7 +54,7 @@ func readPids(dir string) ([]int, error) {
 	return slices.Compact(pids), nil
 }
 
-// write writes in one call, as the interface files want it, and never makes a file.
+// write writes value in one system call, as the interface files require, and never creates a file.
 func write(dir, file, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
 	if err != nil {
@@ -64,14 +64,14 @@ func write(dir, file, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// movePid moves a process. ESRCH is returned as is: the process is gone.
+// movePid moves a process to dir. It returns ESRCH if the process has ended.
 func movePid(dir string, pid int) error { return write(dir, procsFile, strconv.Itoa(pid)) }
 
-// moveSelf moves the calling process with all its threads: 0 means the writer.
+// moveSelf moves the calling process with all its threads to dir. The kernel takes 0 as the writing process.
 func moveSelf(dir string) error { return write(dir, procsFile, "0") }
 
-// enable hands controllers on to the children of dir, one by one, and tells which were refused and why. Those already
-// handed on cost nothing.
+// enable enables controllers for the children of dir, one by one, and returns the refused ones with the kernel's error. It
+// skips controllers that are already enabled.
 func enable(dir string, controllers []string) (refused map[string]string) {
 	on, _ := readList(dir, subtreeFile)
 	for _, c := range controllers {
@@ -88,7 +88,7 @@ func enable(dir string, controllers []string) (refused map[string]string) {
 	return refused
 }
 
-// reason is the system's word for an error, without operation and path.
+// reason returns the text of the system error in err, without operation and path.
 func reason(err error) string {
 	var no unix.Errno
 	if errors.As(err, &no) {
@@ -97,7 +97,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// disableAll empties dir's cgroup.subtree_control as far as its children allow.
+// disableAll disables all controllers for the children of dir, as far as those allow it.
 func disableAll(dir string) {
 	on, _ := readList(dir, subtreeFile)
 	for _, c := range on {
@@ -105,13 +105,15 @@ func disableAll(dir string) {
 	}
 }
 
-// isRoot tells the root of the hierarchy, the only cgroup without cgroup.type, from the root of a cgroup namespace.
+// isRoot reports whether dir is the root of the hierarchy, and not just of a cgroup namespace. Only the root has no
+// cgroup.type.
 func isRoot(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, typeFile))
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// checkDomain refuses a cgroup that cannot hold processes and hand on memory and io.
+// checkDomain returns an error if the cgroup is not a domain, because others cannot contain processes and delegate memory
+// and io.
 func checkDomain(dir string) error {
 	m, err := cgroup2.Load("/"+filepath.Base(dir), cgroup2.WithMountpoint(filepath.Dir(dir)))
 	if err != nil {
@@ -127,8 +129,8 @@ func checkDomain(dir string) error {
 	return nil
 }
 
-// notWritable returns what of a delegated directory the effective user may not write: the set that cgroup-v2.rst,
-// "Model of Delegation", says to grant.
+// notWritable returns the directory and files of a delegated cgroup that the effective user cannot write, of those that
+// cgroup-v2.rst, "Model of Delegation", requires.
 func notWritable(dir string) []string {
 	var out []string
 	for _, f := range []string{"", procsFile, subtreeFile} {
@@ -140,8 +142,8 @@ func notWritable(dir string) []string {
 	return out
 }
 
-// isOurs tells a cgroup that was delegated to us.
-func isOurs(dir string) bool { return len(notWritable(dir)) == 0 && !isRoot(dir) }
+// isDelegated reports whether dir is a cgroup that is delegated to the effective user.
+func isDelegated(dir string) bool { return len(notWritable(dir)) == 0 && !isRoot(dir) }
 
 // subdirs returns the names of the child cgroups.
 func subdirs(dir string) ([]string, error) {
@@ -166,8 +168,8 @@ func ensureDir(dir string) error {
 	return err
 }
 
-// lockDir serialises what several nodes of one account do to the cgroup that they share. flock(2) works on any directory;
-// the lock ends with its process.
+// lockDir locks a cgroup directory that several nodes of one account share. It uses flock(2), so that the lock ends with the
+// process.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

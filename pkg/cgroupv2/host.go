@@ -15,27 +15,27 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Host is the host's cgroup v2 tree and the place of this process in it.
+// Host is the host's cgroup v2 tree and the cgroup of this process.
 type Host struct {
-	// Mount is where the cgroup2 tree is mounted: /sys/fs/cgroup on a unified host, /sys/fs/cgroup/unified on most hybrid
-	// ones.
+	// Mount is the mount point of the cgroup2 tree: /sys/fs/cgroup on a unified host, /sys/fs/cgroup/unified on most
+	// hybrid hosts.
 	Mount string
-	// ReadOnly tells that it is mounted read-only, as in an unprivileged container.
+	// ReadOnly: the tree is mounted read-only, as in an unprivileged container.
 	ReadOnly bool
-	// Hybrid tells that v1 hierarchies hold controllers too; V1 are their names, by their v1 names.
+	// Hybrid: v1 hierarchies use controllers too. V1 lists these controllers by their v1 names.
 	Hybrid bool
 	V1     []string
-	// Self is the process' own cgroup, as an absolute path inside Mount.
+	// Self is the cgroup of this process, as an absolute path below Mount.
 	Self string
 }
 
-// SelfDir returns the directory of the process' own cgroup.
+// SelfDir returns the directory of the cgroup of this process.
 func (h Host) SelfDir() string { return filepath.Join(h.Mount, h.Self) }
 
-// DetectHost finds the cgroup2 tree. The error for a host without one is an errdefs.ErrPreflight that says what is
-// mounted instead.
+// DetectHost finds the cgroup2 tree. On a host without one it returns an error of class errdefs.ErrPreflight that says what
+// is mounted instead.
 //
-// Runs in: parent (inside, the node's own tree is at a fixed place; see Tree).
+// Runs in: parent. Inside, the node's tree has a fixed path; see Tree.
 func DetectHost(o Options) (Host, error) {
 	o = o.withDefaults()
 	mi, err := os.Open(o.MountInfo)
@@ -58,11 +58,11 @@ func DetectHost(o Options) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("detect cgroup2: %s: %w", o.ProcSelfCgroup, err)
 	}
-	return pick(v2, self, held)
+	return selectMount(v2, self, held)
 }
 
-// pick takes the mount that shows our own cgroup; among several, the one at the usual place.
-func pick(v2 []*mountinfo.Info, self string, held []string) (Host, error) {
+// selectMount selects a mount that contains the cgroup self. It prefers mounts at the usual mount points.
+func selectMount(v2 []*mountinfo.Info, self string, held []string) (Host, error) {
 	best := func(m *mountinfo.Info) int {
 		return slices.Index([]string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"}, m.Mountpoint)
 	}
@@ -75,10 +75,10 @@ func pick(v2 []*mountinfo.Info, self string, held []string) (Host, error) {
 	}
 	err := fmt.Errorf("own cgroup %s is not visible in the cgroup2 tree at %s (which shows %s)", self, v2[0].Mountpoint, v2[0].Root)
 	return Host{}, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(err,
-		"Start from a login of its own rather than from another container's cgroup namespace."))
+		"Start from a separate login session, not from another container's cgroup namespace."))
 }
 
-// below returns the rest of p below root, as an absolute path.
+// below returns p relative to root, as an absolute path, and whether p is root or below it.
 func below(root, p string) (string, bool) {
 	if root == "/" {
 		return p, p == "/" || !strings.HasPrefix(p, "/..")
@@ -102,8 +102,8 @@ func parseMounts(r io.Reader) (v2, v1 []*mountinfo.Info, err error) {
 	return v2, v1, err
 }
 
-// parseSelf reads /proc/self/cgroup (cgroups(7)): lines "ID:CONTROLLERS:PATH", the one of cgroup2 being "0::PATH".
-// held are the controllers of v1 hierarchies; named ones, such as systemd's, control nothing.
+// parseSelf parses /proc/self/cgroup (cgroups(7)): lines "ID:CONTROLLERS:PATH", with "0::PATH" for cgroup2. held lists the
+// controllers of v1 hierarchies; named hierarchies, such as systemd's, have none.
 func parseSelf(text string) (self string, held []string, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -113,7 +113,7 @@ func parseSelf(text string) (self string, held []string, err error) {
 			return "", nil, fmt.Errorf("line %q is not ID:CONTROLLERS:PATH", line)
 		}
 		if id == "0" {
-			// A process whose cgroup was removed keeps the path with this mark.
+			// The kernel appends this mark if the cgroup was removed.
 			self = strings.TrimSuffix(p, " (deleted)")
 			continue
 		}
@@ -145,7 +145,7 @@ func noTree(v1 []*mountinfo.Info) error {
 			"  sudo mkdir -p /sys/fs/cgroup/unified && sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified"))
 }
 
-// v2Name turns a v1 controller's name into the v2 one that it keeps away, "" for those without a v2 counterpart.
+// v2Name returns the v2 name of a v1 controller, or "" if it has no v2 counterpart.
 func v2Name(v1 string) string {
 	switch v1 {
 	case "blkio":

@@ -44,7 +44,7 @@ func TestLifecycle(t *testing.T) {
 	assert.Equal(t, cgroupOf(t, bystander.Process.Pid), filepath.Join(d.Root, "evac"))
 
 	child, helper := cat(t), cat(t)
-	// A shell gives /dev/null to what it starts in the background, unless told otherwise: cat, and so the shell, would end.
+	// By default a shell redirects the standard input of background processes from /dev/null; cat, and the shell, would end.
 	grandchild := start(t, "", "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")
 	r, err := s.Arrange(os.Getpid(), child.Process.Pid)
 	assert.NilError(t, err)
@@ -73,7 +73,7 @@ func TestLifecycle(t *testing.T) {
 	assert.Assert(t, !exists(s.Path()) && !exists(pod))
 	assert.Equal(t, cgroupOf(t, os.Getpid()), origin)
 	assert.Equal(t, cgroupOf(t, bystander.Process.Pid), d.Root)
-	assert.NilError(t, s.Remove(t.Context()), "a second time")
+	assert.NilError(t, s.Remove(t.Context()), "second removal")
 	assert.NilError(t, movePid(origin, bystander.Process.Pid))
 }
 
@@ -83,7 +83,7 @@ func sorted(s []string) []string {
 	return s
 }
 
-// Grandchildren of the child follow the child, not the parent.
+// TestArrangeSortsDescendants checks that descendants of the child are moved to the child's cgroup.
 func TestArrangeSortsDescendants(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
@@ -100,7 +100,7 @@ func TestArrangeSortsDescendants(t *testing.T) {
 	assert.NilError(t, s.Remove(t.Context()))
 }
 
-// C7: two nodes from one login, at the same time, both starting in D itself.
+// TestTwoNodesOfOneLogin is case C7: several nodes start at the same time from one login, all in D itself.
 func TestTwoNodesOfOneLogin(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
@@ -131,10 +131,10 @@ func TestTwoNodesOfOneLogin(t *testing.T) {
 		p.end()
 		assert.Assert(t, p.ProcessState.Success())
 	}
-	assert.Equal(t, cgroupOf(t, os.Getpid()), d.Root, "the last one undoes the evacuation")
+	assert.Equal(t, cgroupOf(t, os.Getpid()), d.Root, "the last node reverts the evacuation")
 }
 
-// C7: from a shell that was evacuated, D is the cgroup above.
+// TestStartFromEvacuatedShell is case C7: for a shell that was moved to the evacuation leaf, D is the cgroup above.
 func TestStartFromEvacuatedShell(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
@@ -155,7 +155,8 @@ func TestStartFromEvacuatedShell(t *testing.T) {
 	assert.NilError(t, s.Remove(t.Context()))
 }
 
-// C6: kill -9 of the parent with a container alive; the guard, a stranger inside the tree, cleans up, or the next start.
+// TestCrash is case C6: after a kill -9 of the parent while a container runs, the guard, another process inside the tree,
+// cleans up, or else the next start does.
 func TestCrash(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
@@ -184,7 +185,7 @@ func TestCrash(t *testing.T) {
 	assert.Assert(t, !exists(path))
 	assert.Assert(t, container.Wait() != nil, "the container was killed")
 	assert.Equal(t, cgroupOf(t, os.Getpid()), d.Root)
-	assert.NilError(t, RemoveTree(t.Context(), path), "a second time")
+	assert.NilError(t, RemoveTree(t.Context(), path), "second removal")
 
 	path, container = crash()
 	_, s := claimHere(t, sb, "a")
@@ -194,7 +195,7 @@ func TestCrash(t *testing.T) {
 	assert.NilError(t, s.Remove(t.Context()))
 }
 
-// A claim of what is not ours leaves no trace.
+// TestClaimFails checks that a failed Claim of a foreign cgroup leaves nothing behind.
 func TestClaimFails(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
@@ -207,7 +208,7 @@ func TestClaimFails(t *testing.T) {
 	assert.Equal(t, len(left), 0)
 }
 
-// The wait for the kernel ends with its context, and says who is left.
+// TestRemoveEndsWithContext checks that the wait for the kernel ends with its context and that the error lists the processes.
 func TestRemoveEndsWithContext(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
@@ -221,7 +222,7 @@ func TestRemoveEndsWithContext(t *testing.T) {
 	cancel()
 	err = waitEmpty(ctx, filepath.Join(s.Path(), childLeaf))
 	assert.Assert(t, errors.Is(err, context.Canceled))
-	assert.ErrorContains(t, leftIn(s.Path(), unix.EBUSY), "(cat) in "+filepath.Join(s.Path(), childLeaf))
+	assert.ErrorContains(t, describeRemaining(s.Path(), unix.EBUSY), "(cat) in "+filepath.Join(s.Path(), childLeaf))
 	assert.NilError(t, s.Remove(t.Context()))
 }
 
@@ -248,7 +249,7 @@ func TestTreeInRealCgroups(t *testing.T) {
 	for _, c := range []string{"memory", "pids"} {
 		assert.Equal(t, slices.Contains(u.FromProc, c), !slices.Contains(on, c), c)
 	}
-	// Of a process this small the kernel's own count in /proc may still be 0: it is kept per CPU (mm/memory.c).
+	// The memory may be 0 for such a small process, because the kernel counts it per CPU (mm/memory.c).
 	assert.Assert(t, u.MemoryBytes != nil && *u.Pids > 0)
 	assert.NilError(t, tree.Kill("system/kubelet"))
 	assert.Assert(t, p.Wait() != nil)
@@ -258,7 +259,7 @@ func TestTreeInRealCgroups(t *testing.T) {
 	assert.NilError(t, s.Remove(t.Context()))
 }
 
-// A signal reaches the processes of the cgroup and below, and no others.
+// TestSignal checks that a signal reaches exactly the processes in the cgroup and below.
 func TestSignal(t *testing.T) {
 	sb, here := inSandbox(t)
 	if !here {
@@ -287,7 +288,8 @@ func TestSignal(t *testing.T) {
 	assert.NilError(t, s.Remove(t.Context()))
 }
 
-// A process that is not in the cgroup any more once its pidfd is open is not signalled: its pid may be that of another one.
+// TestSignalSparesReusedPid checks that a process that is not listed after its pidfd was opened is not signalled, because
+// its process ID may have been reused.
 func TestSignalSparesReusedPid(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -18,20 +18,20 @@ const (
 	pidsMaxFile    = "pids.max"
 	cpusetFile     = "cpuset.cpus.effective"
 	noLimit        = "max"
-	cpuPeriod      = 100000 // the kernel's own default, in microseconds
+	cpuPeriod      = 100000 // the kernel's default, in microseconds
 	milliPerCPU    = 1000
-	minQuota       = 1000 // the kernel takes no less, in microseconds
+	minQuota       = 1000 // the kernel's minimum, in microseconds
 	quotaPerMillis = cpuPeriod / milliPerCPU
 )
 
-// Limit caps the whole subtree at l, and returns the limits that cannot be set, by their names in Limits with the reason.
-// What is zero stays as it is. Nothing outside of the subtree is written.
+// Limit sets the limits l for the whole subtree. It returns the limits that cannot be set, by name, with the kernel's error.
+// Zero values are not written. It writes nothing outside the subtree.
 //
 // Runs in: parent.
 func (s *Subtree) Limit(l layout.Limits) (refused map[string]string) { return setLimits(s.path, l) }
 
-// Ceiling is what holds in the subtree: the least of its own limits and those of the cgroups above, as far as they can be
-// seen. What is above the root of a cgroup namespace cannot.
+// Ceiling returns the effective limits of the subtree: the minimum of its own limits and those of the cgroups above it that
+// are visible. Cgroups above the root of a cgroup namespace are not visible.
 //
 // Runs in: parent.
 func (s *Subtree) Ceiling() layout.Limits {
@@ -58,7 +58,7 @@ func setLimits(dir string, l layout.Limits) map[string]string {
 	return refused
 }
 
-// ceiling reads dir and all above it below mount.
+// ceiling returns the minimum of the limits of dir and the cgroups above it, up to mount.
 func ceiling(mount, dir string) layout.Limits {
 	l := readLimits(dir)
 	for d := dir; d != mount && strings.HasPrefix(d, mount+"/"); {
@@ -68,7 +68,7 @@ func ceiling(mount, dir string) layout.Limits {
 	return l
 }
 
-// readLimits reads the limits of one cgroup. A file that is not there limits nothing.
+// readLimits returns the limits of one cgroup. A missing file means no limit.
 func readLimits(dir string) layout.Limits {
 	var l layout.Limits
 	if words, err := readList(dir, cpuMaxFile); err == nil && len(words) == 2 {
@@ -88,7 +88,7 @@ func readLimits(dir string) layout.Limits {
 	return l
 }
 
-// readAmount reads a file with one number. "max" is 0, which is no limit.
+// readAmount returns the number in a file. "max" is returned as 0, which means no limit.
 func readAmount(dir, file string) (int64, error) {
 	words, err := readList(dir, file)
 	if err != nil || len(words) != 1 || words[0] == noLimit {

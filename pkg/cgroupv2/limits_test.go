@@ -32,7 +32,7 @@ func TestLimit(t *testing.T) {
 func TestCeiling(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
-	f.put("/", memoryMaxFile, "8589934592\n") // of a container, whose root is no root
+	f.put("/", memoryMaxFile, "8589934592\n") // in a container the mount point is not the root of the tree
 	f.put("/a", cpuMaxFile, "max 100000\n")
 	f.put("/a", pidsMaxFile, "5000\n")
 	f.put("/a/b", cpuMaxFile, "250000 50000\n")

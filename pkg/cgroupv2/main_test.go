@@ -20,16 +20,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The test binary starts itself in two further parts: as one test inside a sandbox (envSandbox), and as a process that
-// claims a subtree and holds it until its standard input ends (envClaim).
+// The test binary runs itself in two further roles: to run one test inside a sandbox (envSandbox), and as a process that
+// claims a subtree and keeps it until its standard input ends (envClaim).
 const (
 	envSandbox = "ROOTLESSNODE_TEST_SANDBOX"
 	envClaim   = "ROOTLESSNODE_TEST_CLAIM"
-	// envMove names the mount point below which a process moves itself to a prepared leaf.
+	// envMove is the mount point below which a helper process moves itself to a prepared leaf.
 	envMove = "ROOTLESSNODE_TEST_MOVE"
 )
 
-// sandboxUID is an account without a name: the tests that need an ordinary user make none.
+// sandboxUID is a user ID without an account, so that tests which need an ordinary user create no account.
 const sandboxUID = 64123
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// holdClaim: "claimed", then "removed" after the end of standard input.
+// holdClaim claims a subtree, prints "claimed PATH", and removes the subtree at the end of standard input.
 func holdClaim(name string) error {
 	ctx := context.Background()
 	o := sandboxOptions()
@@ -69,7 +69,7 @@ func holdClaim(name string) error {
 	return s.Remove(ctx)
 }
 
-// sandbox is a cgroup of the test's own that plays the mount point of a whole tree.
+// sandbox is a cgroup that the test uses as the mount point of a tree.
 type sandbox struct {
 	dir  string
 	host Host
@@ -84,8 +84,9 @@ func sandboxOptions() Options {
 	}
 }
 
-// inSandbox runs the rest of the calling test as an ordinary user in the leaf "enter" of a prepared directory, in a
-// process of its own, and there returns true. Outside it returns false once that has ended, with no trace left of it.
+// inSandbox runs the calling test again in a child process, as an ordinary user in the leaf "enter" of a prepared directory.
+// It returns true in that process. In the original process it returns false after the child has ended and everything is
+// removed.
 func inSandbox(t *testing.T) (*sandbox, bool) {
 	t.Helper()
 	if dir := os.Getenv(envSandbox); dir != "" {
@@ -106,11 +107,11 @@ func inSandbox(t *testing.T) (*sandbox, bool) {
 	assert.DeepEqual(t, left, []string{enterLeaf})
 	on, err := readList(d, subtreeFile)
 	assert.NilError(t, err)
-	assert.Equal(t, len(on), 0, "controllers still handed on: %v", on)
+	assert.Equal(t, len(on), 0, "controllers still enabled: %v", on)
 	return sb, false
 }
 
-// newSandbox needs a real tree: root makes one in the mount point, another account in what was delegated to it.
+// newSandbox creates a sandbox in the real tree: for root in the mount point, for other accounts in their delegated cgroup.
 func newSandbox(t *testing.T) *sandbox {
 	t.Helper()
 	testutil.Require(t, delegation())
@@ -139,7 +140,7 @@ func newSandbox(t *testing.T) *sandbox {
 	return &sandbox{dir: dir, host: Host{Mount: dir, Self: "/"}}
 }
 
-// delegation: a real tree in which we may make cgroups: as root any, as another account what was delegated to it.
+// delegation requires a real tree in which the account may create cgroups: any tree for root, a delegated cgroup for others.
 func delegation() testutil.Requirement {
 	return testutil.Requirement{Name: "delegation", Check: func() error {
 		h, err := DetectHost(Options{})
@@ -160,7 +161,7 @@ func delegation() testutil.Requirement {
 	}}
 }
 
-// run repeats the calling test in leaf as uid.
+// run runs the calling test in leaf as uid.
 func (sb *sandbox) run(t *testing.T, leaf string, uid int) {
 	t.Helper()
 	tmp, err := os.MkdirTemp("", "rn-cgroup-")
@@ -190,7 +191,7 @@ func (sb *sandbox) run(t *testing.T, leaf string, uid int) {
 	assert.NilError(t, err)
 }
 
-// process is one that waits for the end of its standard input.
+// process is a process that runs until the end of its standard input.
 type process struct {
 	*exec.Cmd
 	in  io.WriteCloser
@@ -212,7 +213,7 @@ func start(t *testing.T, env string, name string, args ...string) *process {
 	return p
 }
 
-// cat is a process that does nothing.
+// cat starts a process that does nothing.
 func cat(t *testing.T) *process { return start(t, "", "cat") }
 
 func (p *process) end() {
@@ -226,7 +227,7 @@ func (p *process) line(t *testing.T) string {
 	return p.out.Text()
 }
 
-// cgroupOf returns the real directory of a process.
+// cgroupOf returns the cgroup directory of a process in the real tree.
 func cgroupOf(t *testing.T, pid int) string {
 	t.Helper()
 	h, err := DetectHost(Options{ProcSelfCgroup: filepath.Join("/proc", strconv.Itoa(pid), "cgroup")})

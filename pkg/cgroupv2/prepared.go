@@ -17,22 +17,22 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// removeTimeout bounds the removal of cgroups where the caller gives no context: killing takes the kernel milliseconds,
-// so this is long enough for a loaded machine and short enough for a person.
+// removeTimeout limits the removal of cgroups. The kernel kills processes within milliseconds, so this suffices also on a
+// loaded machine.
 const removeTimeout = 10 * time.Second
 
 func (h Host) preparedFor(uid int) string {
 	return filepath.Join(h.Mount, preparedDir, "user-"+strconv.Itoa(uid))
 }
 
-// Prepare makes the delegated directory of an account on a host without systemd: MOUNT/rootlessnode/user-UID, with the
-// controllers handed on by each ancestor, and in it the leaf for OpenPrepared; both belong to uid:gid. A controller that
-// an ancestor refuses is left out: Detect reports it as missing. Idempotent.
+// Prepare creates the delegated directory of an account on a host without systemd: MOUNT/rootlessnode/user-UID, with the
+// controllers that its ancestors can delegate, and in it the leaf for OpenPrepared. Both belong to uid:gid. Controllers
+// that an ancestor refuses are skipped; Detect reports them as missing. It is idempotent.
 //
-// In a container the mount point is the container's own cgroup and no root: its processes, the caller among them, first move
-// to a leaf, for only the root of a tree may hold processes and hand on controllers.
+// In a container the mount point is the container's cgroup and not the root of the tree. Only the root may both contain
+// processes and delegate controllers, so the container's processes, including the caller, are first moved to a leaf.
 //
-// Who may call: root. Runs in: parent, before any node.
+// Permissions: root. Runs in: parent, before any node.
 func Prepare(h Host, uid, gid int) (dir string, err error) {
 	dir = h.preparedFor(uid)
 	top := filepath.Dir(dir)
@@ -61,14 +61,15 @@ func Prepare(h Host, uid, gid int) (dir string, err error) {
 	return dir, nil
 }
 
-// delegatedFiles is what the delegatee has to own; "" is the directory. No limit of the directory itself is among them.
+// delegatedFiles lists what the account has to own; "" is the directory itself. It contains no limits of the directory.
 func delegatedFiles() []string { return []string{"", procsFile, threadsFile, subtreeFile} }
 
-// OpenPrepared opens cgroup.procs of the leaf of an account's prepared directory. The caller becomes the account and then
-// moves itself by MoveSelf: the kernel checks the access of the process that opened the file, so nothing that the account
-// did to the leaf, which it owns, holds a process of root. A leaf that would hold any process is an error.
+// OpenPrepared opens cgroup.procs of the leaf of an account's prepared directory. The caller then changes to the account
+// and moves itself with MoveSelf. This works because the kernel checks the permissions of the process that opened the
+// file, and it ensures that the account, which owns the leaf, cannot freeze a process of root in it. A leaf in which no
+// process can run, such as a frozen one, is an error.
 //
-// Who may call: root, since the common ancestor is root's.
+// Permissions: root, because root owns the common ancestor.
 func OpenPrepared(h Host, uid int) (*os.File, error) {
 	leaf := filepath.Join(h.preparedFor(uid), enterLeaf)
 	f, err := openPrepared(leaf)
@@ -79,7 +80,7 @@ func OpenPrepared(h Host, uid int) (*os.File, error) {
 }
 
 func openPrepared(leaf string) (*os.File, error) {
-	// The directories above belong to root; cgroup2 has no links, and only root mounts. So the leaf is what it seems to be.
+	// The path cannot be redirected: root owns the directories above, cgroup2 has no links, and only root can mount.
 	dir, err := unix.Open(leaf, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: leaf, Err: err}
@@ -92,10 +93,10 @@ func openPrepared(leaf string) (*os.File, error) {
 	for file, usable := range map[string]func(string) bool{
 		typeFile:   func(text string) bool { return text == "domain" || text == "domain threaded" },
 		freezeFile: func(text string) bool { return text == "0" },
-		eventsFile: func(text string) bool { return !slices.Contains(strings.Split(text, "\n"), "frozen 1") }, // also by an ancestor
+		eventsFile: func(text string) bool { return !slices.Contains(strings.Split(text, "\n"), "frozen 1") }, // includes ancestors
 	} {
 		text, err := readAt(dir, file)
-		if errors.Is(err, os.ErrNotExist) { // freezing is of Linux 5.2
+		if errors.Is(err, os.ErrNotExist) { // before Linux 5.2
 			continue
 		}
 		if err != nil {
@@ -122,17 +123,18 @@ func readAt(dir int, name string) (string, error) {
 	return strings.TrimSpace(string(b)), errors.Join(err, f.Close())
 }
 
-// unusable is the error for a leaf that its account made so that no process can run in it.
+// unusable returns the error for a leaf in which no process can run, because of the content of file.
 func unusable(leaf, file, text string) error {
 	if file == typeFile {
-		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s is of the type %q", leaf, text),
+		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s has type %q", leaf, text),
 			"rmdir "+quote(leaf)+"    # then run rootlessnode host setup again"))
 	}
 	hint := "echo 0 > " + quote(filepath.Join(leaf, freezeFile))
 	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s is frozen", leaf), hint))
 }
 
-// MoveSelf moves the calling process, which has become the account since, to the cgroup that OpenPrepared opened.
+// MoveSelf moves the calling process to the cgroup that OpenPrepared opened, and closes procs. Call it after the process
+// has changed to the account.
 func MoveSelf(procs *os.File) error {
 	_, err := procs.WriteString("0")
 	if errors.Is(err, os.ErrPermission) {
@@ -141,10 +143,10 @@ func MoveSelf(procs *os.File) error {
 	return errors.Join(err, procs.Close())
 }
 
-// RemovePrepared takes Prepare back. Processes still in the account's directory are killed, so stop its nodes first.
-// Removing what is not there is no error.
+// RemovePrepared reverts Prepare. It kills processes that are still in the account's directory, so stop its nodes first. A
+// missing directory is not an error.
 //
-// Who may call: root.
+// Permissions: root.
 func RemovePrepared(h Host, uid int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
@@ -169,21 +171,21 @@ func RemovePrepared(h Host, uid int) error {
 	if err := os.Remove(top); err != nil {
 		return fmt.Errorf("remove prepared cgroup: %w", err)
 	}
-	// Nobody is left to use what the root of the tree hands on.
+	// No cgroup is left that uses the controllers of the root.
 	if others, err := subdirs(h.Mount); err == nil && len(others) == 0 {
 		disableAll(h.Mount)
 	}
 	return nil
 }
 
-// PrepareCommands returns what Prepare does as lines for a shell of root, for --dry-run. Pure.
+// PrepareCommands returns shell commands for root that do the same as Prepare, for --dry-run. It is pure.
 func PrepareCommands(h Host, uid, gid int) []string {
 	dir := h.preparedFor(uid)
 	top, leaf := filepath.Dir(dir), filepath.Join(dir, enterLeaf)
 	evac := filepath.Join(h.Mount, evacLeaf)
 	lines := []string{
 		"mkdir -p " + quote(leaf),
-		"# in a container, whose cgroup is no root of a tree, its processes have to leave it first",
+		"# in a container, whose cgroup is not the root of the tree, first move its processes to a leaf",
 		fmt.Sprintf("if [ -e %s ] && [ -n \"$(cat %s)\" ]; then mkdir -p %s; for p in $(cat %[2]s); do echo $p > %[4]s || true; done; fi",
 			quote(filepath.Join(h.Mount, typeFile)), quote(filepath.Join(h.Mount, procsFile)), quote(evac), quote(filepath.Join(evac, procsFile))),
 	}
@@ -201,7 +203,7 @@ func PrepareCommands(h Host, uid, gid int) []string {
 	return lines
 }
 
-// quote makes one word of a shell out of s when it is not one already.
+// quote returns s quoted for a shell if necessary.
 func quote(s string) string {
 	for _, r := range s {
 		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '/' || r == '.' || r == '-' || r == '_'

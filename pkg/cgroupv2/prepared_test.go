@@ -53,7 +53,7 @@ func TestPrepare(t *testing.T) {
 	for range 2 {
 		assert.NilError(t, RemovePrepared(sb.host, sandboxUID))
 	}
-	assert.Assert(t, p.Wait() != nil, "what was left there is killed")
+	assert.Assert(t, p.Wait() != nil, "remaining processes are killed")
 	left, err := subdirs(sb.dir)
 	assert.NilError(t, err)
 	assert.Equal(t, len(left), 0)
@@ -62,8 +62,8 @@ func TestPrepare(t *testing.T) {
 	assert.Equal(t, len(on), 0)
 }
 
-// mover is a process of root that opens the leaf of sb, becomes sandboxUID, and moves itself there; meanwhile, between the
-// two, a shell executes a command. It has moved, or is frozen, when mover returns.
+// mover starts a process of root that opens the leaf of sb, runs the shell command meanwhile, changes to sandboxUID, and
+// moves itself to the leaf. When mover returns, the process has moved, or is frozen.
 func mover(t *testing.T, sb *sandbox, meanwhile string) *exec.Cmd {
 	t.Helper()
 	p := exec.Command("/proc/self/exe")
@@ -78,7 +78,7 @@ func mover(t *testing.T, sb *sandbox, meanwhile string) *exec.Cmd {
 	return p
 }
 
-// move is mover's process. It stays until it is killed.
+// move runs in the process that mover starts. It does not return on success.
 func move(mount string) error {
 	f, err := OpenPrepared(Host{Mount: mount}, sandboxUID)
 	if err != nil {
@@ -96,7 +96,8 @@ func move(mount string) error {
 	select {}
 }
 
-// An account that freezes its leaf after it was opened holds a process of its own, never one of root.
+// TestPreparedIsFrozen checks that an account that freezes its leaf after it was opened freezes a process of its own, never
+// one of root.
 func TestPreparedIsFrozen(t *testing.T) {
 	testutil.Require(t, testutil.Root)
 	sb := newSandbox(t)
@@ -115,14 +116,14 @@ func TestPreparedIsFrozen(t *testing.T) {
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
 	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"echo 0 > " + leaf + "/cgroup.freeze"})
 	assert.NilError(t, write(leaf, freezeFile, "0"))
-	assert.NilError(t, write(dir, freezeFile, "1")) // by root, or by an ancestor
+	assert.NilError(t, write(dir, freezeFile, "1")) // the parent cgroup is frozen
 	_, err = OpenPrepared(sb.host, sandboxUID)
 	assert.ErrorContains(t, err, "is frozen")
 	assert.NilError(t, write(dir, freezeFile, "0"))
 
 	assert.NilError(t, write(leaf, typeFile, "threaded"))
 	_, err = OpenPrepared(sb.host, sandboxUID)
-	assert.Error(t, err, "enter prepared cgroup: the cgroup "+leaf+` is of the type "threaded"`)
+	assert.Error(t, err, "enter prepared cgroup: the cgroup "+leaf+` has type "threaded"`)
 }
 
 func TestPrepareCommandsDoTheSame(t *testing.T) {
@@ -134,7 +135,8 @@ func TestPrepareCommandsDoTheSame(t *testing.T) {
 	assertPrepared(t, sb)
 }
 
-// In a container the mount point is a cgroup with processes. They are moved aside, by Prepare and by its commands.
+// TestPrepareInAContainer checks that Prepare and its commands move the processes of the mount point, which in a container
+// is a cgroup with processes.
 func TestPrepareInAContainer(t *testing.T) {
 	testutil.Require(t, testutil.Root)
 	for name, prepare := range map[string]func(*sandbox) error{
@@ -161,7 +163,7 @@ func TestQuote(t *testing.T) {
 	assert.Equal(t, quote("/a b'c"), `'/a b'\''c'`)
 }
 
-// C4, C5: a cgroup of root's, as the account that was put into it sees it.
+// TestForeignCgroup is cases C4 and C5: a process of an account in a cgroup of root.
 func TestForeignCgroup(t *testing.T) {
 	if os.Getenv(envSandbox) == "" {
 		testutil.Require(t, testutil.Root)
@@ -184,7 +186,7 @@ func TestForeignCgroup(t *testing.T) {
 	t.Log(err, errdefs.ReportOf(err).Hints)
 }
 
-// C8: a threaded cgroup cannot hold a node.
+// TestThreadedCgroup is case C8: a threaded cgroup cannot contain a node.
 func TestThreadedCgroup(t *testing.T) {
 	testutil.Require(t, testutil.Root)
 	sb := newSandbox(t)

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveTree kills everything below path, a node's subtree as Subtree.Path tells it, and removes it from the leaves up.
-// The calling process, when inside, first moves out. When no other node is left in the delegated directory, what Claim
-// changed there is undone too, and systemd is given the time to remove the scope that Claim had asked for. A path that is
-// gone is no error. With no earlier deadline in ctx it gives up after ten seconds and says which processes are left.
+// RemoveTree kills all processes in path, which is a Subtree.Path, and below, and removes the cgroups from the leaves up.
+// If the calling process is inside, it first moves out. If no other node is left in the delegated directory, it also
+// reverts the changes of Claim there. It waits until systemd has removed the scope that Claim created. A missing path is
+// not an error. After ten seconds, or an earlier deadline of ctx, it returns an error that lists the remaining processes.
 //
-// Who may call: the owner of the subtree, in any process on the host; the guard does so after a kill -9 of the parent.
+// Permissions: the owner of the subtree, in any process on the host. The guard calls it after a kill -9 of the parent.
 // Runs in: parent.
 func RemoveTree(ctx context.Context, path string) error {
 	return removeSubtree(ctx, path, "", Options{})
@@ -47,18 +47,18 @@ func removeBelow(ctx context.Context, d, path, origin string, o Options) error {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
 	defer unlock()
-	if err := leave(path, []string{origin, d}, o); err != nil {
+	if err := moveOut(path, []string{origin, d}, o); err != nil {
 		return fmt.Errorf("remove cgroup %s: move out of it: %w", path, err)
 	}
 	if err := killAndRemove(ctx, path); err != nil {
 		return fmt.Errorf("remove cgroup: %w", err)
 	}
-	tidy(d)
+	undoClaim(d)
 	return nil
 }
 
-// waitScope waits until systemd has removed the scope that claimScope asked for, which it does once the scope's last process has
-// ended: not at once on a busy machine. A caller inside the scope would wait for itself and does not.
+// waitScope waits until systemd has removed the scope that claimScope created. systemd does so after the scope's last
+// process has ended, which takes time on a busy machine. It does not wait if the caller itself is inside the scope.
 func waitScope(ctx context.Context, path string, o Options) error {
 	scope := filepath.Dir(path)
 	if filepath.Base(scope) != filepath.Base(path)+scopeSuffix {
@@ -73,16 +73,16 @@ func waitScope(ctx context.Context, path string, o Options) error {
 	for exists(scope) {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("remove cgroup: wait for systemd to remove the scope: %w", leftIn(scope, ctx.Err()))
+			return fmt.Errorf("remove cgroup: wait for systemd to remove the scope: %w", describeRemaining(scope, ctx.Err()))
 		case <-tick.C:
 		}
 	}
 	return nil
 }
 
-// leave moves the calling process out of path when it is inside: to the first of the places that takes it (one that hands
-// on controllers does not), else to the evacuation leaf beside path.
-func leave(path string, places []string, o Options) error {
+// moveOut moves the calling process out of path if it is inside: to the first of places that accepts it (a cgroup with
+// enabled controllers does not), or else to the evacuation leaf next to path.
+func moveOut(path string, places []string, o Options) error {
 	h, err := DetectHost(o)
 	if err != nil {
 		return err
@@ -104,8 +104,8 @@ func leave(path string, places []string, o Options) error {
 
 func inside(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// evacMark tells an evacuation leaf that Claim made from one that was there, which is not ours to undo. Kernels before
-// 5.7 take no user.* attribute here: then the leaf stays until it is empty.
+// evacMark is set on an evacuation leaf that Claim created, so that a leaf that existed before is not removed. Kernels
+// before 5.7 do not support user.* attributes on cgroups; there the leaf remains until it is empty.
 const evacMark = "user.rootlessnode.evac"
 
 func ensureEvac(d string) (string, error) {
@@ -120,13 +120,13 @@ func ensureEvac(d string) (string, error) {
 	return evac, nil
 }
 
-func madeByUs(evac string) bool {
+func createdByClaim(evac string) bool {
 	n, err := unix.Getxattr(evac, evacMark, nil)
 	return err == nil && n > 0
 }
 
-// tidy undoes in d what Claim did, once no other cgroup uses it. Best effort: what stays does no harm but to be seen.
-func tidy(d string) {
+// undoClaim reverts the changes of Claim in d if no other cgroup uses it. It ignores errors, because leftovers are harmless.
+func undoClaim(d string) {
 	children, err := subdirs(d)
 	if err != nil {
 		return
@@ -138,7 +138,7 @@ func tidy(d string) {
 	}
 	disableAll(d)
 	evac := filepath.Join(d, evacLeaf)
-	if madeByUs(evac) {
+	if createdByClaim(evac) {
 		pids, _ := readPids(evac)
 		for _, pid := range pids {
 			_ = movePid(d, pid)
@@ -147,7 +147,8 @@ func tidy(d string) {
 	_ = unix.Rmdir(evac)
 }
 
-// killAndRemove retries until ctx ends: a runtime that is being killed may still make a cgroup behind our back.
+// killAndRemove kills all processes in dir and below and removes the cgroups. It retries until ctx ends, because a container
+// runtime may create a cgroup while it is being killed.
 func killAndRemove(ctx context.Context, dir string) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -165,7 +166,7 @@ func killAndRemove(ctx context.Context, dir string) error {
 		pause.Reset(wait)
 		select {
 		case <-ctx.Done():
-			return leftIn(dir, err)
+			return describeRemaining(dir, err)
 		case <-pause.C:
 		}
 	}
@@ -176,14 +177,14 @@ func exists(dir string) bool {
 	return err == nil
 }
 
-// kill ends every process in dir and below. Kernels before 5.14 have no cgroup.kill: there each process is signalled,
-// which the caller repeats until the cgroup is empty.
+// kill kills every process in dir and below. Kernels before 5.14 have no cgroup.kill; there it signals each process, and the
+// caller repeats that until the cgroup is empty.
 func kill(dir string) error {
 	err := write(dir, killFile, "1")
 	if !errors.Is(err, os.ErrNotExist) || !exists(dir) {
 		return err
 	}
-	_ = signalAll(dir, unix.SIGKILL) // what was missed is there at the next attempt
+	_ = signalAll(dir, unix.SIGKILL) // the next attempt kills missed processes
 	return nil
 }
 
@@ -234,7 +235,8 @@ func signalDirect(dir string, sig unix.Signal) error {
 	return errors.Join(errs...)
 }
 
-// ignoreUnlisted also accepts a threaded cgroup, whose processes are listed in the cgroup above it.
+// ignoreUnlisted is like ignoreGone and also ignores the error of a threaded cgroup, whose processes are listed in the
+// cgroup above it.
 func ignoreUnlisted(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
@@ -249,10 +251,10 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// pollSlice is how often a wait for the kernel looks at its context.
+// pollSlice is the interval at which a wait for the kernel checks its context.
 const pollSlice = 50 * time.Millisecond
 
-// waitEmpty waits until no process is left in dir and below: cgroup.events wakes a poll for POLLPRI when "populated"
+// waitEmpty waits until no process is left in dir and below. The kernel signals POLLPRI on cgroup.events when "populated"
 // changes (cgroup-v2.rst, "[Un]populated Notification").
 func waitEmpty(ctx context.Context, dir string) error {
 	f, err := os.Open(filepath.Join(dir, eventsFile))
@@ -294,7 +296,7 @@ func rmdirAll(dir string) error {
 	}))
 }
 
-// eachDir calls f for dir and all below, children first.
+// eachDir calls f for dir and every directory below, children first.
 func eachDir(dir string, f func(dir string) error) error {
 	children, err := subdirs(dir)
 	if err != nil {
@@ -310,8 +312,8 @@ func eachDir(dir string, f func(dir string) error) error {
 	return ignoreGone(f(dir))
 }
 
-// leftIn describes what keeps dir from going.
-func leftIn(dir string, cause error) error {
+// describeRemaining returns cause together with the processes that remain in dir and below.
+func describeRemaining(dir string, cause error) error {
 	var left []string
 	_ = eachDir(dir, func(d string) error {
 		pids, _ := readPids(d)

@@ -19,12 +19,12 @@ import (
 
 const scopeSuffix = ".scope"
 
-// scopeTimeout is how long systemd may take to answer: D-Bus's usual time for one call.
+// scopeTimeout is the timeout for systemd's answer: D-Bus's default for one call.
 const scopeTimeout = 25 * time.Second
 
-// claimScope has the user manager put this process into a scope of its own, with everything delegated, and returns the
-// scope's directory. A manager also gets the processes of a login session into its own part of the tree, by the hand of
-// the system's manager, which is why no way without D-Bus would do.
+// claimScope has the user manager create a scope for this process, with everything delegated, and returns the scope's
+// directory. D-Bus is required because the user manager has the system manager move processes of a login session, which
+// the account itself may not do.
 func claimScope(ctx context.Context, name string, o Options) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, scopeTimeout) // closes the connection too
 	defer cancel()
@@ -37,13 +37,13 @@ func claimScope(ctx context.Context, name string, o Options) (string, error) {
 	err = startScope(ctx, conn, unit)
 	var de dbus.Error
 	if errors.As(err, &de) && de.Name == "org.freedesktop.systemd1.UnitExists" {
-		o.Log.WithField("unit", unit).Info("ending the scope of an earlier node")
+		o.Log.WithField("unit", unit).Info("stopping the scope of an earlier node")
 		if err = endScope(ctx, conn, unit); err == nil {
 			err = startScope(ctx, conn, unit)
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask systemd for %s: %w", unit, err)
+		return "", fmt.Errorf("start systemd unit %s: %w", unit, err)
 	}
 	h, err := DetectHost(o)
 	if err != nil {
@@ -60,24 +60,25 @@ func startScope(ctx context.Context, conn *systemd.Conn, unit string) error {
 		systemd.PropDescription("Rootless Kubernetes node"),
 		systemd.PropPids(uint32(os.Getpid())),
 		{Name: "Delegate", Value: dbus.MakeVariant(true)},
-		// Without this a scope whose last process was killed stays as failed.
+		// Otherwise a scope whose last process was killed stays loaded as failed.
 		{Name: "CollectMode", Value: dbus.MakeVariant("inactive-or-failed")},
 	}
-	return job(ctx, func(ch chan<- string) error {
+	return runJob(ctx, func(ch chan<- string) error {
 		_, err := conn.StartTransientUnitContext(ctx, unit, "fail", props, ch)
 		return err
 	})
 }
 
-// endScope kills before it stops: stopping alone would wait for processes that do not mind SIGTERM.
+// endScope kills the processes of a scope and stops it. A stop without the kill would wait for processes that ignore
+// SIGTERM.
 func endScope(ctx context.Context, conn *systemd.Conn, unit string) error {
-	// A scope with no process to kill is what we want; of any other fault the stop tells.
+	// Ignore errors: the scope may have no processes, and other errors also occur in the stop.
 	_ = conn.KillUnitWithTarget(ctx, unit, systemd.All, int32(unix.SIGKILL))
-	err := job(ctx, func(ch chan<- string) error {
+	err := runJob(ctx, func(ch chan<- string) error {
 		_, err := conn.StopUnitContext(ctx, unit, "replace", ch)
 		return err
 	})
-	// A unit that is not loaded any more, or not failed, is what we want.
+	// Ignore errors: the unit may be unloaded already, or not failed.
 	_ = conn.ResetFailedUnitContext(ctx, unit)
 	var de dbus.Error
 	if errors.As(err, &de) && de.Name == "org.freedesktop.systemd1.NoSuchUnit" {
@@ -86,8 +87,8 @@ func endScope(ctx context.Context, conn *systemd.Conn, unit string) error {
 	return err
 }
 
-// job waits for the result that systemd tells for a job.
-func job(ctx context.Context, start func(ch chan<- string) error) error {
+// runJob starts a systemd job and waits for its result.
+func runJob(ctx context.Context, start func(ch chan<- string) error) error {
 	ch := make(chan string, 1)
 	if err := start(ch); err != nil {
 		return err
@@ -95,7 +96,7 @@ func job(ctx context.Context, start func(ch chan<- string) error) error {
 	select {
 	case result := <-ch:
 		if result != "done" {
-			return fmt.Errorf("job ended as %q", result)
+			return fmt.Errorf("job result %q", result)
 		}
 		return nil
 	case <-ctx.Done():
@@ -103,8 +104,8 @@ func job(ctx context.Context, start func(ch chan<- string) error) error {
 	}
 }
 
-// dialManager prefers the manager's own socket, which needs no bus. go-systemd's own ways are not used: they start a bus
-// when none is there.
+// dialManager connects to the manager's private socket, which needs no bus, or else to the session bus. It does not use
+// go-systemd's own dialers, because they start a bus if there is none.
 func dialManager(ctx context.Context, o Options) (*systemd.Conn, error) {
 	private, bus := managerSockets(o)
 	conn, err := systemd.NewConnection(func() (*dbus.Conn, error) { return dialSocket(ctx, private, false) })
@@ -123,7 +124,7 @@ func dialSocket(ctx context.Context, socket string, hello bool) (*dbus.Conn, err
 	if err != nil {
 		return nil, err
 	}
-	// Only the one method, with the uid: the others look the user up or read files of its home.
+	// Offer only EXTERNAL with the uid: the other methods look up the user or read files in its home directory.
 	err = conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Geteuid()))})
 	if err == nil && hello {
 		err = conn.Hello()

@@ -20,8 +20,8 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// userManager plays the systemd user manager on its private socket, below d: it starts transient scopes by making a
-// cgroup and moving processes into it, which is what the real one does.
+// userManager is a fake systemd user manager on its private socket. Like the real one, it starts a transient scope by
+// creating a cgroup, in d, and moving processes into it.
 type userManager struct {
 	t    *testing.T
 	d    string
@@ -70,7 +70,7 @@ func (m *userManager) accept() {
 	}
 }
 
-// serve speaks the server's side of the D-Bus protocol: authentication in lines, then messages.
+// serve implements the server side of the D-Bus protocol: authentication in lines, then messages.
 func (m *userManager) serve(c net.Conn) {
 	r := bufio.NewReader(c)
 	if b, _ := r.ReadByte(); b != 0 {
@@ -125,7 +125,7 @@ func (m *userManager) handle(c net.Conn, msg *dbus.Message) {
 		m.jobRemoved(unit)
 	case "ResetFailedUnit":
 		m.fail(c, msg, "org.freedesktop.systemd1.NoSuchUnit", "not loaded")
-	default: // AddMatch is the bus's, and there is none
+	default: // AddMatch is a method of a bus, and there is no bus
 		m.fail(c, msg, "org.freedesktop.DBus.Error.UnknownMethod", member)
 	}
 }
@@ -149,7 +149,7 @@ func (m *userManager) startUnit(unit string, props any) error {
 	return errors.Join(errs...)
 }
 
-// jobRemoved tells every connection, as systemd does on private ones.
+// jobRemoved sends the signal to every connection, as systemd does on its private socket.
 func (m *userManager) jobRemoved(unit string) {
 	body := []any{uint32(1), jobPath, unit, "done"}
 	msg := &dbus.Message{Type: dbus.TypeSignal, Headers: map[dbus.HeaderField]dbus.Variant{
@@ -184,7 +184,7 @@ func (m *userManager) fail(c net.Conn, to *dbus.Message, name, text string) {
 func (m *userManager) send(c net.Conn, msg *dbus.Message, serial uint32) {
 	var buf bytes.Buffer
 	assert.Check(m.t, msg.EncodeTo(&buf, binary.LittleEndian))
-	// The serial, which the library sets on its own connections only, is at byte 8 of the header.
+	// The serial is at byte 8 of the header. The library sets it only on its own connections.
 	binary.LittleEndian.PutUint32(buf.Bytes()[8:], serial)
 	_, _ = c.Write(buf.Bytes())
 }
@@ -212,16 +212,16 @@ func TestClaimScope(t *testing.T) {
 	assert.NilError(t, err)
 	assert.NilError(t, s.Remove(t.Context()))
 	scope := filepath.Join(d, "rootlessnode-a.scope")
-	assert.Equal(t, cgroupOf(t, os.Getpid()), scope, "nobody but systemd can take us out of the scope")
+	assert.Equal(t, cgroupOf(t, os.Getpid()), scope, "only systemd can move the process out of the scope")
 
-	// The scope of a crashed node: it is ended, and a new one started.
+	// The scope of a crashed node is stopped and a new one is started.
 	assert.NilError(t, moveSelf(filepath.Join(d, enterLeaf)))
 	claim()
 	assert.DeepEqual(t, m.killed, []string{"rootlessnode-a.scope"})
 	assert.Equal(t, len(m.started), 2)
 	assert.NilError(t, moveSelf(filepath.Join(d, enterLeaf)))
 
-	// Who removes a node from outside, as the guard does, has systemd end the scope before it is told that nothing is left.
+	// A removal from outside, as by the guard, returns only after systemd has removed the scope.
 	subtree := filepath.Join(scope, "rootlessnode-a")
 	ended := make(chan error, 1)
 	go func() { ended <- removeSubtree(t.Context(), subtree, "", o) }()
@@ -236,14 +236,14 @@ func TestClaimScope(t *testing.T) {
 	assert.NilError(t, rmdirAll(scope))
 	assert.NilError(t, <-ended)
 
-	// A scope that stays, since somebody moved in, is told of.
+	// A scope that remains because another process is in it is reported.
 	assert.NilError(t, os.Mkdir(scope, dirMode))
-	squatter := cat(t)
-	assert.NilError(t, movePid(scope, squatter.Process.Pid))
+	blocker := cat(t)
+	assert.NilError(t, movePid(scope, blocker.Process.Pid))
 	ctx, cancel := context.WithTimeout(t.Context(), pollSlice)
 	defer cancel()
 	assert.ErrorContains(t, removeSubtree(ctx, subtree, "", o), "remove the scope: "+scope+": processes are left: ")
-	assert.NilError(t, movePid(filepath.Join(d, enterLeaf), squatter.Process.Pid))
+	assert.NilError(t, movePid(filepath.Join(d, enterLeaf), blocker.Process.Pid))
 	assert.NilError(t, rmdirAll(scope))
 }
 

@@ -7,32 +7,31 @@ import (
 	"strings"
 )
 
-// podsDir is the kubelet's cgroup, and podPrefix heads the name of a pod's.
+// podsDir is the cgroup of the kubelet for pods. podPrefix is the prefix of the name of a pod's cgroup.
 const (
 	podsDir   = "kubepods"
 	podPrefix = "pod"
 )
 
-// Survey is what a node uses, and what of it its parts do.
+// Survey is the resource usage of a node, its components and its pods.
 type Survey struct {
-	// Node is the whole subtree.
+	// Node is the usage of the whole subtree.
 	Node Usage
-	// Components are the leaves of `system` by their names.
+	// Components is the usage of the leaves of `system`, by name.
 	Components map[string]Usage
-	// Pods are those of the kubelet.
+	// Pods is the usage of the kubelet's pods.
 	Pods []PodUsage
 }
 
-// PodUsage is what a pod uses. On a node without cgroups for pods, where containers lie side by side, it is one container,
-// and UID is empty.
+// PodUsage is the usage of a pod. On a node without cgroups for pods it is the usage of one container, and UID is empty.
 type PodUsage struct {
 	UID string
-	// Containers are ids of the runtime.
+	// Containers lists the container IDs of the runtime.
 	Containers []string
 	Usage      Usage
 }
 
-// ReadSurvey reads the subtree of a node at dir. proc is /proc. Cgroups that go away meanwhile are left out.
+// ReadSurvey reads the usage of the node's subtree at dir. proc is /proc. It skips cgroups that are removed meanwhile.
 //
 // Runs in: either.
 func ReadSurvey(dir, proc string) (Survey, error) {
@@ -57,7 +56,7 @@ func ReadSurvey(dir, proc string) (Survey, error) {
 	return s, nil
 }
 
-// pods reads dir: pods, classes of pods with pods in them, or containers.
+// pods reads dir, which contains cgroups of pods, of QoS classes with pods, or of containers.
 func (s *Survey) pods(dir, proc string) {
 	names, err := subdirs(dir)
 	if err != nil {
@@ -85,8 +84,8 @@ func (s *Survey) pods(dir, proc string) {
 	}
 }
 
-// containerIDs turns names of containers' cgroups into ids: CRI-O puts crio- before them, and a cgroup of the container's
-// monitor, crio-conmon-ID, beside them.
+// containerIDs returns the container IDs in the names of cgroups. CRI-O prefixes them with crio-, and creates another cgroup
+// crio-conmon-ID for the container's monitor, which is skipped.
 func containerIDs(names []string) []string {
 	var ids []string
 	for _, name := range names {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tree is the node's subtree as seen from inside, where it is the root of what is mounted. Names are relative:
+// Tree is the node's subtree as seen from inside, where it is the root of the mounted tree. Names are relative, for example
 // "system/kubelet".
 //
 // Runs in: child (the node role). The zero value is the tree at /sys/fs/cgroup.
@@ -23,27 +23,27 @@ func (t Tree) root() string {
 	return t.Root
 }
 
-// dir checks a name and returns its directory. The root itself is not a name: nothing here is done to the whole.
+// dir checks a name and returns its directory. The root itself is not a valid name.
 func (t Tree) dir(name string) (string, error) {
 	if !filepath.IsLocal(name) || filepath.Clean(name) == "." {
-		return "", fmt.Errorf("cgroup name %q: a relative path below the node's tree is wanted", name)
+		return "", fmt.Errorf("cgroup name %q: must be a relative path below the node's tree", name)
 	}
 	return filepath.Join(t.root(), name), nil
 }
 
-// EnsureLeaf makes a cgroup, and those above it, and returns its directory.
+// EnsureLeaf creates a cgroup and its parents if necessary, and returns its directory.
 func (t Tree) EnsureLeaf(name string) (dir string, err error) {
 	dir, err = t.dir(name)
 	if err == nil {
 		err = os.MkdirAll(dir, dirMode)
 	}
 	if err != nil {
-		return "", fmt.Errorf("make cgroup: %w", err)
+		return "", fmt.Errorf("create cgroup: %w", err)
 	}
 	return dir, nil
 }
 
-// Move moves a process, all threads of it, into a cgroup that exists.
+// Move moves a process with all its threads into an existing cgroup.
 func (t Tree) Move(name string, pid int) error {
 	dir, err := t.dir(name)
 	if err == nil {
@@ -55,8 +55,8 @@ func (t Tree) Move(name string, pid int) error {
 	return nil
 }
 
-// Signal sends a signal to every process in the cgroup and below, once, and does not wait. A process that is forked
-// meanwhile may be missed. A cgroup that is gone is no error.
+// Signal sends a signal once to every process in the cgroup and below, and does not wait. Processes that are forked
+// meanwhile may be missed. A missing cgroup is not an error.
 func (t Tree) Signal(name string, sig unix.Signal) error {
 	dir, err := t.dir(name)
 	if err == nil {
@@ -68,7 +68,7 @@ func (t Tree) Signal(name string, sig unix.Signal) error {
 	return nil
 }
 
-// WaitEmpty waits until no process is in the cgroup and below, or ctx ends. A cgroup that is gone is empty.
+// WaitEmpty waits until no process is in the cgroup and below, or ctx ends. A missing cgroup is empty.
 func (t Tree) WaitEmpty(ctx context.Context, name string) error {
 	dir, err := t.dir(name)
 	if err == nil {
@@ -80,7 +80,7 @@ func (t Tree) WaitEmpty(ctx context.Context, name string) error {
 	return nil
 }
 
-// Kill sends SIGKILL to every process in the cgroup and below, and does not wait. A cgroup that is gone is no error.
+// Kill sends SIGKILL to every process in the cgroup and below, and does not wait. A missing cgroup is not an error.
 func (t Tree) Kill(name string) error {
 	dir, err := t.dir(name)
 	if err == nil {
@@ -92,8 +92,8 @@ func (t Tree) Kill(name string) error {
 	return nil
 }
 
-// Remove kills what is in the cgroup and below and removes it, from the leaves up. It waits for the kernel, ten seconds
-// at most. A cgroup that is gone is no error.
+// Remove kills all processes in the cgroup and below and removes the cgroups, from the leaves up. It waits at most ten
+// seconds for the kernel. A missing cgroup is not an error.
 func (t Tree) Remove(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (t Tree) Remove(name string) error {
 	return nil
 }
 
-// Controllers returns what the tree hands on to its cgroups, pods' among them: what limits can be set on this node.
+// Controllers returns the controllers that are enabled for the cgroups of the tree, including those of pods.
 func (t Tree) Controllers() ([]string, error) {
 	on, err := readList(t.root(), subtreeFile)
 	if err != nil {

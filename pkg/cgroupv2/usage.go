@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what a cgroup, with everything below it, uses. A field is nil when it cannot be told.
+// Usage is the resource usage of a cgroup and everything below it. A field is nil if it is unknown.
 type Usage struct {
 	// CPUUsec is CPU time in microseconds.
 	CPUUsec *uint64 `json:"cpuUsec,omitempty"`
-	// MemoryBytes is all memory that is charged to the cgroup, WorkingSetBytes what of it cannot be dropped at once: the
-	// kubelet's measure, without inactive file pages.
+	// MemoryBytes is all memory that is charged to the cgroup. WorkingSetBytes excludes inactive file pages, which can be
+	// reclaimed at once; the kubelet uses the same measure.
 	MemoryBytes     *uint64 `json:"memoryBytes,omitempty"`
 	WorkingSetBytes *uint64 `json:"workingSetBytes,omitempty"`
-	// IOReadBytes and IOWriteBytes went to and came from block devices.
+	// IOReadBytes and IOWriteBytes were read from and written to block devices.
 	IOReadBytes  *uint64 `json:"ioReadBytes,omitempty"`
 	IOWriteBytes *uint64 `json:"ioWriteBytes,omitempty"`
-	// Pids are tasks: processes and threads.
+	// Pids is the number of tasks: processes and threads.
 	Pids *uint64 `json:"pids,omitempty"`
-	// FromProc names the resources (cpu, memory, pids) whose controller is missing, and that were summed over the living
-	// processes instead: resident memory counts shared pages for each of them, and CPU time ends with its process.
+	// FromProc names the resources (cpu, memory, pids) whose controller is missing. They are summed over the running
+	// processes instead: resident memory counts shared pages once per process, and CPU time of ended processes is missing.
 	FromProc []string `json:"fromProc,omitempty"`
 }
 
@@ -40,7 +40,7 @@ const (
 	fromPids   = "pids"
 )
 
-// Add sums two usages. What one of them cannot tell is that of the other.
+// Add returns the sum of two usages. If a field is known in only one of them, that value is used.
 func (u Usage) Add(o Usage) Usage {
 	sum := func(a, b *uint64) *uint64 {
 		if a == nil || b == nil {
@@ -60,49 +60,49 @@ func (u Usage) Add(o Usage) Usage {
 	}
 }
 
-// ReadUsage reads what the cgroup at dir uses from its files, and what these do not tell from the processes in it below
-// proc, which is /proc. A cgroup without a file of a controller has no figure of it but that.
+// ReadUsage reads the usage of the cgroup at dir from its files. CPU, memory and pids without a controller are read from
+// its processes in proc, which is /proc.
 //
-// Runs in: either. On the host it needs no more than to be the account: the files of a cgroup are readable.
+// Runs in: either. On the host it needs no privileges, because the files of a cgroup are readable.
 func ReadUsage(dir, proc string) (Usage, error) {
 	if _, err := os.Stat(filepath.Join(dir, procsFile)); err != nil {
-		return Usage{}, fmt.Errorf("read use of cgroup: %w", err)
+		return Usage{}, fmt.Errorf("read usage of cgroup: %w", err)
 	}
 	var u Usage
-	u.CPUUsec = keyed(dir, "cpu.stat", "usage_usec")
-	u.MemoryBytes = single(dir, "memory.current")
+	u.CPUUsec = readKey(dir, "cpu.stat", "usage_usec")
+	u.MemoryBytes = readNumber(dir, "memory.current")
 	u.WorkingSetBytes = workingSet(dir, u.MemoryBytes)
-	u.Pids = single(dir, "pids.current")
+	u.Pids = readNumber(dir, "pids.current")
 	u.IOReadBytes, u.IOWriteBytes = ioStat(dir)
 	if u.CPUUsec != nil && u.MemoryBytes != nil && u.Pids != nil {
 		return u, nil
 	}
 	p := sumProcesses(dir, proc)
-	instead := func(field **uint64, value uint64, name string) {
+	fallback := func(field **uint64, value uint64, name string) {
 		if *field == nil {
 			*field = &value
 			u.FromProc = append(u.FromProc, name)
 		}
 	}
-	instead(&u.CPUUsec, p.cpuUsec, fromCPU)
+	fallback(&u.CPUUsec, p.cpuUsec, fromCPU)
 	if u.MemoryBytes == nil {
 		u.WorkingSetBytes = &p.rss
 	}
-	instead(&u.MemoryBytes, p.rss, fromMemory)
-	instead(&u.Pids, p.threads, fromPids)
+	fallback(&u.MemoryBytes, p.rss, fromMemory)
+	fallback(&u.Pids, p.threads, fromPids)
 	return u, nil
 }
 
-// single reads a file with one number.
-func single(dir, file string) *uint64 {
+// readNumber returns the number in a file, or nil on error.
+func readNumber(dir, file string) *uint64 {
 	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		return nil
 	}
-	return number(string(bytes.TrimSpace(b)))
+	return parseNumber(string(bytes.TrimSpace(b)))
 }
 
-func number(text string) *uint64 {
+func parseNumber(text string) *uint64 {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return nil
@@ -110,22 +110,22 @@ func number(text string) *uint64 {
 	return &n
 }
 
-// keyed reads a key of a flat keyed file: lines "KEY VALUE".
-func keyed(dir, file, key string) *uint64 {
+// readKey returns the value of a key in a flat keyed file, which has lines "KEY VALUE", or nil on error.
+func readKey(dir, file, key string) *uint64 {
 	b, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
 		return nil
 	}
 	for line := range strings.Lines(string(b)) {
 		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
-			return number(v)
+			return parseNumber(v)
 		}
 	}
 	return nil
 }
 
 func workingSet(dir string, memory *uint64) *uint64 {
-	inactive := keyed(dir, "memory.stat", "inactive_file")
+	inactive := readKey(dir, "memory.stat", "inactive_file")
 	if memory == nil || inactive == nil {
 		return memory
 	}
@@ -139,7 +139,7 @@ func ioStat(dir string) (read, written *uint64) {
 	if err != nil {
 		return nil, nil
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read only
 	var r, w uint64
 	for s := bufio.NewScanner(f); s.Scan(); {
 		for _, word := range strings.Fields(s.Text()) {
@@ -161,8 +161,8 @@ func ioStat(dir string) (read, written *uint64) {
 
 type processSum struct{ cpuUsec, rss, threads uint64 }
 
-// sumProcesses adds up the processes of the cgroup and of all below it. Those that end meanwhile, and those that cannot be
-// seen, are left out.
+// sumProcesses sums the usage of the processes in the cgroup and below. It skips processes that end meanwhile or are not
+// visible.
 func sumProcesses(dir, proc string) processSum {
 	var s processSum
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -186,7 +186,7 @@ func sumProcesses(dir, proc string) processSum {
 // ticksPerSecond is USER_HZ, the unit of times in /proc: 100 on every architecture that Go runs on (sysconf(3), _SC_CLK_TCK).
 const ticksPerSecond = 100
 
-// add reads fields 14, 15, 20 and 24 of /proc/PID/stat (proc_pid_stat(5)): utime, stime, num_threads and rss in pages.
+// add adds fields 14, 15, 20 and 24 of /proc/PID/stat (proc_pid_stat(5)): utime, stime, num_threads and rss in pages.
 func (s *processSum) add(proc string, pid int) {
 	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *processSum) add(proc string, pid int) {
 		return
 	}
 	at := func(i int) uint64 {
-		if n := number(fields[i]); n != nil {
+		if n := parseNumber(fields[i]); n != nil {
 			return *n
 		}
 		return 0

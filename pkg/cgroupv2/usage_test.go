@@ -9,7 +9,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// fakeProcess puts one into a made-up /proc: CPU time in ticks of 10 ms, resident memory in pages.
+// fakeProcess adds a process to a fake /proc. CPU time is in ticks of 10 ms, resident memory in pages.
 func fakeProcess(t *testing.T, proc string, pid, ticks, threads, pages int) {
 	t.Helper()
 	dir := filepath.Join(proc, fmt.Sprint(pid))
@@ -22,7 +22,7 @@ func TestReadUsage(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
 	proc := t.TempDir()
-	f.ours("/a", "cpu memory pids io")
+	f.delegated("/a", "cpu memory pids io")
 	for file, text := range map[string]string{
 		"cpu.stat": "usage_usec 12\nuser_usec 5\nsystem_usec 7\n", "memory.current": "4096\n", "pids.current": "3\n",
 		"memory.stat": "anon 1\nactive_file 7\ninactive_file 1000\n",
@@ -44,19 +44,20 @@ func TestReadUsage(t *testing.T) {
 	u, err = ReadUsage(filepath.Join(f.mount, "a"), proc)
 	assert.NilError(t, err)
 	assert.Equal(t, *u.IOReadBytes, uint64(0))
-	assert.Equal(t, *u.WorkingSetBytes, uint64(0), "never below nothing")
+	assert.Equal(t, *u.WorkingSetBytes, uint64(0), "never negative")
 }
 
-// Without controllers the processes are summed, those below included; what the kernel tells is taken.
+// TestReadUsageFromProcesses checks that the usage of all processes is summed where the controllers are missing, and that
+// values of the kernel take precedence.
 func TestReadUsageFromProcesses(t *testing.T) {
 	t.Parallel()
 	f := newFakeTree(t)
 	proc := t.TempDir()
 	page := uint64(os.Getpagesize())
-	f.ours("/a", "")
-	f.ours("/a/b", "")
+	f.delegated("/a", "")
+	f.delegated("/a/b", "")
 	f.put("/a", procsFile, "7\n")
-	f.put("/a/b", procsFile, "0\n8\n9\n") // 0: not in our pid namespace; 9 has ended
+	f.put("/a/b", procsFile, "0\n8\n9\n") // 0: in another pid namespace; 9 has ended
 	fakeProcess(t, proc, 7, 5, 2, 10)
 	fakeProcess(t, proc, 8, 10, 1, 1)
 	u, err := ReadUsage(filepath.Join(f.mount, "a"), proc)
@@ -81,7 +82,7 @@ func TestAddUsage(t *testing.T) {
 	want := Usage{CPUUsec: ptr[uint64](11), Pids: ptr[uint64](2), MemoryBytes: ptr[uint64](5), FromProc: []string{"cpu", "memory"}}
 	assert.DeepEqual(t, a.Add(b), want)
 	assert.DeepEqual(t, b.Add(a), want)
-	assert.Equal(t, *a.CPUUsec, uint64(1), "what was added is left alone")
+	assert.Equal(t, *a.CPUUsec, uint64(1), "Add does not change its operands")
 }
 
 func TestReadSurvey(t *testing.T) {
@@ -92,7 +93,7 @@ func TestReadSurvey(t *testing.T) {
 		"", "/system", "/system/kubelet", "/system/exec", "/system/exec/1", "/kubepods", "/kubepods/burstable", "/kubepods/burstable/pod1-2",
 		"/kubepods/burstable/pod1-2/abc", "/kubepods/besteffort", "/kubepods/pod3", "/kubepods/def",
 	} {
-		f.ours("/s"+c, "")
+		f.delegated("/s"+c, "")
 	}
 	f.put("/s/kubepods/burstable/pod1-2", "pids.current", "4\n")
 	s, err := ReadSurvey(filepath.Join(f.mount, "s"), proc)

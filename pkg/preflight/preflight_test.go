@@ -330,7 +330,7 @@ func TestChecks(t *testing.T) {
 					Available: []string{"memory", "pids"}, Missing: []string{"cpu", "cpuset"}, LostAt: "/sys/fs/cgroup/u"}, nil
 			}
 		}, "warn: cgroup /sys/fs/cgroup/u (current) lacks cpu, cpuset: the node starts, but does not enforce limits that need these controllers\n" +
-			"  # cpu got lost at /sys/fs/cgroup/u. Have systemd delegate it:\n" +
+			"  # cpu is not delegated to /sys/fs/cgroup/u. Have systemd delegate it:\n" +
 			"  sudo mkdir -p /etc/systemd/system/user@.service.d\n" +
 			"  printf \"[Service]\\nDelegate=cpu cpuset io memory pids\\n\" | sudo tee /etc/systemd/system/user@.service.d/delegate.conf\n" +
 			"  sudo systemctl daemon-reload\n" +

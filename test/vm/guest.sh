@@ -67,7 +67,7 @@ prepare() {
 missing_controllers() {
 	login "$node check" | tee "$share/check"
 	grep -q 'warn  cgroup .*lacks cpu' "$share/check" && grep -q 'Delegate=cpu cpuset io memory pids' "$share/check" &&
-		grep -q 'cpu got lost at .*user' "$share/check"
+		grep -q 'cpu is not delegated to .*user' "$share/check"
 }
 
 # pasted: what check printed for root, pasted, is enough after a new login.
