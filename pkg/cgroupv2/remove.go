@@ -193,9 +193,9 @@ func signalAll(dir string, sig unix.Signal) error {
 	return eachDir(dir, func(d string) error { return signalDirect(d, sig) })
 }
 
-// signalDirect signals the processes directly in dir. A pid may be reused at any time, so it opens a pidfd for each, reads
-// the list again, and signals those that are still listed: a process in the second list is the one that the pidfd
-// refers to, or the pidfd's process is dead and the signal reaches nothing.
+// signalDirect signals the processes directly in dir. Because a process ID may be reused at any time, it opens a pidfd for
+// each process, reads the list again, and signals those that are still listed. A listed process is then the process of the
+// pidfd, or that process has ended and the signal has no effect.
 func signalDirect(dir string, sig unix.Signal) error {
 	pids, err := readPids(dir)
 	if err != nil {
