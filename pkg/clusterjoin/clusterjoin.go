@@ -1,6 +1,6 @@
-// Package clusterjoin is the host's part of becoming a worker of a cluster: it finds the cluster by a bootstrap token, as
-// kubeadm does, pins its authority, compares versions, learns what all nodes of it agree on, and notes all that in the data
-// dir, so that later starts need no token. It changes nothing in the cluster.
+// Package clusterjoin does the host's part of joining a cluster as a worker. It discovers the cluster with a bootstrap
+// token, like kubeadm, pins the cluster's CA, compares versions, reads the settings that all nodes share, and stores the
+// result in the data dir, so that later starts need no token. It does not change the cluster.
 //
 // Runs in: parent.
 package clusterjoin
@@ -25,26 +25,27 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Where a cluster tells everyone what it is. The first is kubeadm's and public; the second is ours and for all who are
-// somebody, with the fields of Cluster as keys.
+// ConfigMaps that describe a cluster. The first is kubeadm's and public. The second is rootlessnode's; all authenticated
+// clients can read it, and its keys are the fields of Cluster.
 const (
 	Namespace     = "kube-public"
 	ClusterInfo   = "cluster-info"
 	ClusterConfig = "rootlessnode"
 )
 
-// Record is what a worker knows of its cluster. It is kept in layout.Data.JoinRecord.
+// Record is a worker's information about its cluster. It is stored in layout.Data.JoinRecord.
 type Record struct {
 	// Server is the API server's URL, https://HOST:PORT.
 	Server string `json:"server"`
-	// NodeName and NodeUID are the Node object's; the UID is empty until the node has registered.
+	// NodeName and NodeUID identify the Node object; the UID is empty until the node has registered.
 	NodeName string `json:"nodeName"`
 	NodeUID  string `json:"nodeUID,omitempty"`
-	// Cluster is what the cluster's ConfigMap says, nil if it has none.
+	// Cluster is the content of the cluster's ConfigMap; nil if there is none.
 	Cluster *Cluster `json:"cluster,omitempty"`
 }
 
-// Cluster is what all nodes of a cluster of ours agree on: the data of the ConfigMap kube-public/rootlessnode.
+// Cluster contains the settings that all nodes of a rootlessnode cluster share: the data of the ConfigMap
+// kube-public/rootlessnode.
 type Cluster struct {
 	PodCIDR       string `json:"podCIDR"`
 	ServiceCIDR   string `json:"serviceCIDR"`
@@ -56,25 +57,28 @@ type Cluster struct {
 	VXLANPort     int    `json:"vxlanPort"`
 }
 
-// ParseCluster reads the data of the ConfigMap. It tells all faults; keys that it does not know are for later versions.
+// ParseCluster parses the data of the ConfigMap. It reports all errors together and ignores unknown keys, which later
+// versions may add.
 func ParseCluster(data map[string]string) (*Cluster, error) {
 	c := &Cluster{
 		PodCIDR: data["podCIDR"], ServiceCIDR: data["serviceCIDR"], DNSAddress: data["dnsAddress"], Domain: data["domain"],
 		PodCIDRv6: data["podCIDRv6"], ServiceCIDRv6: data["serviceCIDRv6"], Backend: data["backend"],
 	}
 	var errs []error
-	fault := func(key, want string) { errs = append(errs, fmt.Errorf("%s: %q: want %s", key, data[key], want)) }
+	fault := func(key, want string) {
+		errs = append(errs, fmt.Errorf("%s: invalid value %q: must be %s", key, data[key], want))
+	}
 	for _, key := range []string{"podCIDR", "serviceCIDR", "podCIDRv6", "serviceCIDRv6"} {
 		six := key == "podCIDRv6" || key == "serviceCIDRv6"
 		if six && data[key] == "" {
 			continue
 		}
 		if p, err := netip.ParsePrefix(data[key]); err != nil || p.Addr().Is4() == six {
-			fault(key, "an address range of its family")
+			fault(key, "a CIDR of the matching IP family")
 		}
 	}
 	if _, err := netip.ParseAddr(c.DNSAddress); err != nil {
-		fault("dnsAddress", "an address")
+		fault("dnsAddress", "an IP address")
 	}
 	if c.Domain == "" {
 		fault("domain", "the cluster's DNS domain")
@@ -84,13 +88,13 @@ func ParseCluster(data map[string]string) (*Cluster, error) {
 	}
 	port, err := strconv.ParseUint(data["vxlanPort"], 10, 16)
 	if err != nil || port == 0 {
-		fault("vxlanPort", "a port")
+		fault("vxlanPort", "a port number")
 	}
 	c.VXLANPort = int(port)
 	return c, errors.Join(errs...)
 }
 
-// Load reads the record of a data dir; nil if the node has joined no cluster.
+// Load reads the record from a data dir. It returns nil if the node has not joined a cluster.
 func Load(data layout.Data) (*Record, error) {
 	var r Record
 	err := layout.ReadJSON(data.JoinRecord(), &r)
@@ -98,20 +102,20 @@ func Load(data layout.Data) (*Record, error) {
 		return nil, nil
 	}
 	if err == nil && r.Server == "" {
-		err = errors.New("names no server")
+		err = errors.New("server is not set")
 	}
 	if err != nil {
 		return nil, errdefs.WithHintf(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("read the record of the joined cluster: %w", err)),
-			"rm %s    # and join anew, with a token", data.JoinRecord())
+			"rm %s    # then join again with a token", data.JoinRecord())
 	}
 	return &r, nil
 }
 
-// Save writes the record, atomically, for Load. Runs in: either; the data dir has its name inside too.
+// Save writes the record atomically, for Load. Runs in: either; the data dir has the same path inside.
 func (r *Record) Save(data layout.Data) error { return layout.WriteJSON(data.JoinRecord(), r) }
 
-// Apply makes cfg that of a worker of the recorded cluster: the server, and where the cluster says what its nodes agree on,
-// that. How the node joined is done with and removed. Nothing that cfg shares with copies of it is written to.
+// Apply changes cfg to a worker of the recorded cluster: it sets the server and the settings that the cluster's nodes share,
+// and clears the settings for the join itself. It does not modify data that cfg shares with copies of it.
 func (r *Record) Apply(cfg *config.NodeConfig) {
 	cfg.Join.Server, cfg.Join.BootstrapKubeconfig, cfg.Join.Kubeconfig = r.Server, "", ""
 	cfg.ControlPlane.Embedded = false
@@ -127,48 +131,49 @@ func (r *Record) Apply(cfg *config.NodeConfig) {
 	cfg.Flannel.Backend, cfg.Flannel.VXLANPort = c.Backend, c.VXLANPort
 }
 
-// Input is what Prepare goes by.
+// Input is the argument of Prepare.
 type Input struct {
 	// Config is complete and valid. It is not changed.
 	Config *config.NodeConfig
-	// Data is the node's data dir. Nobody else may use it meanwhile: the node's lock is held.
+	// Data is the node's data dir. The caller must hold the node's lock.
 	Data layout.Data
-	// Token is the bootstrap token, ID.SECRET, empty if none was given. A secret.
+	// Token is the bootstrap token, ID.SECRET; empty if none was given. It is a secret.
 	Token string
-	// KubeletVersion is that of the kubelet and kube-proxy which will run, such as v1.37.2; empty, no versions are compared.
+	// KubeletVersion is the version of the kubelet and kube-proxy to run, such as v1.37.2. If it is empty, versions are not
+	// compared.
 	KubeletVersion string
 	// Log receives warnings; nil drops them.
 	Log logrus.FieldLogger
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; time.Now if nil.
 	Now func() time.Time
 }
 
-// Limits of asking the server.
+// Limits of requests to the server.
 const (
 	tryLimit   = 10 * time.Second
 	totalLimit = 30 * time.Second
 	tryPause   = time.Second
-	// clockLimit is how far two clocks may be apart: a certificate is valid from five minutes before it was signed
-	// (kube-controller-manager, signer's backdate).
+	// clockLimit is the tolerated difference of two clocks: certificates are valid from five minutes before they were signed
+	// (kube-controller-manager, backdate of the signer).
 	clockLimit = 5 * time.Minute
 )
 
-// joiner is one call of Prepare.
+// joiner is the state of one call of Prepare.
 type joiner struct {
 	Input
 	try, total, pause time.Duration
-	// ahead is how far the server's clock is ahead of ours, once timed.
+	// ahead is how far the server's clock is ahead of this host's; valid if timed is set.
 	ahead time.Duration
 	timed bool
 }
 
-// Prepare does what must be done on the host before a worker is started, and says why where it cannot start. With a token
-// or a kubeconfig it finds the cluster and writes the record, the authority's certificate and the credentials, all or
-// nothing. Without, it goes by the record of the last time, asks the cluster whether it still knows the node, and lets
-// the node start too when the cluster cannot be reached.
+// Prepare prepares the host for the start of a worker and returns an error if the worker cannot start. With a token or a
+// kubeconfig, it discovers the cluster and writes the record, the CA certificate and the credentials, all or nothing.
+// Without, it uses the existing record and checks whether the cluster still knows the node; the node can also start while
+// the cluster is unreachable.
 //
-// Errors are of class errdefs.ErrConfig for what the user wrote and errdefs.ErrPreflight for the rest, with a hint, and
-// never hold the token.
+// Errors have the class errdefs.ErrConfig for the user's configuration and errdefs.ErrPreflight otherwise, with a hint. They
+// never contain the token.
 func Prepare(ctx context.Context, in Input) (*Record, error) {
 	return newJoiner(in).prepare(ctx)
 }
@@ -194,7 +199,7 @@ func (j *joiner) prepare(ctx context.Context) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := j.sameCluster(rec, want.server); err != nil {
+	if err := j.checkDataDir(rec, want.server); err != nil {
 		return nil, err
 	}
 	switch {
@@ -204,31 +209,31 @@ func (j *joiner) prepare(ctx context.Context) (*Record, error) {
 		}
 		return j.byToken(ctx, rec, want)
 	case rec != nil && !want.newer(j.Data):
-		known, err := j.again(ctx, rec)
+		known, err := j.restart(ctx, rec)
 		if want.file == "" || !errors.As(err, new(*staleError)) {
 			return known, err
 		}
-		j.Log.WithField("kubeconfig", want.file).Warnf("joining anew: %v", err)
+		j.Log.WithField("kubeconfig", want.file).Warnf("joining again: %v", err)
 		return j.byKubeconfig(ctx, rec, want)
 	case want.file != "":
 		return j.byKubeconfig(ctx, rec, want)
 	}
-	return nil, j.hintToken(fault("the node has not joined %s yet: that needs a bootstrap token", want.server), want.server)
+	return nil, j.hintToken(fault("the node has not joined %s yet: a bootstrap token is required", want.server), want.server)
 }
 
-// way is how the node is to join.
-type way struct {
-	server string // empty: that of the record
+// joinMethod is how the node joins.
+type joinMethod struct {
+	server string // if empty, the server of the record
 	token  *token
-	// file is a kubeconfig of the host, and creds what is in it. own: its user is the node.
+	// file is a kubeconfig of the host, and creds is its content. own reports whether its user is the node itself.
 	file  string
 	creds kubeapi.Cluster
 	own   bool
 }
 
-func (j *joiner) wanted() (way, error) {
+func (j *joiner) wanted() (joinMethod, error) {
 	var (
-		w   way
+		w   joinMethod
 		err error
 	)
 	if j.Token != "" {
@@ -249,7 +254,7 @@ func (j *joiner) wanted() (way, error) {
 		return w, nil
 	}
 	if w.token != nil {
-		return w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("a bootstrap token and the kubeconfig %s: want one way to join", w.file))
+		return w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("a bootstrap token and the kubeconfig %s are both set: use only one of them", w.file))
 	}
 	if err := j.readKubeconfig(&w); err != nil {
 		return w, errdefs.Class(errdefs.ErrConfig, err)
@@ -257,22 +262,22 @@ func (j *joiner) wanted() (way, error) {
 	return w, nil
 }
 
-// sameCluster makes sure that the data dir is that of the cluster at server, as far as that can be told without asking.
-func (j *joiner) sameCluster(rec *Record, server string) error {
+// checkDataDir checks that the data dir belongs to the cluster at server, as far as this is known without a request.
+func (j *joiner) checkDataDir(rec *Record, server string) error {
 	if rec == nil {
 		if server == "" {
-			return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("there is no cluster to join: none is named, and the node has joined none before")),
+			return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("there is no cluster to join: no server is set, and the node has not joined a cluster before")),
 				joinHint("https://HOST:6443"))
 		}
-		// The key of an authority is where the authority is: in a control plane.
+		// The key of a CA is only in the data dir of a control plane.
 		if key := filepath.Join(j.Data.PKI(), "ca.key"); exists(key) {
-			return errdefs.WithHint(fault("%s holds the data of a cluster of the node's own, so the node cannot join %s with it", j.Data.Dir, server),
+			return errdefs.WithHint(fault("%s contains the data of a control plane and cannot be used to join %s", j.Data.Dir, server),
 				j.otherDataHint())
 		}
 		return nil
 	}
 	if server != "" && server != rec.Server {
-		return errdefs.WithHint(fault("%s holds the data of a node of the cluster at %s, so the node cannot join %s with it", j.Data.Dir, rec.Server, server),
+		return errdefs.WithHint(fault("%s contains the data of a node of the cluster at %s and cannot be used to join %s", j.Data.Dir, rec.Server, server),
 			j.otherDataHint())
 	}
 	return nil

@@ -90,7 +90,7 @@ func (a *authority) issue(t *testing.T, tmpl x509.Certificate) (certPEM, keyPEM 
 	return pemBlock("CERTIFICATE", der), pemBlock("PRIVATE KEY", pkcs8)
 }
 
-// nodeCert is that of nodeName unless the template says otherwise.
+// nodeCert issues a certificate of nodeName unless the template has another subject.
 func (a *authority) nodeCert(t *testing.T, tmpl x509.Certificate) (certPEM, keyPEM []byte) {
 	t.Helper()
 	if tmpl.Subject.CommonName == "" {
@@ -100,7 +100,7 @@ func (a *authority) nodeCert(t *testing.T, tmpl x509.Certificate) (certPEM, keyP
 	return a.issue(t, tmpl)
 }
 
-// fakeCluster is an API server. Its fields may be changed between two runs, and by before.
+// fakeCluster is an API server. Its fields may be changed between two runs and by the function before.
 type fakeCluster struct {
 	*httptest.Server
 	t  *testing.T
@@ -108,17 +108,17 @@ type fakeCluster struct {
 
 	mu      sync.Mutex
 	serving *tls.Certificate
-	info    map[string]string // of cluster-info; nil: there is none
+	info    map[string]string // of cluster-info; nil if there is none
 	nodes   map[string]string // name to uid
 	version string
-	config  map[string]string // of kube-public/rootlessnode; nil: there is none
+	config  map[string]string // of kube-public/rootlessnode; nil if there is none
 	late    time.Duration     // how far its clock is ahead
-	// refuse holds answers for paths, or "anonymous", "token" and "certificate" for whoever asks so.
+	// refuse holds answers for paths, or "anonymous", "token" and "certificate" for the kind of credentials.
 	refuse map[string]int
-	// before is called with the number of each request from 1 on; true: it has answered.
+	// before is called with the number of each request, beginning at 1. It returns true if it sent a response.
 	before func(n int, w http.ResponseWriter, r *http.Request) bool
 	n      int
-	// patience is how long Prepare asks a server that does not answer.
+	// patience is how long Prepare tries a server that does not respond.
 	patience time.Duration
 	// tokens counts the requests that carried the token.
 	tokens int
@@ -149,13 +149,13 @@ func newCluster(t *testing.T) *fakeCluster {
 	return c
 }
 
-// rebuild gives the cluster another authority.
+// rebuild creates another CA for the cluster.
 func (c *fakeCluster) rebuild() {
 	c.ca = newAuthority(c.t)
 	c.serve(c.ca, x509.Certificate{})
 }
 
-// serve has the API server show a certificate of a's.
+// serve makes the API server use a certificate of a.
 func (c *fakeCluster) serve(a *authority, tmpl x509.Certificate) {
 	if tmpl.DNSNames == nil {
 		tmpl.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
@@ -168,7 +168,7 @@ func (c *fakeCluster) serve(a *authority, tmpl x509.Certificate) {
 	c.serving = &pair
 }
 
-// sign makes cluster-info anew.
+// sign creates cluster-info again.
 func (c *fakeCluster) sign() {
 	text, err := kubeapi.Cluster{Server: c.URL, CA: c.ca.pem}.Kubeconfig("")
 	assert.NilError(c.t, err)
@@ -257,7 +257,7 @@ func (c *fakeCluster) input() Input {
 	}
 }
 
-// joined is a data dir whose node has joined c and has its certificate, and the input of its next start.
+// joined creates a data dir of a node that has joined c and has its certificate, and returns the input of its next start.
 func (c *fakeCluster) joined() Input {
 	in := c.input()
 	_, _, err := c.prepare(in)
@@ -272,7 +272,7 @@ func (c *fakeCluster) joined() Input {
 	return in
 }
 
-// certify does the node role's part: the certificate and the link to it, which holds a path inside.
+// certify writes what the node role would write: the certificate and the link to it, which contains a path inside.
 func (c *fakeCluster) certify(data layout.Data, tmpl x509.Certificate) {
 	certPEM, keyPEM := c.ca.nodeCert(c.t, tmpl)
 	assert.NilError(c.t, os.MkdirAll(data.KubeletPKI(), 0o755))
@@ -283,7 +283,7 @@ func (c *fakeCluster) certify(data layout.Data, tmpl x509.Certificate) {
 	assert.NilError(c.t, os.Symlink(filepath.Join(layout.InsideKubeletPKI, name), link))
 }
 
-// prepare runs Prepare with little patience. No text may hold the secret.
+// prepare runs Prepare with short timeouts. It checks that no text contains the secret.
 func (c *fakeCluster) prepare(in Input) (*Record, string, error) {
 	return c.prepareWith(c.t.Context(), in, 10*time.Second)
 }
@@ -322,7 +322,7 @@ func faultIs(t *testing.T, err, class error, texts, hints []string) {
 	}
 }
 
-// tree lists what is below dir, with contents.
+// tree lists the files below dir with their contents.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

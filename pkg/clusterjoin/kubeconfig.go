@@ -17,20 +17,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Who a node is to the API server: https://kubernetes.io/docs/reference/access-authn-authz/node/
+// User and group of a node in the API server: https://kubernetes.io/docs/reference/access-authn-authz/node/
 const (
 	nodeUserPrefix = "system:node:"
 	nodeGroup      = "system:nodes"
 )
 
-// readKubeconfig reads w.file and refuses what cannot become a node by it.
-func (j *joiner) readKubeconfig(w *way) error {
+// readKubeconfig reads w.file and returns an error if it cannot be used to join.
+func (j *joiner) readKubeconfig(w *joinMethod) error {
 	var err error
 	if w.creds, err = kubeapi.LoadCluster(w.file); err != nil {
 		return err
 	}
 	if u, err := url.Parse(w.creds.Server); err == nil && u.Port() == "" {
-		u.Host += ":443" // what a kubeconfig means by none
+		u.Host += ":443" // the default of a kubeconfig
 		w.creds.Server = u.String()
 	}
 	if w.server, err = config.ParseServer(w.creds.Server); err != nil {
@@ -44,13 +44,13 @@ func (j *joiner) readKubeconfig(w *way) error {
 	}
 	if !w.own {
 		if len(w.creds.CertPEM) == 0 && w.creds.BearerToken == "" {
-			return fmt.Errorf("kubeconfig %s: its user has neither a token nor a client certificate", w.file)
+			return fmt.Errorf("kubeconfig %s: the user has neither a token nor a client certificate", w.file)
 		}
 		return nil
 	}
 	if len(w.creds.CertPEM) == 0 {
-		return errdefs.WithHint(fmt.Errorf("kubeconfig %s: its user has no client certificate, which a node needs", w.file),
-			"join.bootstrapKubeconfig: "+w.file+"    # if its user may ask for one")
+		return errdefs.WithHint(fmt.Errorf("kubeconfig %s: the user has no client certificate, which is required for a node", w.file),
+			"join.bootstrapKubeconfig: "+w.file+"    # if the user may request one")
 	}
 	leaf, err := w.leaf()
 	if err != nil {
@@ -58,12 +58,12 @@ func (j *joiner) readKubeconfig(w *way) error {
 	}
 	want := nodeUserPrefix + j.Config.NodeName
 	if leaf.Subject.CommonName != want || !slices.Contains(leaf.Subject.Organization, nodeGroup) {
-		err := fmt.Errorf("kubeconfig %s: its certificate is that of %q in %q: want that of %q in %q", w.file, leaf.Subject.CommonName,
+		err := fmt.Errorf("kubeconfig %s: the certificate is for user %q in groups %q: it must be for user %q in group %q", w.file, leaf.Subject.CommonName,
 			leaf.Subject.Organization, want, nodeGroup)
 		if name, ok := nodeNameOf(leaf); ok {
 			return errdefs.WithHintf(err, "nodeName: %s", name)
 		}
-		return errdefs.WithHint(err, "join.bootstrapKubeconfig: "+w.file+"    # if its user may ask for a node's certificate")
+		return errdefs.WithHint(err, "join.bootstrapKubeconfig: "+w.file+"    # if the user may request a certificate for a node")
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func nodeNameOf(leaf *x509.Certificate) (string, bool) {
 	return cn[min(len(cn), len(nodeUserPrefix)):], len(cn) > len(nodeUserPrefix) && cn[:len(nodeUserPrefix)] == nodeUserPrefix
 }
 
-func (w *way) leaf() (*x509.Certificate, error) {
+func (w *joinMethod) leaf() (*x509.Certificate, error) {
 	certs, err := certificates(w.creds.CertPEM)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: client certificate: %w", w.file, err)
@@ -81,8 +81,8 @@ func (w *way) leaf() (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
-// newer tells whether the kubeconfig was given a later certificate than the data dir has.
-func (w *way) newer(data layout.Data) bool {
+// newer reports whether the kubeconfig has a later certificate than the data dir.
+func (w *joinMethod) newer(data layout.Data) bool {
 	if !w.own {
 		return false
 	}
@@ -94,11 +94,11 @@ func (w *way) newer(data layout.Data) bool {
 	return err == nil && given.NotBefore.After(kept.NotBefore)
 }
 
-func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w way) (*Record, error) {
+func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w joinMethod) (*Record, error) {
 	if _, err := Hashes(w.creds.CA); err != nil {
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("kubeconfig %s: certificate-authority: %w", w.file, err))
 	}
-	if err := j.knownAuthority(rec, w.creds.CA, w.server); err != nil {
+	if err := j.checkAuthority(rec, w.creds.CA, w.server); err != nil {
 		return nil, err
 	}
 	if len(w.creds.CertPEM) > 0 {
@@ -107,24 +107,24 @@ func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w way) (*Record,
 			return nil, errdefs.Class(errdefs.ErrConfig, err)
 		}
 		if what := j.invalid(leaf); what != "" {
-			return nil, j.hintClock(ctx, w.server, fault("kubeconfig %s: its certificate %s", w.file, what), "Get a new one from the cluster's administrator.")
+			return nil, j.hintClock(ctx, w.server, fault("kubeconfig %s: the certificate %s", w.file, what), "Request a new certificate from the cluster's administrator.")
 		}
 	}
 	cluster, err := j.examine(ctx, w.creds, "user of "+w.file)
 	if err != nil {
 		return nil, err
 	}
-	return j.keep(cluster, w)
+	return j.save(cluster, w)
 }
 
-// Names of the kubelet's client certificate in layout.Data.KubeletPKI, as the kubelet itself makes them.
+// Names of the kubelet's client certificate in layout.Data.KubeletPKI, as the kubelet creates them.
 const (
 	clientPrefix  = "kubelet-client-"
 	clientCurrent = clientPrefix + "current.pem"
 	clientDate    = "2006-01-02-15-04-05"
 )
 
-// clientCertificate is the node's, with its key in the same text. The link holds a path inside.
+// clientCertificate returns the node's certificate, as PEM with its key and parsed. The link contains a path inside.
 func clientCertificate(data layout.Data) ([]byte, *x509.Certificate, error) {
 	target, err := os.Readlink(filepath.Join(data.KubeletPKI(), clientCurrent))
 	if err != nil {
@@ -145,7 +145,7 @@ func clientCertificate(data layout.Data) ([]byte, *x509.Certificate, error) {
 	return text, certs[0], nil
 }
 
-// CertificateEnd returns when the node's certificate expires.
+// CertificateEnd returns the time when the node's certificate expires.
 func CertificateEnd(data layout.Data) (time.Time, error) {
 	_, leaf, err := clientCertificate(data)
 	if err != nil {
@@ -154,14 +154,14 @@ func CertificateEnd(data layout.Data) (time.Time, error) {
 	return leaf.NotAfter, nil
 }
 
-// invalid says why a certificate is not valid now; empty if it is.
+// invalid returns the reason why a certificate is not valid now, or an empty string.
 func (j *joiner) invalid(c *x509.Certificate) string {
 	const form = "2006-01-02 15:04:05 MST"
 	switch now := j.Now(); {
 	case now.After(c.NotAfter):
-		return fmt.Sprintf("expired at %s, and this host's clock says %s", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
+		return fmt.Sprintf("expired at %s, and the time of this host is %s", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
 	case now.Before(c.NotBefore):
-		return fmt.Sprintf("is not valid before %s, and this host's clock says %s", c.NotBefore.UTC().Format(form), now.UTC().Format(form))
+		return fmt.Sprintf("is not valid before %s, and the time of this host is %s", c.NotBefore.UTC().Format(form), now.UTC().Format(form))
 	}
 	return ""
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// maxOlder is how many minor versions a kubelet may be behind its API server; it may never be newer, and kube-proxy goes by
-// the same rule: https://kubernetes.io/releases/version-skew-policy/#kubelet
+// maxOlder is how many minor versions a kubelet may be older than its API server. It must not be newer. The same rule
+// applies to kube-proxy: https://kubernetes.io/releases/version-skew-policy/#kubelet
 const maxOlder = 3
 
-// fits compares the node's version with that of the API server at server.
-func (j *joiner) fits(serverVersion, server string) error {
+// checkSkew compares the node's version with that of the API server.
+func (j *joiner) checkSkew(serverVersion, server string) error {
 	if j.KubeletVersion == "" {
 		return nil
 	}
@@ -24,12 +24,12 @@ func (j *joiner) fits(serverVersion, server string) error {
 	api, err := version.ParseGeneric(serverVersion)
 	if err != nil {
 		return errdefs.WithHintf(fault("read the version %q of the API server at %s: %w", serverVersion, server, err),
-			"curl -k %s/version    # is that an API server?", server)
+			"curl -k %s/version    # check that this is an API server", server)
 	}
 	var what string
 	switch behind := int(api.Minor()) - int(node.Minor()); {
 	case api.Major() != node.Major():
-		what = "is of another major version than"
+		what = "has a different major version than"
 	case behind < 0:
 		what = "is newer than"
 	case behind > maxOlder:
@@ -38,7 +38,7 @@ func (j *joiner) fits(serverVersion, server string) error {
 		return nil
 	}
 	oldest := api.Minor() - min(api.Minor(), maxOlder)
-	return errdefs.WithHintf(fault("the kubelet here, %s, %s the API server at %s, %s: a node may be up to %d minor versions older and never newer",
+	return errdefs.WithHintf(fault("the kubelet of this node, %s, %s the API server at %s, %s: a kubelet may be up to %d minor versions older and must not be newer",
 		j.KubeletVersion, what, server, serverVersion, maxOlder),
-		"componentsDir: DIR    # with components of Kubernetes v%d.%d to v%d.%d; or upgrade the control plane", api.Major(), oldest, api.Major(), api.Minor())
+		"componentsDir: DIR    # with components of Kubernetes v%d.%d to v%d.%d, or upgrade the control plane", api.Major(), oldest, api.Major(), api.Minor())
 }

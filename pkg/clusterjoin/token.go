@@ -14,17 +14,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// token is a bootstrap token. Its id may be shown, its secret never.
+// token is a bootstrap token. The ID may be shown, the secret must not be.
 type token struct{ id, secret string }
 
-// String is what logs may show.
+// String returns the part of the token that may be logged.
 func (t *token) String() string { return t.id }
 
 func parseToken(s string) (*token, error) {
 	s = strings.TrimSpace(s)
 	if !tokenutil.IsValidBootstrapToken(s) {
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			errors.New("the bootstrap token is malformed: want ID.SECRET, 6 and 16 of the characters a-z and 0-9")), joinHint("https://HOST:6443"))
+			errors.New("malformed bootstrap token: must be ID.SECRET, with 6 and 16 characters of a-z and 0-9")), joinHint("https://HOST:6443"))
 	}
 	id, secret, _ := strings.Cut(s, ".")
 	return &token{id, secret}, nil
@@ -32,8 +32,9 @@ func parseToken(s string) (*token, error) {
 
 const pinPrefix = "sha256:"
 
-// Hashes are the pins of all certificates in a PEM text, at least one, each once: "sha256:" and the hex digest of the public
-// key (SubjectPublicKeyInfo), as config.Join.CACertHashes and kubeadm have it. Whoever joins names them all.
+// Hashes returns the pins of all certificates in a PEM text without duplicates, at least one: "sha256:" and the hex digest
+// of the public key (SubjectPublicKeyInfo), the format of config.Join.CACertHashes and kubeadm. A joining node must be given
+// all of them.
 func Hashes(text []byte) ([]string, error) {
 	certs, err := certificates(text)
 	if err != nil {
@@ -49,7 +50,7 @@ func Hashes(text []byte) ([]string, error) {
 	return all, nil
 }
 
-// certificates are those of a PEM text, at least one.
+// certificates parses the certificates of a PEM text. It returns at least one or an error.
 func certificates(text []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := text; ; {
@@ -67,12 +68,12 @@ func certificates(text []byte) ([]*x509.Certificate, error) {
 		certs = append(certs, c)
 	}
 	if len(certs) == 0 {
-		return nil, errors.New("no certificate in PEM form")
+		return nil, errors.New("no PEM certificate found")
 	}
 	return certs, nil
 }
 
-// sameAuthority tells whether two bundles share a key: a cluster that changes its authority has both for a while.
+// sameAuthority reports whether two bundles share a key. A cluster that rotates its CA has both CAs for a while.
 func sameAuthority(a, b []byte) bool {
 	ha, errA := Hashes(a)
 	hb, errB := Hashes(b)

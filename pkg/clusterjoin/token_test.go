@@ -62,13 +62,13 @@ func TestJoinByTokenGoesOn(t *testing.T) {
 		foreign bool
 	}{
 		"a foreign cluster": {func(c *fakeCluster, _ *Input) { c.config = nil }, "", true},
-		"a foreign cluster that is shut": {func(c *fakeCluster, _ *Input) {
+		"a foreign cluster without access": {func(c *fakeCluster, _ *Input) {
 			c.refuse["/api/v1/namespaces/kube-public/configmaps/rootlessnode"] = 403
 		}, "", true},
 		"no pin":             {func(c *fakeCluster, in *Input) { in.Config.Join.CACertHashes = nil }, "no --ca-cert-hash", false},
 		"three minors older": {func(c *fakeCluster, in *Input) { in.KubeletVersion = "v1.34.9" }, "", false},
 		"no version":         {func(c *fakeCluster, in *Input) { in.KubeletVersion = "" }, "", false},
-		"a clock ahead":      {func(c *fakeCluster, _ *Input) { c.late = -time.Hour }, "this host's clock is 1h0m", false},
+		"a clock ahead":      {func(c *fakeCluster, _ *Input) { c.late = -time.Hour }, "the clock of this host is 1h0m", false},
 		"a server that is just starting": {func(c *fakeCluster, _ *Input) {
 			c.patience = time.Minute
 			c.before = func(n int, w http.ResponseWriter, _ *http.Request) bool {
@@ -77,8 +77,8 @@ func TestJoinByTokenGoesOn(t *testing.T) {
 				}
 				return n < 4
 			}
-		}, "does not answer yet", false},
-		"what is left of a halted write": {func(c *fakeCluster, in *Input) {
+		}, "is not responding yet", false},
+		"files of an interrupted write": {func(c *fakeCluster, in *Input) {
 			assert.NilError(t, os.MkdirAll(in.Data.PKI(), 0o700))
 			assert.NilError(t, os.WriteFile(in.Data.ClusterCA(), []byte("old"), 0o644))
 		}, "", false},
@@ -105,12 +105,12 @@ func TestJoinByTokenFaults(t *testing.T) {
 		class error // errdefs.ErrPreflight if nil
 		texts []string
 		hints []string
-		// shown: the token was sent to the server.
+		// shown reports whether the token was sent to the server.
 		shown bool
 	}{
 		"malformed token": {
 			set:   func(_ *fakeCluster, in *Input) { in.Token = "ABC." + tokenSecret },
-			class: errdefs.ErrConfig, texts: []string{"bootstrap token is malformed: want ID.SECRET"}, hints: []string{create},
+			class: errdefs.ErrConfig, texts: []string{"malformed bootstrap token: must be ID.SECRET"}, hints: []string{create},
 		},
 		"malformed server": {
 			set: func(_ *fakeCluster, in *Input) {
@@ -121,7 +121,7 @@ func TestJoinByTokenFaults(t *testing.T) {
 		},
 		"unreachable": {
 			set:   func(c *fakeCluster, _ *Input) { c.Close() },
-			texts: []string{"the API server at https://127.0.0.1:", "cannot be reached: asked ", ", last: ", "connection refused"},
+			texts: []string{"the API server at https://127.0.0.1:", "is unreachable after ", "connection refused"},
 			hints: []string{"curl -k https://127.0.0.1:", "api.bindAddress"},
 		},
 		"no TLS": {
@@ -130,7 +130,7 @@ func TestJoinByTokenFaults(t *testing.T) {
 				c.t.Cleanup(plain.Close)
 				in.Config.Join.Server = strings.Replace(plain.URL, "http:", "https:", 1)
 			},
-			texts: []string{"is no API server"}, hints: []string{"is the port right?"},
+			texts: []string{"is not an API server"}, hints: []string{"check the port"},
 		},
 		"no cluster-info": {
 			set:   func(c *fakeCluster, _ *Input) { c.info = nil },
@@ -138,19 +138,19 @@ func TestJoinByTokenFaults(t *testing.T) {
 		},
 		"cluster-info is not public": {
 			set:   func(c *fakeCluster, _ *Input) { c.refuse["anonymous"] = 401 },
-			texts: []string{"does not show its ConfigMap kube-public/cluster-info to everyone"}, hints: []string{"--bootstrap-kubeconfig"},
+			texts: []string{"does not allow anonymous reads of the ConfigMap kube-public/cluster-info"}, hints: []string{"--bootstrap-kubeconfig"},
 		},
 		"expired token": {
 			set:   func(c *fakeCluster, _ *Input) { delete(c.info, tokenapi.JWSSignatureKeyPrefix+tokenID) },
-			texts: []string{"does not know the bootstrap token abcdef: it has expired, was deleted, or is another cluster's"}, hints: []string{create},
+			texts: []string{"does not know the bootstrap token abcdef: it has expired, was deleted, or belongs to another cluster"}, hints: []string{create},
 		},
 		"wrong secret": {
 			set:   func(_ *fakeCluster, in *Input) { in.Token = tokenID + ".ffffffffffffffff" },
-			texts: []string{"knows a bootstrap token abcdef with another secret"}, hints: []string{create},
+			texts: []string{"has a bootstrap token abcdef with a different secret"}, hints: []string{create},
 		},
 		"tampered cluster-info": {
 			set:   func(c *fakeCluster, _ *Input) { c.info[tokenapi.KubeConfigKey] += "\n" },
-			texts: []string{"with another secret: it is mistyped, or somebody is in between"}, hints: []string{create},
+			texts: []string{"with a different secret: the token is mistyped, or there may be a man in the middle"}, hints: []string{create},
 		},
 		"signed nonsense": {
 			set: func(c *fakeCluster, _ *Input) {
@@ -163,35 +163,35 @@ func TestJoinByTokenFaults(t *testing.T) {
 			set: func(_ *fakeCluster, in *Input) {
 				in.Config.Join.CACertHashes = []string{"sha256:" + strings.Repeat("ab", 32)}
 			},
-			texts: []string{"has another authority than was named: found sha256:", "wanted sha256:" + strings.Repeat("ab", 32)}, hints: []string{create},
+			texts: []string{"does not match --ca-cert-hash: found sha256:", "expected sha256:" + strings.Repeat("ab", 32)}, hints: []string{create},
 		},
 		"one pin of two": {
 			set: func(c *fakeCluster, _ *Input) {
 				c.ca.pem = append(c.ca.pem, newAuthority(c.t).pem...)
 				c.sign()
 			},
-			texts: []string{"has another authority than was named"}, hints: []string{create},
+			texts: []string{"does not match --ca-cert-hash"}, hints: []string{create},
 		},
 		"another's certificate": {
 			set:   func(c *fakeCluster, _ *Input) { c.serve(newAuthority(c.t), x509.Certificate{}) },
-			texts: []string{"is not from the cluster's authority", "unknown authority"}, hints: []string{"proxy"},
+			texts: []string{"is not signed by the cluster's CA", "unknown authority"}, hints: []string{"proxy"},
 		},
 		"certificate for other names": {
 			set:   func(c *fakeCluster, _ *Input) { c.serve(c.ca, x509.Certificate{DNSNames: []string{"a.example"}}) },
-			texts: []string{"has a certificate for other names", "127.0.0.1"}, hints: []string{"api.extraSANs"},
+			texts: []string{"has a certificate that does not contain this name", "127.0.0.1"}, hints: []string{"api.extraSANs"},
 		},
 		"expired certificate": {
 			set: func(c *fakeCluster, _ *Input) {
 				c.serve(c.ca, x509.Certificate{NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)})
 			},
-			texts: []string{"is not valid at this host's time"}, hints: []string{"is its certificate renewed?"},
+			texts: []string{"is not valid at the time of this host"}, hints: []string{"has renewed its certificate"},
 		},
 		"certificate of another time": {
 			set: func(c *fakeCluster, _ *Input) {
 				c.serve(c.ca, x509.Certificate{NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)})
 				c.late = -90 * time.Minute
 			},
-			texts: []string{"is not valid at this host's time"}, hints: []string{"this host's clock is 1h30m", "ahead of that of https://", "timedatectl"},
+			texts: []string{"is not valid at the time of this host"}, hints: []string{"the clock of this host is 1h30m", "ahead of that of https://", "timedatectl"},
 		},
 		"cluster-info changes": {
 			set: func(c *fakeCluster, _ *Input) {
@@ -202,15 +202,15 @@ func TestJoinByTokenFaults(t *testing.T) {
 					return n == 2
 				}
 			},
-			texts: []string{"told another thing once its certificate was verified"}, hints: []string{"once more"},
+			texts: []string{"returned different cluster information after its certificate was verified"}, hints: []string{"try again"},
 		},
 		"token refused": {
 			set: func(c *fakeCluster, _ *Input) { c.refuse["token"] = 401 }, shown: true,
-			texts: []string{"refuses the bootstrap token abcdef: it has expired or was deleted"}, hints: []string{create},
+			texts: []string{"rejects the bootstrap token abcdef: it has expired, was deleted"}, hints: []string{create},
 		},
 		"server two minors older": {
 			set: func(c *fakeCluster, _ *Input) { c.version = "v1.35.4" }, shown: true,
-			texts: []string{"the kubelet here, v1.37.2, is newer than the API server at https://", ", v1.35.4: a node may be up to 3 minor versions older and never newer"},
+			texts: []string{"the kubelet of this node, v1.37.2, is newer than the API server at https://", ", v1.35.4: a kubelet may be up to 3 minor versions older and must not be newer"},
 			hints: []string{"Kubernetes v1.32 to v1.35"},
 		},
 		"server four minors newer": {
@@ -219,19 +219,19 @@ func TestJoinByTokenFaults(t *testing.T) {
 		},
 		"another major": {
 			set: func(c *fakeCluster, _ *Input) { c.version = "v2.37.0" }, shown: true,
-			texts: []string{"is of another major version"}, hints: []string{"componentsDir"},
+			texts: []string{"has a different major version"}, hints: []string{"componentsDir"},
 		},
-		"no version that can be read": {
+		"malformed version": {
 			set: func(c *fakeCluster, _ *Input) { c.version = "devel" }, shown: true,
 			texts: []string{`read the version "devel" of the API server`}, hints: []string{"curl"},
 		},
 		"a clock behind": {
 			set: func(c *fakeCluster, _ *Input) { c.late = time.Hour }, shown: true,
-			texts: []string{"this host's clock is ", " behind that of https://"}, hints: []string{"timedatectl"},
+			texts: []string{"the clock of this host is ", " behind that of https://"}, hints: []string{"timedatectl"},
 		},
-		"nonsense in the cluster's ConfigMap": {
+		"malformed ConfigMap of the cluster": {
 			set: func(c *fakeCluster, _ *Input) { c.config["vxlanPort"] = "x" }, shown: true,
-			texts: []string{"read the ConfigMap kube-public/rootlessnode", `vxlanPort: "x": want a port`}, hints: []string{"kubectl"},
+			texts: []string{"read the ConfigMap kube-public/rootlessnode", `vxlanPort: invalid value "x": must be a port number`}, hints: []string{"kubectl"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestJoinByTokenFaults(t *testing.T) {
 			}
 			_, _, err := c.prepare(in)
 			faultIs(t, err, tc.class, tc.texts, tc.hints)
-			assert.Check(t, is.Len(tree(t, in.Data.Dir), 0), "nothing half made")
+			assert.Check(t, is.Len(tree(t, in.Data.Dir), 0), "no partial files")
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			assert.Check(t, is.Equal(c.tokens > 0, tc.shown), "the token goes only to the server that was verified")
@@ -252,7 +252,7 @@ func TestJoinByTokenFaults(t *testing.T) {
 	}
 }
 
-// TestServerThatHangs: each try has an end, and so have all.
+// TestServerThatHangs checks the timeouts of each attempt and of all attempts.
 func TestServerThatHangs(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -261,7 +261,7 @@ func TestServerThatHangs(t *testing.T) {
 		return true
 	}
 	_, _, err := c.prepareWith(t.Context(), c.input(), 20*time.Millisecond)
-	faultIs(t, err, errdefs.ErrPreflight, []string{"cannot be reached", "last: no answer within 20ms"}, []string{"curl"})
+	faultIs(t, err, errdefs.ErrPreflight, []string{"is unreachable after ", "no response within 20ms"}, []string{"curl"})
 }
 
 func TestCancel(t *testing.T) {
@@ -278,7 +278,7 @@ func TestCancel(t *testing.T) {
 	assert.Equal(t, errdefs.ExitCode(err), errdefs.ExitOther)
 }
 
-// TestHaltedWrite: one file that cannot be put in place, and none of the others is there.
+// TestHaltedWrite checks that no file is created if one cannot be renamed.
 func TestHaltedWrite(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -288,11 +288,11 @@ func TestHaltedWrite(t *testing.T) {
 	assert.NilError(t, os.WriteFile(kept, nil, 0o600))
 	_, _, err := c.prepare(in)
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
-	assert.ErrorContains(t, err, "note the joined cluster: ")
+	assert.ErrorContains(t, err, "store the joined cluster: ")
 	assert.DeepEqual(t, tree(t, in.Data.Dir), map[string]string{"kubernetes/bootstrap.kubeconfig/kept": ""})
 }
 
-// TestDataOfAnother: a data dir belongs to one cluster.
+// TestDataOfAnother checks that a data dir belongs to one cluster.
 func TestDataOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -303,16 +303,16 @@ func TestDataOfAnother(t *testing.T) {
 			assert.NilError(t, os.RemoveAll(in.Data.Dir))
 			assert.NilError(t, os.MkdirAll(in.Data.PKI(), 0o700))
 			assert.NilError(t, os.WriteFile(filepath.Join(in.Data.PKI(), "ca.key"), nil, 0o600))
-		}, "holds the data of a cluster of the node's own"},
+		}, "contains the data of a control plane"},
 		"another server": {func(_ *fakeCluster, in *Input) { in.Config.Join.Server = "https://192.0.2.1:6443" },
-			"holds the data of a node of the cluster at https://127.0.0.1:"},
+			"contains the data of a node of the cluster at https://127.0.0.1:"},
 		"another server, no token": {func(_ *fakeCluster, in *Input) { in.Config.Join.Server, in.Token = "https://192.0.2.1:6443", "" },
-			"so the node cannot join https://192.0.2.1:6443 with it"},
+			"cannot be used to join https://192.0.2.1:6443"},
 		"a rebuilt cluster": {func(c *fakeCluster, in *Input) {
 			c.rebuild()
 			c.sign()
 			in.Config.Join.CACertHashes = []string{c.pin()}
-		}, "its authority is another, so it was rebuilt"},
+		}, "it has a different CA, so it was rebuilt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -335,10 +335,10 @@ func TestRejoin(t *testing.T) {
 	in := c.joined()
 	delete(c.nodes, nodeName)
 	_, _, err := c.prepare(in)
-	faultIs(t, err, errdefs.ErrPreflight, []string{"the Node object w1 was deleted from the cluster at " + c.URL + ": it joins again with a token"},
+	faultIs(t, err, errdefs.ErrPreflight, []string{"the Node object w1 was deleted from the cluster at " + c.URL + ": join again with a token"},
 		[]string{"rootlessnode token create", "rootlessnode up --join " + c.URL})
 
-	// The server need not be named again.
+	// The server need not be given again.
 	in.Config.Join.Server, in.Config.Join.CACertHashes = "", nil
 	in.Token = tokenID + "." + tokenSecret
 	rec, _, err := c.prepare(in)
@@ -347,7 +347,7 @@ func TestRejoin(t *testing.T) {
 	assert.Equal(t, rec.NodeUID, "")
 	assert.Assert(t, exists(in.Data.BootstrapKubeconfig()))
 
-	// The node was ended before it had a certificate: the token is still there.
+	// The node stopped before it had a certificate: the token still exists.
 	in.Token = ""
 	_, _, err = c.prepare(in)
 	assert.NilError(t, err)
@@ -360,7 +360,7 @@ func TestNothingToJoin(t *testing.T) {
 	in := c.input()
 	in.Token = ""
 	_, _, err := c.prepare(in)
-	faultIs(t, err, errdefs.ErrPreflight, []string{"has not joined " + c.URL + " yet: that needs a bootstrap token"},
+	faultIs(t, err, errdefs.ErrPreflight, []string{"has not joined " + c.URL + " yet: a bootstrap token is required"},
 		[]string{"rootlessnode token create", "--token-file", c.URL})
 	in.Config.Join.Server = ""
 	_, _, err = c.prepare(in)

@@ -117,7 +117,7 @@ func unsupportedAuth(u *clientcmdapi.AuthInfo) string {
 }
 
 // ParseClusterInfo parses the kubeconfig in the ConfigMap cluster-info: one cluster with inline authority data and no user.
-// Anyone can write such a text, so verify its signature first.
+// Any client can write such a text, so verify its signature first.
 func ParseClusterInfo(kubeconfig []byte) (Cluster, error) {
 	raw, err := clientcmd.Load(kubeconfig)
 	if err != nil {

@@ -30,20 +30,20 @@ func TestStartAgain(t *testing.T) {
 	}{
 		"as before":           {func(*fakeCluster, *Input) {}, "", "uid-1"},
 		"no server named":     {func(_ *fakeCluster, in *Input) { in.Config.Join = config.Join{} }, "", "uid-1"},
-		"registered by now":   {func(c *fakeCluster, in *Input) { c.record(in.Data, func(r *Record) { r.NodeUID = "" }) }, "", "uid-1"},
+		"registered since":    {func(c *fakeCluster, in *Input) { c.record(in.Data, func(r *Record) { r.NodeUID = "" }) }, "", "uid-1"},
 		"another Node object": {func(c *fakeCluster, _ *Input) { c.nodes[nodeName] = "uid-2" }, "", "uid-2"},
 		"never registered": {func(c *fakeCluster, in *Input) {
 			c.record(in.Data, func(r *Record) { r.NodeUID = "" })
 			delete(c.nodes, nodeName)
 		}, "", ""},
-		"control plane away":   {func(c *fakeCluster, _ *Input) { c.Close() }, "the node starts without its control plane: ", "uid-1"},
-		"control plane starts": {func(c *fakeCluster, _ *Input) { c.refuse["certificate"] = 503 }, "the node starts without its control plane: ", "uid-1"},
-		"a clock off":          {func(c *fakeCluster, _ *Input) { c.late = time.Hour }, "this host's clock is ", "uid-1"},
+		"control plane away":   {func(c *fakeCluster, _ *Input) { c.Close() }, "the control plane is unreachable; starting the node anyway: ", "uid-1"},
+		"control plane starts": {func(c *fakeCluster, _ *Input) { c.refuse["certificate"] = 503 }, "the control plane is unreachable; starting the node anyway: ", "uid-1"},
+		"a clock off":          {func(c *fakeCluster, _ *Input) { c.late = time.Hour }, "the clock of this host is ", "uid-1"},
 		"join not finished": {func(c *fakeCluster, in *Input) {
 			c.unfinished(in.Data)
 			delete(c.nodes, nodeName)
 		}, "", "uid-1"},
-		"join finished but for the token's removal": {func(c *fakeCluster, in *Input) {
+		"join finished except for the removal of the token": {func(c *fakeCluster, in *Input) {
 			c.unfinished(in.Data)
 			c.refuse["token"] = 401
 		}, "", "uid-1"},
@@ -74,7 +74,7 @@ func (c *fakeCluster) record(data layout.Data, change func(*Record)) {
 	assert.NilError(c.t, rec.Save(data))
 }
 
-// unfinished is as after a join whose node has no certificate yet.
+// unfinished writes the state after a join whose node has no certificate yet.
 func (c *fakeCluster) unfinished(data layout.Data) {
 	text, err := kubeapi.Cluster{Server: c.URL, CA: c.ca.pem, BearerToken: tokenID + "." + tokenSecret}.Kubeconfig("bootstrap")
 	assert.NilError(c.t, err)
@@ -93,7 +93,7 @@ func TestStartAgainFaults(t *testing.T) {
 	}{
 		"no certificate": {
 			func(_ *fakeCluster, in *Input) { assert.Check(t, os.RemoveAll(in.Data.KubeletPKI())) },
-			[]string{"the node has no certificate of the cluster at https://"}, []string{create},
+			[]string{"the node has no certificate for the cluster at https://"}, []string{create},
 		},
 		"link to nothing": {
 			func(_ *fakeCluster, in *Input) {
@@ -101,52 +101,52 @@ func TestStartAgainFaults(t *testing.T) {
 				assert.Check(t, os.Remove(link))
 				assert.Check(t, os.Symlink("/var/lib/kubelet/pki/kubelet-client-gone.pem", link))
 			},
-			[]string{"the node has no certificate of the cluster at https://"}, []string{create},
+			[]string{"the node has no certificate for the cluster at https://"}, []string{create},
 		},
 		"half a certificate": {
 			func(_ *fakeCluster, in *Input) {
 				assert.Check(t, os.WriteFile(filepath.Join(in.Data.KubeletPKI(), "kubelet-client-2026-01-01-00-00-00.pem"), []byte("x"), 0o600))
 			},
-			[]string{"the node's certificate of the cluster at https://", "cannot be used"}, []string{create},
+			[]string{"the node's certificate for the cluster at https://", "is unusable"}, []string{create},
 		},
 		"expired certificate": {
 			func(c *fakeCluster, in *Input) { c.certify(in.Data, past) },
-			[]string{"the node's certificate of the cluster at https://", " expired at ", "this host's clock says"}, []string{create},
+			[]string{"the node's certificate for the cluster at https://", " expired at ", "the time of this host is"}, []string{create},
 		},
 		"expired certificate, control plane away": {
 			func(c *fakeCluster, in *Input) {
 				c.certify(in.Data, past)
 				c.Close()
 			},
-			[]string{" expired at "}, []string{create, "is this host's clock wrong? date"},
+			[]string{" expired at "}, []string{create, "Check also the clock of this host: date"},
 		},
-		"certificate of later, by a wrong clock": {
+		"certificate not valid yet, because of a wrong clock": {
 			func(c *fakeCluster, in *Input) {
 				c.certify(in.Data, future)
 				c.late = 90 * time.Minute
 			},
-			[]string{" is not valid before "}, []string{"this host's clock is 1h", " behind that of https://", "timedatectl"},
+			[]string{" is not valid before "}, []string{"the clock of this host is 1h", " behind that of https://", "timedatectl"},
 		},
 		"rebuilt cluster": {
 			func(c *fakeCluster, _ *Input) { c.rebuild() },
-			[]string{"is certified by another authority than when the node joined: the cluster was rebuilt, or somebody is in between"},
+			[]string{"has a certificate from a different CA than when the node joined: the cluster was rebuilt, or there may be a man in the middle"},
 			[]string{"down --delete-data", create},
 		},
 		"the server's certificate has expired": {
 			func(c *fakeCluster, _ *Input) { c.serve(c.ca, past) },
-			[]string{"is not valid at this host's time"}, []string{"is its certificate renewed?"},
+			[]string{"is not valid at the time of this host"}, []string{"has renewed its certificate"},
 		},
 		"unknown certificate": {
 			func(c *fakeCluster, _ *Input) { c.refuse["certificate"] = 401 },
-			[]string{"does not know the certificate of node w1"}, []string{create},
+			[]string{"rejects the certificate of node w1"}, []string{create},
 		},
 		"forbidden": {
 			func(c *fakeCluster, _ *Input) { c.refuse["/api/v1/nodes/w1"] = 403 },
-			[]string{"does not know the certificate of node w1"}, []string{create},
+			[]string{"rejects the certificate of node w1"}, []string{create},
 		},
 		"deleted Node": {
 			func(c *fakeCluster, _ *Input) { delete(c.nodes, nodeName) },
-			[]string{"the Node object w1 was deleted from the cluster at https://", ": it joins again with a token"}, []string{create},
+			[]string{"the Node object w1 was deleted from the cluster at https://", ": join again with a token"}, []string{create},
 		},
 		"older server": {
 			func(c *fakeCluster, _ *Input) { c.version = "v1.36.0" },
@@ -154,11 +154,11 @@ func TestStartAgainFaults(t *testing.T) {
 		},
 		"another name": {
 			func(_ *fakeCluster, in *Input) { in.Config.NodeName = "w2" },
-			[]string{"holds the data of node w1 of the cluster at https://", "the config names it w2"}, []string{"nodeName: w1", create},
+			[]string{"belongs to node w1 of the cluster at https://", "the config sets the node name w2"}, []string{"nodeName: w1", create},
 		},
 		"lost authority": {
 			func(_ *fakeCluster, in *Input) { assert.Check(t, os.Remove(in.Data.ClusterCA())) },
-			[]string{"the authority of the cluster at https://", "was lost"}, []string{create},
+			[]string{"the CA certificate of the cluster at https://", "is missing"}, []string{create},
 		},
 		"join not finished, token expired": {
 			func(c *fakeCluster, in *Input) {
@@ -166,7 +166,7 @@ func TestStartAgainFaults(t *testing.T) {
 				assert.Check(t, os.RemoveAll(in.Data.KubeletPKI()))
 				c.refuse["token"] = 401
 			},
-			[]string{"has no certificate of the cluster at https://", "its bootstrap token is refused: it has expired or was deleted"}, []string{create},
+			[]string{"has no certificate for the cluster at https://", "its bootstrap token was rejected because it has expired or was deleted"}, []string{create},
 		},
 		"join not finished, older server": {
 			func(c *fakeCluster, in *Input) {
@@ -179,7 +179,7 @@ func TestStartAgainFaults(t *testing.T) {
 			func(_ *fakeCluster, in *Input) {
 				assert.Check(t, os.WriteFile(in.Data.JoinRecord(), []byte("{}"), 0o600))
 			},
-			[]string{"read the record of the joined cluster: names no server"}, []string{"rm "},
+			[]string{"read the record of the joined cluster: server is not set"}, []string{"rm "},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestStartAgainFaults(t *testing.T) {
 	}
 }
 
-// kubeconfig writes one with cl and returns its path.
+// kubeconfig writes a kubeconfig with cl and returns its path.
 func (c *fakeCluster) kubeconfig(cl kubeapi.Cluster) string {
 	if cl.Server == "" {
 		cl.Server = c.URL
@@ -226,17 +226,17 @@ func TestJoinByBootstrapKubeconfig(t *testing.T) {
 	assert.NilError(t, err)
 	assert.DeepEqual(t, cl, kubeapi.Cluster{Server: c.URL, CA: c.ca.pem, BearerToken: tokenID + "." + tokenSecret})
 
-	// Once the node has its certificate the kubeconfig is not asked for again...
+	// Once the node has its certificate, the kubeconfig is no longer used ...
 	assert.NilError(t, os.Remove(in.Data.BootstrapKubeconfig()))
 	c.certify(in.Data, x509.Certificate{})
 	_, _, err = c.prepare(in)
 	assert.NilError(t, err)
 	assert.Assert(t, !exists(in.Data.BootstrapKubeconfig()))
-	// ... until that is good for nothing any more.
+	// ... until the certificate is no longer usable.
 	delete(c.nodes, nodeName)
 	rec, logs, err := c.prepare(in)
 	assert.NilError(t, err)
-	assert.Assert(t, is.Contains(logs, "joining anew: the Node object w1 was deleted"))
+	assert.Assert(t, is.Contains(logs, "joining again: the Node object w1 was deleted"))
 	assert.Equal(t, rec.NodeUID, "")
 	assert.Assert(t, exists(in.Data.BootstrapKubeconfig()))
 }
@@ -262,7 +262,7 @@ func TestJoinByKubeconfig(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Assert(t, strings.Contains(string(text), string(certPEM)) && strings.Contains(string(text), string(keyPEM)))
 
-	// What the kubelet has renewed stays, and a later one is taken.
+	// A certificate that the kubelet renewed stays; a later one is used.
 	c.certify(in.Data, x509.Certificate{NotBefore: now.Add(-10 * time.Minute)})
 	_, _, err = c.prepare(in)
 	assert.NilError(t, err)
@@ -310,25 +310,25 @@ func TestJoinByKubeconfigFaults(t *testing.T) {
 			assert.Check(c.t, os.WriteFile(path, text, 0o600))
 			return config.Join{Kubeconfig: path}
 		}, class: errdefs.ErrConfig, texts: []string{"an exec plugin (cloud): only a client certificate or a token is supported"}},
-		"nobody":         {join: bootstrap(kubeapi.Cluster{}), class: errdefs.ErrConfig, texts: []string{"neither a token nor a client certificate"}},
+		"no credentials": {join: bootstrap(kubeapi.Cluster{}), class: errdefs.ErrConfig, texts: []string{"neither a token nor a client certificate"}},
 		"path in server": {join: bootstrap(kubeapi.Cluster{Server: "https://a/b", BearerToken: "x"}), class: errdefs.ErrConfig, texts: []string{"want https://HOST:PORT"}},
 		"a token for a node": {join: func(c *fakeCluster) config.Join {
 			return config.Join{Kubeconfig: c.kubeconfig(kubeapi.Cluster{BearerToken: "x"})}
-		}, class: errdefs.ErrConfig, texts: []string{"its user has no client certificate, which a node needs"}, hint: "join.bootstrapKubeconfig: "},
+		}, class: errdefs.ErrConfig, texts: []string{"the user has no client certificate, which is required for a node"}, hint: "join.bootstrapKubeconfig: "},
 		"another node": {join: node(subject("system:node:w2", "system:nodes")), class: errdefs.ErrConfig,
-			texts: []string{`is that of "system:node:w2"`, `want that of "system:node:w1" in "system:nodes"`}, hint: "nodeName: w2"},
-		"an administrator": {join: node(subject("admin", "system:masters")), class: errdefs.ErrConfig, texts: []string{`is that of "admin"`}, hint: "join.bootstrapKubeconfig"},
-		"no group":         {join: node(subject("system:node:w1")), class: errdefs.ErrConfig, texts: []string{`in "system:nodes"`}, hint: "nodeName: w1"},
+			texts: []string{`is for user "system:node:w2"`, `must be for user "system:node:w1" in group "system:nodes"`}, hint: "nodeName: w2"},
+		"an administrator": {join: node(subject("admin", "system:masters")), class: errdefs.ErrConfig, texts: []string{`is for user "admin"`}, hint: "join.bootstrapKubeconfig"},
+		"no group":         {join: node(subject("system:node:w1")), class: errdefs.ErrConfig, texts: []string{`in group "system:nodes"`}, hint: "nodeName: w1"},
 		"expired certificate": {join: node(x509.Certificate{NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}),
-			class: errdefs.ErrPreflight, texts: []string{"its certificate expired at "}, hint: "Get a new one"},
+			class: errdefs.ErrPreflight, texts: []string{"the certificate expired at "}, hint: "Request a new certificate"},
 		"a token too": {join: good, set: func(_ *fakeCluster, in *Input) { in.Token = tokenID + "." + tokenSecret },
-			class: errdefs.ErrConfig, texts: []string{"want one way to join"}},
+			class: errdefs.ErrConfig, texts: []string{"use only one of them"}},
 		"refused": {join: good, set: func(c *fakeCluster, _ *Input) { c.refuse["token"] = 401 },
-			class: errdefs.ErrPreflight, texts: []string{"refuses the user of /"}, hint: "token create"},
-		"unreachable":  {join: good, set: func(c *fakeCluster, _ *Input) { c.Close() }, class: errdefs.ErrPreflight, texts: []string{"cannot be reached: asked "}, hint: "curl"},
+			class: errdefs.ErrPreflight, texts: []string{"rejects the user of /"}, hint: "token create"},
+		"unreachable":  {join: good, set: func(c *fakeCluster, _ *Input) { c.Close() }, class: errdefs.ErrPreflight, texts: []string{"is unreachable after "}, hint: "curl"},
 		"older server": {join: good, set: func(c *fakeCluster, _ *Input) { c.version = "v1.36.9" }, class: errdefs.ErrPreflight, texts: []string{"is newer than"}, hint: "componentsDir"},
 		"another's certificate": {join: good, set: func(c *fakeCluster, _ *Input) { c.serve(newAuthority(c.t), x509.Certificate{}) },
-			class: errdefs.ErrPreflight, texts: []string{"is not from the cluster's authority"}, hint: "proxy"},
+			class: errdefs.ErrPreflight, texts: []string{"is not signed by the cluster's CA"}, hint: "proxy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -344,7 +344,7 @@ func TestJoinByKubeconfigFaults(t *testing.T) {
 				assert.Check(t, is.ErrorContains(err, text))
 			}
 			assert.Check(t, is.Contains(strings.Join(errdefs.ReportOf(err).Hints, "\n"), tc.hint))
-			assert.Check(t, is.Len(tree(t, in.Data.Dir), 0), "nothing half made")
+			assert.Check(t, is.Len(tree(t, in.Data.Dir), 0), "no partial files")
 		})
 	}
 }
@@ -391,17 +391,17 @@ func TestParseCluster(t *testing.T) {
 	}
 }
 
-// TestUnknownHost: a name that does not exist is not asked for again.
+// TestUnknownHost checks that there is no retry for a name that does not exist.
 func TestUnknownHost(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	in := c.input()
 	j := newJoiner(in)
 	tries := 0
-	err := j.ask(t.Context(), kubeapi.Cluster{Server: c.URL, Insecure: true}, false, func(context.Context, *kubeapi.Client) error {
+	err := j.query(t.Context(), kubeapi.Cluster{Server: c.URL, Insecure: true}, false, func(context.Context, *kubeapi.Client) error {
 		tries++
 		return fmt.Errorf("get /version: %w", &net.DNSError{Err: "no such host", Name: "none.example", IsNotFound: true})
 	})
 	assert.Equal(t, tries, 1)
-	faultIs(t, err, errdefs.ErrPreflight, []string{"cannot be reached: asked once, last: ", "no such host"}, []string{"curl"})
+	faultIs(t, err, errdefs.ErrPreflight, []string{"is unreachable after 1 attempt: ", "no such host"}, []string{"curl"})
 }

@@ -16,11 +16,11 @@ import (
 const (
 	secretMode fs.FileMode = 0o600
 	publicMode fs.FileMode = 0o644
-	// bootstrapUser is the user's name in the bootstrap kubeconfig, which means nothing to the cluster.
+	// bootstrapUser is the user's name in the bootstrap kubeconfig. The cluster does not use it.
 	bootstrapUser = "bootstrap"
 )
 
-// entry is a file to be made, or a link if it has a target.
+// entry is a file to create, or a symbolic link if target is set.
 type entry struct {
 	path   string
 	mode   fs.FileMode
@@ -28,18 +28,18 @@ type entry struct {
 	target string
 }
 
-// keep writes what the join has found, the record last: without it nothing was joined.
-func (j *joiner) keep(cluster *Cluster, w way) (*Record, error) {
+// save writes the result of the join. The record is last, because without it the node has not joined.
+func (j *joiner) save(cluster *Cluster, w joinMethod) (*Record, error) {
 	rec := &Record{Server: w.server, NodeName: j.Config.NodeName, Cluster: cluster}
 	all := []entry{{path: j.Data.ClusterCA(), mode: publicMode, text: w.creds.CA}}
-	gone := ""
+	obsolete := ""
 	if w.own {
 		name := clientPrefix + j.Now().Format(clientDate) + ".pem"
 		text := slices.Concat(w.creds.CertPEM, []byte("\n"), w.creds.KeyPEM)
 		all = append(all,
 			entry{path: filepath.Join(j.Data.KubeletPKI(), name), mode: secretMode, text: text},
 			entry{path: filepath.Join(j.Data.KubeletPKI(), clientCurrent), target: filepath.Join(layout.InsideKubeletPKI, name)})
-		gone = j.Data.BootstrapKubeconfig() // of a join that was not finished; this is another
+		obsolete = j.Data.BootstrapKubeconfig() // left by an unfinished earlier join
 	} else {
 		text, err := w.creds.Kubeconfig(bootstrapUser)
 		if err != nil {
@@ -53,31 +53,31 @@ func (j *joiner) keep(cluster *Cluster, w way) (*Record, error) {
 	}
 	all = append(all, entry{path: j.Data.JoinRecord(), mode: secretMode, text: append(text, '\n')})
 	if err := j.writeAll(all); err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("note the joined cluster: %w", err))
+		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("store the joined cluster: %w", err))
 	}
-	if gone != "" {
-		if err := os.Remove(gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if obsolete != "" {
+		if err := os.Remove(obsolete); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errdefs.Class(errdefs.ErrPreflight, err)
 		}
 	}
 	return rec, nil
 }
 
-// writeAll makes every entry beside its place before it puts any there. What was not there before goes again if the
-// putting comes to a halt.
+// writeAll creates every entry under a temporary name before it renames any. If a rename fails, it removes the entries that
+// did not exist before.
 func (j *joiner) writeAll(all []entry) (err error) {
 	var temps, put []string
 	defer func() {
 		for _, path := range temps {
-			_ = os.Remove(path) // those put in place are gone already
+			_ = os.Remove(path) // renamed files no longer have this name
 		}
 		if err != nil {
 			for _, path := range put {
-				_ = os.Remove(path) // the fault that led here is the one to tell
+				_ = os.Remove(path) // best effort: the first error is returned
 			}
 		}
 	}()
-	// From the top, so that each gets its own mode.
+	// Create the directories from the top, so that each has its own mode.
 	if err := os.MkdirAll(j.Data.Dir, 0o700); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (j *joiner) writeAll(all []entry) (err error) {
 	return nil
 }
 
-// write makes the entry beside its place, on the disk, and returns where.
+// write creates the entry under a temporary name in the same directory, syncs it to disk, and returns its path.
 func (e entry) write() (string, error) {
 	dir, name := filepath.Split(e.path)
 	f, err := os.CreateTemp(dir, "."+name+".*") // mode 0600
@@ -135,7 +135,7 @@ func (e entry) write() (string, error) {
 		err = cerr
 	}
 	if err != nil {
-		_ = os.Remove(temp) // best effort: the write's own error is the one to tell
+		_ = os.Remove(temp) // best effort: the error of the write is returned
 		return "", err
 	}
 	return temp, nil
