@@ -1,5 +1,4 @@
-// Package testutil is what tests of several packages share: requirements on the machine, and a check that nothing of
-// a test was left behind. It is imported by tests alone.
+// Package testutil has helpers for the tests of several packages, above all requirements on the machine. Only tests may import it.
 package testutil
 
 import (
@@ -17,15 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnvPromises lists, separated by commas, the requirements that the machine promises to meet. A test that has to be
-// skipped for a promised requirement fails instead, so that continuous integration cannot lose tests in silence.
-const EnvPromises = "ROOTLESSNODE_TEST_PROMISES"
+// EnvMandatory names an environment variable that lists, separated by commas, the requirements that the machine is expected to meet. A
+// test fails instead of being skipped if one of these is not met, so that continuous integration cannot skip tests unnoticed.
+const EnvMandatory = "ROOTLESSNODE_TEST_PROMISES"
 
-// QuickExit is the environment variable that keeps a program with the race detector from pausing for a second when it
-// ends.
+// QuickExit is a setting of the environment with which a program with the race detector exits without a pause of one second.
 const QuickExit = "GORACE=atexit_sleep_ms=0"
 
-// QuickChildren puts QuickExit into the environment that the test's children inherit. It is for TestMain.
+// QuickChildren sets QuickExit in the environment that the test's children inherit. Call it in TestMain.
 func QuickChildren() {
 	key, value, _ := strings.Cut(QuickExit, "=")
 	if err := os.Setenv(key, value); err != nil {
@@ -33,22 +31,22 @@ func QuickChildren() {
 	}
 }
 
-// HearHangup undoes for the test's children what nohup(1) did for the test: a signal that is ignored stays so over execve(2),
-// one that is caught does not. It is for TestMain.
+// HearHangup reverts the effect of nohup(1) for the test's children: an ignored signal stays ignored over execve(2), whereas a caught
+// signal is reset. Call it in TestMain.
 func HearHangup() {
 	if signal.Ignored(unix.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	}
 }
 
-// Requirement is something a test needs of the machine. Name is what EnvPromises lists.
+// Requirement is a property of the machine that a test needs. Name is its name in EnvMandatory.
 type Requirement struct {
 	Name  string
 	Check func() error
 }
 
-// Require skips the test, with the reason, unless the machine meets every requirement; it fails it where the unmet
-// requirement was promised.
+// Require skips the test, with the reason, unless the machine meets every requirement. It fails the test if EnvMandatory lists the
+// requirement that is not met.
 func Require(t testing.TB, reqs ...Requirement) {
 	t.Helper()
 	for _, r := range reqs {
@@ -56,16 +54,16 @@ func Require(t testing.TB, reqs ...Requirement) {
 		if err == nil {
 			continue
 		}
-		if Promised(r.Name) {
-			t.Fatalf("requirement %q was promised by %s and is not met: %v", r.Name, EnvPromises, err)
+		if Mandatory(r.Name) {
+			t.Fatalf("requirement %q is listed in %s but is not met: %v", r.Name, EnvMandatory, err)
 		}
 		t.Skipf("requirement %q: %v", r.Name, err)
 	}
 }
 
-// Promised tells whether EnvPromises lists name.
-func Promised(name string) bool {
-	for _, p := range strings.Split(os.Getenv(EnvPromises), ",") {
+// Mandatory reports whether EnvMandatory lists name.
+func Mandatory(name string) bool {
+	for _, p := range strings.Split(os.Getenv(EnvMandatory), ",") {
 		if strings.TrimSpace(p) == name {
 			return true
 		}
@@ -73,7 +71,7 @@ func Promised(name string) bool {
 	return false
 }
 
-// Root: the test runs as uid 0.
+// Root requires that the test runs as uid 0.
 var Root = Requirement{"root", func() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("runs as uid %d, needs root", os.Geteuid())
@@ -81,7 +79,7 @@ var Root = Requirement{"root", func() error {
 	return nil
 }}
 
-// OrdinaryUser: the test does not run as uid 0.
+// OrdinaryUser requires that the test does not run as uid 0.
 var OrdinaryUser = Requirement{"user", func() error {
 	if os.Geteuid() == 0 {
 		return errors.New("runs as root, needs an ordinary user")
@@ -89,7 +87,7 @@ var OrdinaryUser = Requirement{"user", func() error {
 	return nil
 }}
 
-// UserNS: a process may make a user and mount namespace with its own id mapped to 0.
+// UserNS requires that a process can create a user and mount namespace with its own id mapped to 0.
 var UserNS = Requirement{"userns", func() error {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
 	cmd.Env = append(os.Environ(), QuickExit)
@@ -99,12 +97,12 @@ var UserNS = Requirement{"userns", func() error {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("make a user namespace: %w: %s", err, out)
+		return fmt.Errorf("create a user namespace: %w: %s", err, out)
 	}
 	return nil
 }}
 
-// IPv6: something can listen on the IPv6 loopback.
+// IPv6 requires that a process can listen on the IPv6 loopback address.
 var IPv6 = Requirement{"ipv6", func() error {
 	l, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {
@@ -113,13 +111,13 @@ var IPv6 = Requirement{"ipv6", func() error {
 	return l.Close()
 }}
 
-// Cgroup2: a cgroup2 tree is mounted somewhere.
+// Cgroup2 requires that a cgroup2 hierarchy is mounted.
 var Cgroup2 = Requirement{"cgroup2", func() error {
 	_, err := Cgroup2Mount()
 	return err
 }}
 
-// Subids: the account has subordinate uids and gids and the programs that map them.
+// Subids requires that the account has subordinate uids and gids, and that the programs that map them are installed.
 var Subids = Requirement{"subids", func() error {
 	for _, p := range []string{"newuidmap", "newgidmap"} {
 		if _, err := exec.LookPath(p); err != nil {
@@ -148,7 +146,7 @@ func hasRow(text, user string, uid int) bool {
 	return false
 }
 
-// Program: a program is found on PATH.
+// Program requires that a program is found in PATH.
 func Program(name string) Requirement {
 	return Requirement{"program:" + name, func() error {
 		_, err := exec.LookPath(name)
@@ -156,7 +154,7 @@ func Program(name string) Requirement {
 	}}
 }
 
-// Cgroup2Mount returns the mount point of the cgroup2 tree: that of a unified host, or that of a hybrid one.
+// Cgroup2Mount returns the mount point of the cgroup2 hierarchy on a unified or hybrid host.
 func Cgroup2Mount() (string, error) {
 	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		var st unix.Statfs_t
@@ -164,10 +162,10 @@ func Cgroup2Mount() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", errors.New("no cgroup2 tree is mounted")
+	return "", errors.New("no cgroup2 hierarchy is mounted")
 }
 
-// DelegatedCgroup: the process sits in a cgroup2 directory that it may write.
+// DelegatedCgroup requires that the process is in a cgroup2 directory that it can write.
 var DelegatedCgroup = Requirement{"delegated-cgroup", func() error {
 	mount, err := Cgroup2Mount()
 	if err != nil {
@@ -182,11 +180,11 @@ var DelegatedCgroup = Requirement{"delegated-cgroup", func() error {
 			return unix.Access(filepath.Join(mount, path), unix.W_OK)
 		}
 	}
-	return errors.New("the process is in no cgroup2")
+	return errors.New("the process is not in a cgroup2 hierarchy")
 }}
 
-// RootOnlyDir makes a directory that only root can change or replace, for tests that require Root. It is removed with the
-// test. The directory for temporary files is open to everyone.
+// RootOnlyDir creates a directory that only root can change or replace, and removes it when the test ends. The test requires Root. The
+// directory for temporary files is not suitable, because all users can write to it.
 func RootOnlyDir(t testing.TB) string {
 	t.Helper()
 	Require(t, Root)

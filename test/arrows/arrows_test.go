@@ -1,4 +1,4 @@
-// Package arrows holds the test that keeps the packages' imports as docs/architecture.md draws them.
+// Package arrows tests that the imports between packages follow docs/architecture.md, and that other pages match the code.
 package arrows
 
 import (
@@ -15,31 +15,32 @@ import (
 
 const module = "github.com/rootlessnode/rootlessnode/"
 
-// testFloor is that of tests and examples, which may import what they like.
+// testFloor is the floor of tests and examples, which may import any package.
 const testFloor = 7
 
-// testsOnly are the packages that nothing but tests imports.
+// testsOnly are the packages that only tests may import.
 var testsOnly = []string{"internal/testutil", "pkg/component/internal/fixture"}
 
-// floors: a package imports only packages of lower floors. A prefix that ends in a slash covers everything below it.
+// floors assigns packages to floors. A package may import only packages of lower floors. A prefix that ends in a slash covers all packages
+// below it.
 var floors = []struct {
 	floor    int
 	packages []string
 	why      string
 }{
-	{testFloor, []string{"test/", "examples/"}, "nothing imports tests and examples"},
-	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-podstop"}, "programs are on top"},
-	{5, []string{"pkg/node"}, "the embedder's door stands on both roles"},
-	{4, []string{"pkg/parent", "pkg/child"}, "the roles never import each other: they meet through pkg/layout and the config"},
+	{testFloor, []string{"test/", "examples/"}, "tests and examples are not imported"},
+	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-podstop"}, "programs are the top floor"},
+	{5, []string{"pkg/node"}, "the API for embedders uses both roles"},
+	{4, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through pkg/layout and the config"},
 	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup", "pkg/mountverify", "pkg/clusterjoin"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport",
 		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview", "pkg/datadir"},
-		"mechanisms are strangers to one another"},
-	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "words and data that all share"},
-	{0, []string{"docs", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers without knowledge of a node"},
+		"mechanisms do not import one another"},
+	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "shared types and data"},
+	{0, []string{"docs", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
-// family lists packages that may import one another though they are on one floor.
+// family lists packages of the same floor that may import one another.
 var family = [][]string{
 	{"config", "pkg/layout", "pkg/errdefs", "pkg/status", "pkg/status/"},
 	{"pkg/component", "pkg/component/"},
@@ -47,23 +48,23 @@ var family = [][]string{
 	{"pkg/portfwd", "pkg/portdriver"},
 }
 
-// guarded: modules that only some packages may import, and why.
+// guarded lists modules that only some packages may import, with the reason.
 var guarded = []struct {
 	path string
 	only []string
 	why  string
 }{
 	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/datadir", "pkg/portdriver", "pkg/portfwd"},
-		"its traps are handled in few places"},
-	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "one package speaks to the cgroup file system"},
+		"its pitfalls are handled in few places"},
+	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "only one package uses the cgroup file system"},
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
-	{"k8s.io/client-go", []string{"pkg/kubeapi"}, "the API calls that we need are behind small interfaces"},
-	{"google.golang.org/grpc", []string{"internal/podstop/cristop"}, "every program that links it starts slower and is larger"},
+	{"k8s.io/client-go", []string{"pkg/kubeapi"}, "the API calls are behind small interfaces"},
+	{"google.golang.org/grpc", []string{"internal/podstop/cristop"}, "programs that link it start slower and are larger"},
 	{"k8s.io/cri-api", []string{"internal/podstop/cristop", "cmd/rootlessnode-podstop"}, "it links gRPC"},
-	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not bring a command line along"},
+	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not depend on a command line framework"},
 }
 
-// matches tells whether pkg is name, or below it where name ends in a slash.
+// matches reports whether pkg is name, or is below name if name ends in a slash.
 func matches(pkg, name string) bool {
 	return pkg == name || strings.HasSuffix(name, "/") && strings.HasPrefix(pkg, name)
 }
@@ -86,7 +87,7 @@ func related(a, b string) bool {
 	return slices.ContainsFunc(family, func(list []string) bool { return in(a, list) && in(b, list) })
 }
 
-// pkgImports is one package of ours as go list sees it. Paths of ours are without the module's.
+// pkgImports has the imports of a package of this module, as go list reports them. Paths in this module are relative to it.
 type pkgImports struct {
 	path           string
 	imports, tests []string
@@ -112,14 +113,14 @@ func TestArrows(t *testing.T) {
 	for _, p := range list(t) {
 		floor, _, known := floorOf(p.path)
 		if !known {
-			t.Errorf("%s stands on no floor: add it to this test and to docs/architecture.md", p.path)
+			t.Errorf("%s has no floor: add it to this test and to docs/architecture.md", p.path)
 			continue
 		}
 		for _, to := range p.imports {
 			checkImport(t, p.path, floor, to)
 			checkGuarded(t, p.path, floor, to)
 			if own := strings.TrimPrefix(to, module); slices.Contains(testsOnly, own) && floor < testFloor {
-				t.Errorf("%s imports %s, which is for tests", p.path, own)
+				t.Errorf("%s imports %s, which only tests may import", p.path, own)
 			}
 		}
 		for _, to := range p.tests {
@@ -134,11 +135,11 @@ func TestArrows(t *testing.T) {
 		}
 	}
 	for name, found := range met {
-		assert.Check(t, found, "%s is in this test and in no directory", name)
+		assert.Check(t, found, "%s is in this test, but there is no such package", name)
 	}
 }
 
-// TestArchitecturePageDrawsTheFloors compares the drawing of docs/architecture.md with floors, both ways.
+// TestArchitecturePageDrawsTheFloors checks that the drawing in docs/architecture.md has the same packages as floors.
 func TestArchitecturePageDrawsTheFloors(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "architecture.md"))
@@ -162,10 +163,10 @@ func TestArchitecturePageDrawsTheFloors(t *testing.T) {
 			delete(drawn, name)
 		}
 	}
-	assert.Check(t, len(drawn) == 0, "docs/architecture.md draws what this test does not know: %v", drawn)
+	assert.Check(t, len(drawn) == 0, "docs/architecture.md has packages that are not in this test: %v", drawn)
 }
 
-// checkImport: packages of ours import downwards.
+// checkImport checks that an import between packages of this module is to a lower floor.
 func checkImport(t *testing.T, from string, floor int, to string) {
 	t.Helper()
 	own, inside := strings.CutPrefix(to, module)
@@ -179,7 +180,7 @@ func checkImport(t *testing.T, from string, floor int, to string) {
 	t.Errorf("%s (floor %d) imports %s (floor %d): %s", from, floor, own, below, why)
 }
 
-// checkGuarded: some modules of others are let in by one door. Tests may look behind it.
+// checkGuarded checks that a guarded module is imported only by the packages that may. Tests may import all modules.
 func checkGuarded(t *testing.T, from string, floor int, to string) {
 	t.Helper()
 	for _, g := range guarded {

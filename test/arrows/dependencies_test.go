@@ -16,7 +16,7 @@ import (
 
 const root = "../.."
 
-// goMod is the part of `go mod edit -json` that is of interest.
+// goMod is the part of the output of `go mod edit -json` that is used.
 type goMod struct {
 	Require []struct {
 		Path     string
@@ -25,7 +25,7 @@ type goMod struct {
 	Tool []struct{ Path string }
 }
 
-// direct are the modules that the go.mod in dir is about: what it requires for itself, and those of its tools.
+// direct returns the direct requirements of the go.mod in dir, and the modules of its tools.
 func direct(t *testing.T, dir string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
@@ -54,7 +54,7 @@ func direct(t *testing.T, dir string) []string {
 	return slices.Compact(modules)
 }
 
-// table returns the rows of the tables below a heading of docs/dependencies.md, without their heads.
+// table returns the rows of the tables below a heading of docs/dependencies.md, without the header rows.
 func table(t *testing.T, heading string) [][]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "dependencies.md"))
@@ -87,7 +87,7 @@ func names(cell string) []string {
 	return all
 }
 
-// importers maps each module to the packages that import it, those of tests left out.
+// importers maps each module to the packages that import it, without test packages.
 func importers(t *testing.T, modules []string) map[string][]string {
 	t.Helper()
 	by := map[string][]string{}
@@ -104,49 +104,49 @@ func importers(t *testing.T, modules []string) map[string][]string {
 	return by
 }
 
-// TestDependenciesPage holds docs/dependencies.md against go.mod and the imports.
+// TestDependenciesPage compares docs/dependencies.md with go.mod and the imports.
 func TestDependenciesPage(t *testing.T) {
 	t.Parallel()
 	modules := direct(t, root)
 	by := importers(t, modules)
-	var told []string
+	var listed []string
 	for _, row := range table(t, "The module") {
 		assert.Equal(t, len(row), 3, "%v", row)
 		module := names(row[0])[0]
-		told = append(told, module)
+		listed = append(listed, module)
 		importing := names(row[1])
 		slices.Sort(importing)
 		slices.Sort(by[module])
-		assert.Check(t, is.DeepEqual(importing, by[module]), "who imports %s", module)
-		assert.Check(t, len(by[module]) > 0 || row[1] == "tests", "%s is imported by tests at the most", module)
+		assert.Check(t, is.DeepEqual(importing, by[module]), "packages that import %s", module)
+		assert.Check(t, len(by[module]) > 0 || row[1] == "tests", "only tests import %s", module)
 	}
-	slices.Sort(told)
-	assert.Check(t, is.DeepEqual(told, modules))
+	slices.Sort(listed)
+	assert.Check(t, is.DeepEqual(listed, modules))
 }
 
-func TestDependenciesPageTellsOfTools(t *testing.T) {
+func TestDependenciesPageListsTools(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"tools", "test/bench/rootlesskit", "test/conformance", "test/conformance/suite"} {
 		heading := dir
 		if dir == "tools" {
 			heading += "/"
 		}
-		var told []string
+		var listed []string
 		for _, row := range table(t, heading) {
-			told = append(told, names(row[0])...)
+			listed = append(listed, names(row[0])...)
 		}
-		slices.Sort(told)
-		assert.Check(t, is.DeepEqual(told, direct(t, filepath.Join(root, dir))), heading)
+		slices.Sort(listed)
+		assert.Check(t, is.DeepEqual(listed, direct(t, filepath.Join(root, dir))), heading)
 	}
 }
 
-// TestSuiteIsOfOurKubernetes: a node is judged by the suite of the release that it runs.
-func TestSuiteIsOfOurKubernetes(t *testing.T) {
+// TestSuiteHasTheNodesKubernetesVersion checks that the conformance suite is of the Kubernetes release that a node runs.
+func TestSuiteHasTheNodesKubernetesVersion(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, version(t, "test/conformance/suite", "k8s.io/kubernetes"), version(t, "components/kubernetes", "k8s.io/kubernetes"))
 }
 
-// version is that of a module in the build of the module in dir.
+// version returns the version of a module in the build of the module in dir.
 func version(t *testing.T, dir, module string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Version}}", module)
@@ -156,31 +156,31 @@ func version(t *testing.T, dir, module string) string {
 	return string(out)
 }
 
-// TestPeerHasOurVersion: the benchmarks compare with the RootlessKit that we are built from.
-func TestPeerHasOurVersion(t *testing.T) {
+// TestPeerHasSameVersion checks that the benchmarks compare with the version of RootlessKit that rootlessnode uses.
+func TestPeerHasSameVersion(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/rootless-containers/rootlesskit/v3"
 	assert.Equal(t, version(t, "test/bench/rootlesskit", module), version(t, ".", module))
 }
 
-func TestDependenciesPageTellsOfComponents(t *testing.T) {
+func TestDependenciesPageListsComponents(t *testing.T) {
 	t.Parallel()
-	told := map[string][]string{}
+	listed := map[string][]string{}
 	component := ""
 	for _, row := range table(t, "components/") {
 		if first := names(row[0]); len(first) > 0 {
 			component = first[0]
 		}
-		told[component] = append(told[component], names(row[1])...)
+		listed[component] = append(listed[component], names(row[1])...)
 	}
 	files, err := filepath.Glob(filepath.Join(root, "components", "*", "go.mod"))
 	assert.NilError(t, err)
 	for _, file := range files {
 		dir := filepath.Dir(file)
 		name := filepath.Base(dir)
-		slices.Sort(told[name])
-		assert.Check(t, is.DeepEqual(told[name], direct(t, dir)), "components/%s", name)
-		delete(told, name)
+		slices.Sort(listed[name])
+		assert.Check(t, is.DeepEqual(listed[name], direct(t, dir)), "components/%s", name)
+		delete(listed, name)
 	}
-	assert.Check(t, is.Len(told, 0), "no such component")
+	assert.Check(t, is.Len(listed, 0), "no such component")
 }

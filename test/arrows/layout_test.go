@@ -16,8 +16,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// layoutNames are the exported constants of pkg/layout, with the values of those that are texts, and its exported
-// functions and methods that name something.
+// layoutNames returns the exported constants of pkg/layout, with the values of string constants, and its exported functions and methods
+// that return a string.
 func layoutNames(t *testing.T) (constants map[string]string, functions []string) {
 	t.Helper()
 	constants = map[string]string{}
@@ -65,7 +65,7 @@ func addConstants(t *testing.T, constants map[string]string, d *ast.GenDecl) {
 	}
 }
 
-// namingFunction returns how d is called in the page, if it is exported and returns one text: Type.Method or Function.
+// namingFunction returns the name of d in the page, Type.Method or Function, or "" unless d is exported and returns one string.
 func namingFunction(d *ast.FuncDecl) string {
 	if !d.Name.IsExported() || d.Type.Results == nil || len(d.Type.Results.List) != 1 {
 		return ""
@@ -79,7 +79,7 @@ func namingFunction(d *ast.FuncDecl) string {
 	return d.Recv.List[0].Type.(*ast.Ident).Name + "." + d.Name.Name
 }
 
-// paths calls every method of v that takes nothing and returns a text.
+// paths calls every method of v without arguments that returns a string.
 func paths(v any) map[string]string {
 	all := map[string]string{}
 	value := reflect.ValueOf(v)
@@ -91,7 +91,7 @@ func paths(v any) map[string]string {
 	return all
 }
 
-// TestLayoutPage holds docs/layout.md against pkg/layout: what has a value stands in one row with it.
+// TestLayoutPage checks that docs/layout.md lists the names of pkg/layout, each in one row with its value.
 func TestLayoutPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "layout.md"))
@@ -111,13 +111,13 @@ func TestLayoutPage(t *testing.T) {
 		values[name] += ""
 	}
 	for name, value := range values {
-		told := false
+		found := false
 		for line := range strings.Lines(string(page)) {
-			told = told || strings.Contains(line, "`"+name+"`") && (value == "" || strings.Contains(line, "`"+value+"`"))
+			found = found || strings.Contains(line, "`"+name+"`") && (value == "" || strings.Contains(line, "`"+value+"`"))
 		}
-		assert.Check(t, told, "docs/layout.md has no line with %s and %q", name, value)
+		assert.Check(t, found, "docs/layout.md has no line with %s and %q", name, value)
 	}
 	for _, b := range layout.NewData("DATA").Binds() {
-		assert.Check(t, strings.Contains(string(page), "| `"+b.Host+"` | `"+b.Inside+"` |"), "docs/layout.md does not tell of %+v", b)
+		assert.Check(t, strings.Contains(string(page), "| `"+b.Host+"` | `"+b.Inside+"` |"), "docs/layout.md has no row for %+v", b)
 	}
 }

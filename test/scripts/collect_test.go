@@ -1,4 +1,4 @@
-// Package scripts holds the tests of the shell functions in hack/lib.sh.
+// Package scripts tests the shell functions in hack/lib.sh.
 package scripts
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The account that plays the attacker is there on every machine.
+// The account of the attacker. It exists on every machine.
 const (
 	attacker    = "nobody"
 	attackerUID = 65534
@@ -30,31 +30,31 @@ const (
 
 const secret = "only root may read this"
 
-// stage is a directory of root's with one that the attacker owns, one for results, and a file that only root may read.
+// stage is a directory of root with a subdirectory of the attacker, a subdirectory for results, and a file that only root may read.
 type stage struct {
-	t                         *testing.T
-	dir, theirs, ours, secret string
+	t                              *testing.T
+	dir, attacker, results, secret string
 }
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "rootlessnode-test.") // the attacker must be able to go there
+	dir, err := os.MkdirTemp("/var/tmp", "rootlessnode-test.") // the attacker must have access
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
-	s := &stage{t, dir, filepath.Join(dir, "theirs"), filepath.Join(dir, "ours"), filepath.Join(dir, "secret")}
-	assert.NilError(t, os.Chmod(dir, 0o755)) //nolint:gosec // the point of it
-	for _, d := range []string{s.theirs, s.ours} {
+	s := &stage{t, dir, filepath.Join(dir, "attacker"), filepath.Join(dir, "results"), filepath.Join(dir, "secret")}
+	assert.NilError(t, os.Chmod(dir, 0o755)) //nolint:gosec // the attacker must have access
+	for _, d := range []string{s.attacker, s.results} {
 		assert.NilError(t, os.Mkdir(d, 0o755))
 	}
 	assert.NilError(t, os.WriteFile(s.secret, []byte(secret), 0o600))
-	assert.NilError(t, os.Chown(s.theirs, attackerUID, attackerUID))
+	assert.NilError(t, os.Chown(s.attacker, attackerUID, attackerUID))
 	return s
 }
 
-// their makes a file of the attacker's.
-func (s *stage) their(name, text string) {
+// writeAsAttacker creates a file that the attacker owns.
+func (s *stage) writeAsAttacker(name, text string) {
 	s.t.Helper()
-	path := filepath.Join(s.theirs, name)
+	path := filepath.Join(s.attacker, name)
 	assert.NilError(s.t, os.WriteFile(path, []byte(text), 0o600))
 	assert.NilError(s.t, os.Chown(path, attackerUID, attackerUID))
 }
@@ -71,12 +71,12 @@ func (s *stage) run(text string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// results are the files that root has now, by name. All are regular ones of root's that everybody may read and nobody execute.
-func (s *stage) results() map[string]string {
+// collected returns the contents of the collected files by name. It checks that all are regular files of root with mode 0644.
+func (s *stage) collected() map[string]string {
 	s.t.Helper()
 	found := map[string]string{}
-	assert.NilError(s.t, filepath.WalkDir(s.ours, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || path == s.ours {
+	assert.NilError(s.t, filepath.WalkDir(s.results, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == s.results {
 			return err
 		}
 		var st unix.Stat_t
@@ -105,10 +105,10 @@ func TestCollect(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root, testutil.Program("setpriv"), testutil.Program("setsid"))
 	s := newStage(t)
-	at := func(name string) string { return filepath.Join(s.theirs, name) }
-	s.their("good.txt", "fine")
-	s.their("empty.json", "")
-	s.their("setuid", "#!/bin/sh\n")
+	at := func(name string) string { return filepath.Join(s.attacker, name) }
+	s.writeAsAttacker("good.txt", "fine")
+	s.writeAsAttacker("empty.json", "")
+	s.writeAsAttacker("setuid", "#!/bin/sh\n")
 	assert.NilError(t, os.Chmod(at("setuid"), 0o4755)) //nolint:gosec // an attack
 	victim := filepath.Join(s.dir, "victim")
 	marker := filepath.Join(s.dir, "marker")
@@ -126,14 +126,14 @@ func TestCollect(t *testing.T) {
 	assert.NilError(t, os.Mkdir(at("directory"), 0o777)) //nolint:gosec // the attacker's
 	assert.NilError(t, os.WriteFile(at("directory/inner"), nil, 0o666))
 	for _, name := range []string{"-rf", ".hidden", "..x", "two\nlines", "$(touch " + filepath.Base(marker) + ")", "a;b", "a b", "esc\x1b[2J", "é"} {
-		s.their(name, "odd")
+		s.writeAsAttacker(name, "odd")
 	}
-	s.their("huge", "x")
+	s.writeAsAttacker("huge", "x")
 	assert.NilError(t, os.Truncate(at("huge"), 1<<40))
 
-	out, err := s.run(`cd "$3"; collect nobody "$1" "$2"`, s.theirs, s.ours, s.dir)
+	out, err := s.run(`cd "$3"; collect nobody "$1" "$2"`, s.attacker, s.results, s.dir)
 	assert.NilError(t, err)
-	got := s.results()
+	got := s.collected()
 	assert.DeepEqual(t, names(got), []string{"empty.json", "good.txt", "huge", "setuid"})
 	assert.Equal(t, got["good.txt"], "fine")
 	assert.Equal(t, len(got["huge"]), 1<<20)
@@ -141,48 +141,48 @@ func TestCollect(t *testing.T) {
 		_, err := os.Lstat(path)
 		assert.Check(t, is.ErrorIs(err, fs.ErrNotExist), path)
 	}
-	assert.Check(t, !strings.ContainsFunc(out, func(r rune) bool { return r < ' ' && r != '\n' || r > '~' }), "what is printed moves no cursor: %q", out)
+	assert.Check(t, !strings.ContainsFunc(out, func(r rune) bool { return r < ' ' && r != '\n' || r > '~' }), "the output must not contain control characters: %q", out)
 	assert.Check(t, is.Contains(out, "cut off after 1048576 bytes: "+at("huge")))
 	assert.Check(t, is.Contains(out, "nobody cannot read "+at("hard.txt")))
 
-	// A file that became something else after it was listed.
+	// A file that was replaced after it was listed.
 	for _, name := range []string{"link.txt", "passwd.txt", "fifo", "zero", "directory"} {
-		out, err := s.run(`collect_one nobody "$1" "$2"`, at(name), filepath.Join(s.ours, "late"))
+		out, err := s.run(`collect_one nobody "$1" "$2"`, at(name), filepath.Join(s.results, "late"))
 		assert.NilError(t, err, out)
-		late, ok := s.results()["late"]
+		late, ok := s.collected()["late"]
 		assert.Check(t, !ok || strings.Trim(late, "\x00") == "", "%s: %q", name, late)
 	}
-	assert.NilError(t, os.RemoveAll(filepath.Join(s.ours, "late")))
+	assert.NilError(t, os.RemoveAll(filepath.Join(s.results, "late")))
 
-	// An old result is replaced, by itself.
-	assert.NilError(t, os.Remove(filepath.Join(s.ours, "good.txt")))
-	assert.NilError(t, os.Symlink(victim, filepath.Join(s.ours, "good.txt")))
-	_, err = s.run(`collect nobody "$1" "$2" 'g*.txt'`, s.theirs, s.ours)
+	// An old result is replaced; a link is not followed.
+	assert.NilError(t, os.Remove(filepath.Join(s.results, "good.txt")))
+	assert.NilError(t, os.Symlink(victim, filepath.Join(s.results, "good.txt")))
+	_, err = s.run(`collect nobody "$1" "$2" 'g*.txt'`, s.attacker, s.results)
 	assert.NilError(t, err)
-	assert.Equal(t, s.results()["good.txt"], "fine")
+	assert.Equal(t, s.collected()["good.txt"], "fine")
 
-	// Results do not go where the account could be.
-	assert.NilError(t, os.Symlink(s.ours, filepath.Join(s.dir, "link")))
-	for _, to := range []string{filepath.Join(s.dir, "link"), s.theirs, filepath.Join(s.dir, "missing")} {
-		out, err := s.run(`collect nobody "$1" "$2"`, s.theirs, to)
+	// Results are not written to a directory that the account could have created.
+	assert.NilError(t, os.Symlink(s.results, filepath.Join(s.dir, "link")))
+	for _, to := range []string{filepath.Join(s.dir, "link"), s.attacker, filepath.Join(s.dir, "missing")} {
+		out, err := s.run(`collect nobody "$1" "$2"`, s.attacker, to)
 		assert.Check(t, is.ErrorContains(err, "exit status 1"))
 		assert.Check(t, is.Contains(out, "is not a directory of root"))
 	}
 
 	for i := range 60 {
-		s.their("many-"+strconv.Itoa(i), "")
+		s.writeAsAttacker("many-"+strconv.Itoa(i), "")
 	}
-	out, err = s.run(`collect nobody "$1" "$2" 'many-*'`, s.theirs, s.ours)
+	out, err = s.run(`collect nobody "$1" "$2" 'many-*'`, s.attacker, s.results)
 	assert.NilError(t, err)
 	assert.Check(t, is.Contains(out, "there are more than 50 files"))
 }
 
-// A command for an account gets nothing of root's but its output, and ends in time.
+// TestUnprivileged checks that a command of an account gets nothing from root but its arguments, and ends in time.
 func TestUnprivileged(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root, testutil.Program("setpriv"), testutil.Program("setsid"), testutil.Program("script"))
 	s := newStage(t)
-	// script(1) gives root a terminal.
+	// script(1) provides a terminal for root.
 	out, err := s.run(`export SECRET_OF_ROOT=x lib=$top/hack/lib.sh; script -qec 'bash -c ". \$lib; unprivileged nobody 20 sh -c \"id -u; env; : </dev/tty\" || echo no terminal"' /dev/null`)
 	assert.NilError(t, err)
 	assert.Check(t, is.Contains(out, strconv.Itoa(attackerUID)))
@@ -195,7 +195,7 @@ func TestUnprivileged(t *testing.T) {
 	assert.Check(t, is.Contains(out, "ended with 1")) // 124 or 137
 }
 
-// An image whose directory has names and links that lead out of it, as an attacker can write them.
+// TestDumpImage checks an image whose directory has names and links that lead out of it, as an attacker can create them.
 func TestDumpImage(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root, testutil.Program("setpriv"), testutil.Program("setsid"), sbin("mkfs.ext4"), sbin("debugfs"))
@@ -209,7 +209,7 @@ func TestDumpImage(t *testing.T) {
 	assert.NilError(t, os.Symlink(victim, filepath.Join(tree, "AAAA")))
 	assert.NilError(t, os.Symlink(s.secret, filepath.Join(tree, "secret.log")))
 	assert.NilError(t, unix.Mknod(filepath.Join(tree, "device"), unix.S_IFBLK|0o666, int(unix.Mkdev(7, 0)))) //nolint:gosec // a small number
-	image := filepath.Join(s.theirs, "share.ext4")
+	image := filepath.Join(s.attacker, "share.ext4")
 	assert.NilError(t, os.WriteFile(image, nil, 0o600))
 	assert.NilError(t, os.Truncate(image, 8<<20))
 	mkfs := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-O", "^metadata_csum,^has_journal", "-d", tree, image)
@@ -226,9 +226,9 @@ func TestDumpImage(t *testing.T) {
 	assert.NilError(t, os.WriteFile(image, b, 0o600))
 	assert.NilError(t, os.Chown(image, attackerUID, attackerUID))
 
-	_, err = s.run(`dump_image nobody "$1" "$2"; ls /var/tmp/rootlessnode-dump.* 2>/dev/null || true`, image, s.ours)
+	_, err = s.run(`dump_image nobody "$1" "$2"; ls /var/tmp/rootlessnode-dump.* 2>/dev/null || true`, image, s.results)
 	assert.NilError(t, err)
-	got := s.results()
+	got := s.collected()
 	assert.Check(t, is.Equal(got["verdicts"], "by the attacker: verdicts"))
 	assert.Check(t, is.Equal(got["guest.log"], "by the attacker: guest.log"))
 	for name := range got {
@@ -240,7 +240,7 @@ func TestDumpImage(t *testing.T) {
 	}
 }
 
-// sbin is a program that an account's PATH may lack.
+// sbin requires a program in a directory that an account's PATH may not contain.
 func sbin(name string) testutil.Requirement {
 	return testutil.Requirement{Name: "program:" + name, Check: func() error {
 		for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
@@ -252,14 +252,14 @@ func sbin(name string) testutil.Requirement {
 	}}
 }
 
-// follow shows what an account's file gets, without what a terminal would obey.
+// TestFollow checks that follow prints additions to an account's file without control characters.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root, testutil.Program("setpriv"), testutil.Program("setsid"), testutil.Program("stdbuf"))
 	s := newStage(t)
-	s.their("progress", "ok one\n\x1b]0;title\aok two\n")
-	assert.NilError(t, os.Symlink(s.secret, filepath.Join(s.theirs, "link")))
-	out, err := s.run(`true & follow nobody "$1/progress" $! 20; follow nobody "$1/link" $! 2 || true`, s.theirs)
+	s.writeAsAttacker("progress", "ok one\n\x1b]0;title\aok two\n")
+	assert.NilError(t, os.Symlink(s.secret, filepath.Join(s.attacker, "link")))
+	out, err := s.run(`true & follow nobody "$1/progress" $! 20; follow nobody "$1/link" $! 2 || true`, s.attacker)
 	assert.NilError(t, err)
 	assert.Check(t, is.Equal(strings.TrimSpace(out), "ok one\n]0;titleok two"))
 }
