@@ -74,7 +74,7 @@ func (a *app) hostSetup(ctx context.Context, o hostsetup.Options, dryRun bool) e
 	var notes []string
 	err = plan.Run(ctx, func(r hostsetup.Result) {
 		a.printf("%-*s  %s\n", outcomeColumn, r.Outcome, r.Step.Title)
-		if r.Outcome == hostsetup.ByHand {
+		if r.Outcome == hostsetup.Manual {
 			for _, c := range r.Step.Commands {
 				a.printf("%*s  %s\n", outcomeColumn, "", c)
 			}

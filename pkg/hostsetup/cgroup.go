@@ -17,7 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// cgroupStep delegates a cgroup: a drop-in for user managers under systemd, a directory elsewhere.
+// cgroupStep delegates a cgroup: with a drop-in for user managers under systemd, with a prepared directory elsewhere.
 func cgroupStep(p *Plan) (Step, error) {
 	if p.env.systemd {
 		return delegateStep(p), nil
@@ -32,11 +32,11 @@ func cgroupStep(p *Plan) (Step, error) {
 		return a.UID, a.GID, err
 	}
 	s := Step{
-		Name: "cgroup", Title: "give " + e.User + " a cgroup", Why: "pods and components are told apart, limited and ended by it",
+		Name: "cgroup", Title: "delegate a cgroup to " + e.User, Why: "the node uses it to distinguish, limit and stop pods and components",
 		Needed: func() (bool, error) {
 			uid, _, err := ids()
 			if treeErr != nil || err != nil {
-				return true, treeErr // without an account yet there is no directory of it
+				return true, treeErr // an account that does not exist yet has no directory
 			}
 			return !owned(preparedDir(tree, uid), uid), nil
 		},
@@ -63,7 +63,7 @@ func cgroupStep(p *Plan) (Step, error) {
 			}
 			return cgroupv2.RemovePrepared(tree, p.record.UID)
 		},
-		Note: "this lasts until the host is started again: run host setup at boot. Nodes are started by: rootlessnode host enter --user " +
+		Note: "this lasts until the next reboot: run host setup at each boot. Start nodes with: rootlessnode host enter --user " +
 			e.User + " -- up",
 	}
 	if treeErr == nil && !tree.ReadOnly {
@@ -73,12 +73,13 @@ func cgroupStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// prepareCommands are those of pkg/cgroupv2; for an account that the script itself makes, the shell looks up the ids.
+// prepareCommands returns the commands of pkg/cgroupv2. For an account that the script itself creates, the shell looks up the
+// ids.
 func (e *env) prepareCommands(tree cgroupv2.Host, uid, gid int, known bool) []string {
 	if known {
 		return cgroupv2.PrepareCommands(tree, uid, gid)
 	}
-	const noUID, noGID = 1<<31 - 2, 1<<31 - 3 // no host has such ids, so they mark where ids go
+	const noUID, noGID = 1<<31 - 2, 1<<31 - 3 // placeholders: no host has these ids
 	ids := strings.NewReplacer(strconv.Itoa(noUID), "$(id -u "+e.User+")", strconv.Itoa(noGID), "$(id -g "+e.User+")")
 	var lines []string
 	for _, line := range cgroupv2.PrepareCommands(tree, noUID, noGID) {
@@ -87,12 +88,12 @@ func (e *env) prepareCommands(tree cgroupv2.Host, uid, gid int, known bool) []st
 	return lines
 }
 
-// preparedDir is where cgroupv2.Prepare puts the account's directory.
+// preparedDir returns the directory that cgroupv2.Prepare creates for the account.
 func preparedDir(tree cgroupv2.Host, uid int) string {
 	return filepath.Join(tree.Mount, "rootlessnode", "user-"+strconv.Itoa(uid))
 }
 
-// owned tells whether the directory and the leaf in it belong to uid, with the file by which processes are moved.
+// owned reports whether the directory, the leaf in it and the file that moves processes belong to uid.
 func owned(dir string, uid int) bool {
 	for _, path := range []string{dir, filepath.Join(dir, "cgroup.procs"), filepath.Join(dir, "cgroup.subtree_control"), filepath.Join(dir, "enter")} {
 		var st unix.Stat_t
@@ -108,13 +109,13 @@ func delegateStep(p *Plan) Step {
 	const step = "cgroup"
 	path, text := cgroupv2.DelegateDropIn()
 	text = marker + text
-	// A file of that name that is not ours stays; ours is then read after it.
+	// Keep a file with this name and other contents. systemd reads rootlessnode.conf after it.
 	if e.exists(path) && !e.fileIs(path, text) {
 		path = filepath.Join(filepath.Dir(path), "rootlessnode.conf")
 	}
 	return Step{
-		Name: step, Title: "have systemd delegate all cgroup controllers to user managers",
-		Why:      "pods' limits of CPU, memory and processes are enforced by them; by itself systemd gives only some",
+		Name: step, Title: "make systemd delegate all cgroup controllers to user managers",
+		Why:      "limits of pods for CPU, memory and processes need them; by default systemd delegates only some",
 		Commands: append(putCommands(path, text), "systemctl daemon-reload"),
 		Needed:   func() (bool, error) { return !e.delegates(), nil },
 		Do: func(ctx context.Context) error {
@@ -135,10 +136,10 @@ func delegateStep(p *Plan) Step {
 	}
 }
 
-// marker heads every file that we write, for those who find it.
+// marker is the first line of every file that host setup writes.
 const marker = "# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.\n"
 
-// delegates tells whether some drop-in for user managers names every controller that a node wants, or all.
+// delegates reports whether the drop-ins for user managers delegate every controller that a node uses.
 func (e *env) delegates() bool {
 	var have []string
 	for _, dir := range []string{"/usr/lib/systemd/system", "/etc/systemd/system", "/run/systemd/system"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// TestIDMapStep: in a container without CAP_SYS_ADMIN, file capabilities take the place of set-uid root, and back.
+// TestIDMapStep checks that in a container without CAP_SYS_ADMIN file capabilities replace set-uid root, and that undo reverts it.
 func TestIDMapStep(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root)
@@ -41,9 +41,9 @@ func TestIDMapStep(t *testing.T) {
 		f.write("bin/"+program, "")
 		assert.NilError(t, os.Chmod(f.path("bin/"+program), 0o755|os.ModeSetuid))
 	}
-	assert.Equal(t, step().Name, "", "nothing is known of the capabilities")
+	assert.Equal(t, step().Name, "", "the capabilities are unknown")
 	f.write("proc/self/status", "CapBnd:\t000001ffffffffff\n")
-	assert.Equal(t, step().Name, "", "root has them all")
+	assert.Equal(t, step().Name, "", "root has all capabilities")
 
 	f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n") // Docker's
 	s := step()
@@ -62,7 +62,7 @@ func TestIDMapStep(t *testing.T) {
 	}
 	needed, err = step().Needed()
 	assert.NilError(t, err)
-	assert.Assert(t, !needed, "it is done")
+	assert.Assert(t, !needed, "it is done already")
 	assert.NilError(t, s.Undo(t.Context()))
 	for _, program := range []string{"newuidmap", "newgidmap"} {
 		assert.Equal(t, mode(program), 0o755|os.ModeSetuid)
@@ -73,7 +73,7 @@ func TestIDMapStep(t *testing.T) {
 	assert.NilError(t, s.Undo(t.Context()), "a program that is gone")
 }
 
-// TestReadOnlyCgroups: what only who starts the container can change is named, and no command that would fail again.
+// TestReadOnlyCgroups checks that the hint is an option of the container engine, and that no command is suggested that would fail.
 func TestReadOnlyCgroups(t *testing.T) {
 	t.Parallel()
 	f := newHost(t, false)

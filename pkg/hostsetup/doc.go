@@ -1,12 +1,12 @@
-// Package hostsetup does root's part, once for each account that runs nodes: what an ordinary user cannot do for itself
-// and a node cannot do without. It also takes back what it did, and on hosts without systemd lets root become the user
+// Package hostsetup prepares the host, as root and once for each account that runs nodes, for the requirements of a node that an
+// ordinary user cannot meet. It can also undo its changes. On hosts without systemd it lets root run a program as the user
 // inside the user's delegated cgroup.
 //
-// A Plan is an ordered list of steps. Each knows whether it is needed, the shell lines that do it, and how to undo it;
-// so a plan that is run twice changes nothing the second time, and --dry-run prints a script that does the same.
-// What was done is recorded below /var/lib/rootlessnode-host, and only that is taken back.
+// A Plan is an ordered list of steps. Each step has a check whether it is needed, equivalent shell commands, and an undo
+// function. Running a plan again changes nothing, and --dry-run prints a script with the same effect. Changes are recorded
+// below /var/lib/rootlessnode-host, and undo reverts only recorded changes.
 //
-// It installs no packages: it names them. Who may call: root. Runs in: parent.
+// It does not install packages, but names the missing ones. Requires root. Runs in: parent.
 package hostsetup
 
 import (
@@ -22,43 +22,43 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
-// DefaultUser is the account that `make up` makes for root.
+// DefaultUser is the account that `make up` creates when root runs it.
 const DefaultUser = "rootlessnode"
 
-// Options says for whom and how the host is set up. Only User is required.
+// Options are the options of NewPlan. Only User is required.
 type Options struct {
 	// User is the account's name.
 	User string
-	// CreateUser makes the account if there is none.
+	// CreateUser creates the account if it does not exist.
 	CreateUser bool
-	// SubidCount is how many subordinate ids of each kind the account is to have. 0: 65536. Pods with user namespaces of
-	// their own (hostUsers: false) need a further 65536 each.
+	// SubidCount is the number of subordinate ids of each kind for the account. 0: 65536. Each pod with its own user namespace
+	// (hostUsers: false) needs another 65536.
 	SubidCount int64
-	// PortStart lowers net.ipv4.ip_unprivileged_port_start to it, for all users of the host. 0: left alone.
+	// PortStart lowers net.ipv4.ip_unprivileged_port_start to this port, for all users of the host. 0: unchanged.
 	PortStart int
-	// LXCUserNIC is the bridge that the account may connect nodes to by network.driver lxc-user-nic. Empty: none.
+	// LXCUserNIC is the bridge to which the account may connect nodes with network.driver lxc-user-nic. Empty: none.
 	LXCUserNIC string
-	// Exe is the absolute path of this executable, without links. Steps that write it into files of root, the boot script and
-	// AppArmor's profile, are refused unless only root can replace it.
+	// Exe is the absolute path of this executable, without symbolic links. Steps that write it to files of root, which are the
+	// boot script and the AppArmor profile, are refused unless only root can replace the executable.
 	Exe string
 
-	// Root is put before every path of the host, for tests. Empty: the real host.
+	// Root is prepended to every path of the host, for tests. Empty: the real host.
 	Root string
-	// Systemd says whether systemd is PID 1. nil: /run/systemd/system tells.
+	// Systemd is whether systemd is PID 1. nil: detect it with /run/systemd/system.
 	Systemd *bool
-	// LookPath finds a program. nil: hostinfo.RootProgram for root, on PATH and in the sbin directories for others.
+	// LookPath returns the path of a program. nil: hostinfo.RootProgram for root; for others PATH and the sbin directories.
 	LookPath func(program string) string
-	// Run runs a program as root and returns an error with what it complained of. nil: it does.
+	// Run runs a program as root. Its errors contain the output of the program. nil: run the program.
 	Run func(ctx context.Context, program string, args ...string) error
-	// Cgroups says where the cgroup tree is, for tests.
+	// Cgroups are the locations of the cgroup tree, for tests.
 	Cgroups cgroupv2.Options
-	// RootOnly says why accounts can replace a file. nil: hostinfo.RootOnly.
+	// RootOnly returns nil if only root can replace a file, or else the reason. nil: hostinfo.RootOnly.
 	RootOnly func(path string) error
-	// EUID is the caller's effective uid. nil: asked.
+	// EUID returns the effective uid of the caller. nil: os.Geteuid.
 	EUID func() int
 }
 
-// env is Options with everything filled in.
+// env is Options with defaults set.
 type env struct {
 	Options
 	systemd bool
@@ -94,7 +94,7 @@ func newEnv(o Options) *env {
 
 func (e *env) path(p string) string { return filepath.Join(e.Root, p) }
 
-// exeRefused says why root must not persist the path of this executable; nil if it may.
+// exeRefused returns why root must not write the path of this executable to its files, or nil if it may.
 func (e *env) exeRefused() error {
 	if err := e.RootOnly(e.Exe); err != nil {
 		return fmt.Errorf("%w; install below /usr/local first", err)

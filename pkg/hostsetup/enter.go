@@ -22,35 +22,35 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// EnterOptions says which account is entered and what is executed then. User, Exe and Args are required.
+// EnterOptions are the options of Enter. User, Exe and Args are required.
 type EnterOptions struct {
 	User string
 	// Exe is the absolute path of the program, Args its arguments without the program's name.
 	Exe  string
 	Args []string
-	// Env is the caller's environment, of which little is passed on. nil: os.Environ.
+	// Env is the caller's environment. Only a few of its variables are passed on. nil: os.Environ.
 	Env []string
 }
 
-// enterLimit is how long it may take from leaving root's cgroup to the execution of the program. An account that freezes
-// its cgroup meanwhile cannot hold the caller for longer.
+// enterLimit is the maximum time from leaving root's cgroup to executing the program. It limits how long an account can block
+// the caller by freezing its cgroup.
 const enterLimit = 20 * time.Second
 
-// Enter runs Exe as the user, inside the user's prepared cgroup: for hosts without systemd, where only root can put a
-// process there. Under systemd no cgroup is prepared; there the node requests one from the user's manager, which runs once
-// host setup has enabled linger.
+// Enter runs Exe as the user, inside the user's prepared cgroup. It is for hosts without systemd, where only root can move a
+// process into that cgroup. Under systemd no cgroup is prepared, because the node requests one from the user manager, which
+// runs after host setup has enabled linger.
 //
-// Where neither the standard streams nor the controlling terminal are a terminal, this process becomes one of the user and
-// executes Exe, with the same pid and streams, so Enter returns only with an error. Otherwise Exe runs in a session of its
-// own, this process relays between it and the terminal, and Enter returns the exit code: that of Exe, or 128 and the number
-// of the signal that ended it. Exe never gets a terminal of root: it gets a pseudo terminal if standard input and output are
+// If this process has no terminal, neither as a standard stream nor as its controlling terminal, it switches to the user and
+// executes Exe with the same pid and streams. Enter then returns only on errors. Otherwise Exe runs in a new session, this
+// process relays between Exe and the terminal, and Enter returns the exit code: that of Exe, or 128 plus the number of the
+// signal that killed it. Exe never gets a terminal of root. It gets a pseudo terminal if standard input and output are
 // terminals, and pipes otherwise.
 //
-// The program gets the account's groups, no capability, a clean environment with XDG_RUNTIME_DIR, a session keyring of its
-// own, at least 65536 open files, no open file but the three streams, and the account's home as its working directory.
-// no_new_privs is left as it is, because newuidmap needs its privilege.
+// The program has the account's groups, no capabilities, a clean environment with XDG_RUNTIME_DIR, a new session keyring, a
+// limit of at least 65536 open files, no open files except the three streams, and the account's home as its working directory.
+// no_new_privs is not set, because newuidmap needs to gain privileges.
 //
-// Who may call: root, from the main program, while no other goroutine runs.
+// Requires root. Call it from the main program while no other goroutine runs.
 func Enter(o EnterOptions) (code int, err error) {
 	if relayPID := os.Getenv(layout.EnvRelay); relayPID != "" {
 		return 1, enterRelayed(o, relayPID)
@@ -65,18 +65,18 @@ func Enter(o EnterOptions) (code int, err error) {
 	return 1, executeAs(a, o, func() error { return nil })
 }
 
-// enterRelayed is Enter in the process that relay has started.
+// enterRelayed implements Enter in the process that relay starts.
 func enterRelayed(o EnterOptions, relayPID string) error {
-	// A session leader shares its terminal with no process of another session.
+	// A session leader does not share its terminal with a process of another session.
 	if session, err := unix.Getsid(0); err != nil || session != os.Getpid() {
-		return fmt.Errorf("enter: %s is set, but this process leads no session", layout.EnvRelay)
+		return fmt.Errorf("enter: %s is set, but this process is not a session leader", layout.EnvRelay)
 	}
 	a, err := enterable(o)
 	if err != nil {
 		return err
 	}
 	return executeAs(a, o, func() error {
-		// A change of credentials has reset it, so this comes last (prctl(2)).
+		// Set it last, because a change of credentials resets it (prctl(2)).
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 			return fmt.Errorf("set the parent death signal: %w", err)
 		}
@@ -87,27 +87,27 @@ func enterRelayed(o EnterOptions, relayPID string) error {
 	})
 }
 
-// executeAs becomes a in its cgroup, calls last and executes the program.
+// executeAs switches to the account in its cgroup, calls last and executes the program.
 func executeAs(a hostinfo.Account, o EnterOptions, last func() error) error {
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
 	runtimeDir := filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(a.UID))
-	// Keyrings and capabilities are those of a thread, and the program gets those of the thread that executes it.
+	// Keyrings and capabilities belong to a thread. The program inherits those of the thread that executes it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	procs, err := openCgroup(a)
 	if err != nil {
 		return err
 	}
-	if err := asRoot(runtimeDir, a); err != nil {
+	if err := prepareAsRoot(runtimeDir, a); err != nil {
 		return fmt.Errorf("enter: %w", err)
 	}
 	if err := killAfter(enterLimit); err != nil {
-		return fmt.Errorf("enter: limit the time: %w", err)
+		return fmt.Errorf("enter: set the time limit: %w", err)
 	}
-	if err := become(a); err != nil {
-		return fmt.Errorf("enter: become %s: %w", a.Name, err)
+	if err := switchUser(a); err != nil {
+		return fmt.Errorf("enter: switch to user %s: %w", a.Name, err)
 	}
 	if procs != nil {
 		if err := cgroupv2.MoveSelf(procs); err != nil {
@@ -132,13 +132,13 @@ func executeAs(a hostinfo.Account, o EnterOptions, last func() error) error {
 	return errdefs.WithHint(fmt.Errorf("enter: execute %s as %s: %w", o.Exe, a.Name, err), hint)
 }
 
-// asRoot is what must be done before root's rights are gone.
-func asRoot(runtimeDir string, a hostinfo.Account) error {
+// prepareAsRoot does the steps that need root's privileges.
+func prepareAsRoot(runtimeDir string, a hostinfo.Account) error {
 	if err := ensureRuntimeDir(runtimeDir, a); err != nil {
 		return err
 	}
 	if err := raiseOpenFiles(); err != nil {
-		return fmt.Errorf("limit of open files: %w", err)
+		return fmt.Errorf("raise the limit of open files: %w", err)
 	}
 	resetOOMScore()
 	if err := leaveKeyring(a); err != nil {
@@ -171,7 +171,7 @@ func enterable(o EnterOptions) (hostinfo.Account, error) {
 	return a, nil
 }
 
-// openCgroup opens the account's cgroup for cgroupv2.MoveSelf; nil where there is none because systemd gives one.
+// openCgroup opens the account's prepared cgroup for cgroupv2.MoveSelf. It returns nil under systemd if none is prepared.
 func openCgroup(a hostinfo.Account) (*os.File, error) {
 	tree, err := cgroupv2.DetectHost(cgroupv2.Options{})
 	if err != nil {
@@ -182,7 +182,7 @@ func openCgroup(a hostinfo.Account) (*os.File, error) {
 			return nil, nil
 		}
 		return nil, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(
-			fmt.Errorf("enter: no cgroup is prepared for %s", a.Name), "rootlessnode host setup --user "+a.Name))
+			fmt.Errorf("enter: no cgroup is prepared for user %s", a.Name), "rootlessnode host setup --user "+a.Name))
 	}
 	procs, err := cgroupv2.OpenPrepared(tree, a.UID)
 	if err != nil {
@@ -191,14 +191,14 @@ func openCgroup(a hostinfo.Account) (*os.File, error) {
 	return procs, nil
 }
 
-// raiseOpenFiles lifts both limits to what a node wants; more stays more. Root of a container may not raise the hard
-// one (CAP_SYS_RESOURCE): then the soft one goes up to it, and preflight warns of the rest.
+// raiseOpenFiles raises both limits to the value that a node needs, unless they are higher. If root in a container may not raise
+// the hard limit (CAP_SYS_RESOURCE), it raises only the soft limit, and preflight warns about the hard limit.
 func raiseOpenFiles() error {
 	var now syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now); err != nil {
 		return err
 	}
-	// syscall.Setrlimit, not unix's: Go restores the soft limit it found at start before exec unless told so by this call.
+	// Use syscall.Setrlimit instead of unix.Setrlimit: otherwise Go restores its initial soft limit before exec.
 	want := syscall.Rlimit{Cur: max(now.Cur, hostinfo.OpenFiles), Max: max(now.Max, hostinfo.OpenFiles)}
 	err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &want)
 	if errors.Is(err, unix.EPERM) {
@@ -207,7 +207,7 @@ func raiseOpenFiles() error {
 	return err
 }
 
-// resetOOMScore drops a protection that root's session may have: the user could not lower it for components again.
+// resetOOMScore raises a negative OOM score of root's session to 0, because the account must not inherit its protection.
 func resetOOMScore() {
 	const file = "/proc/self/oom_score_adj"
 	b, err := os.ReadFile(file)
@@ -216,8 +216,8 @@ func resetOOMScore() {
 	}
 }
 
-// become drops root for good, on all threads (syscall.Setgroups and its company act on each of them).
-func become(a hostinfo.Account) error {
+// switchUser gives up root permanently, on all threads (syscall.Setgroups and the other calls apply to every thread).
+func switchUser(a hostinfo.Account) error {
 	groups, err := hostinfo.Groups("", a)
 	if err != nil {
 		return err
@@ -232,42 +232,42 @@ func become(a hostinfo.Account) error {
 		return fmt.Errorf("setresuid: %w", err)
 	}
 	if syscall.Setuid(0) == nil {
-		return errors.New("root could be had again")
+		return errors.New("root privileges could be regained")
 	}
 	return dropCapabilities()
 }
 
-// dropCapabilities takes what may be left of root's capabilities from this thread: the inheritable and the ambient ones, and
-// the others where securebits keep them. The bounding set stays, since newuidmap needs it.
+// dropCapabilities drops the capabilities that this thread may still have: inheritable and ambient ones, and the others if
+// securebits preserve them. It keeps the bounding set, because newuidmap needs it.
 func dropCapabilities() error {
 	err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-	if err != nil && !errors.Is(err, unix.EINVAL) { // ambient capabilities are of Linux 4.3
+	if err != nil && !errors.Is(err, unix.EINVAL) { // ambient capabilities exist since Linux 4.3
 		return fmt.Errorf("clear ambient capabilities: %w", err)
 	}
-	var none [2]unix.CapUserData // version 3 has two words a set
+	var none [2]unix.CapUserData // version 3 has two words per set
 	if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
 		return fmt.Errorf("capset: %w", err)
 	}
 	return nil
 }
 
-// leaveKeyring gives this thread a new, empty session keyring, through which no key of root's session can be read. It is made
-// while the thread is root's, because the account may have used up its quota of keys.
+// leaveKeyring joins this thread to a new, empty session keyring, so that the program cannot read keys of root's session. root
+// creates it, because the account may have exceeded its key quota.
 func leaveKeyring(a hostinfo.Account) error {
 	id, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0) // without a name
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		return nil // a kernel without keys, or a container that forbids the system call to the account as well
+		return nil // the kernel has no keys, or the container forbids the system call, also for the account
 	}
 	if err != nil {
-		return fmt.Errorf("make a session keyring: %w", err)
+		return fmt.Errorf("create a session keyring: %w", err)
 	}
-	// It works without belonging to the account, too, whose quota may be used up.
+	// Ignore errors: the keyring also works if root owns it, and the account may have exceeded its quota.
 	_, _ = unix.KeyctlInt(unix.KEYCTL_CHOWN, id, a.UID, a.GID, 0)
 	return nil
 }
 
-// killAfter has the kernel kill this process after d, unless it has executed a program by then, which ends the timer
-// (timer_create(2)). SIGKILL also reaches a frozen process.
+// killAfter makes the kernel kill this process after d. Executing a program cancels the timer (timer_create(2)). SIGKILL also
+// kills a frozen process.
 func killAfter(d time.Duration) error {
 	event := struct { // struct sigevent, 64 bytes
 		value  uint64
@@ -288,10 +288,11 @@ func killAfter(d time.Duration) error {
 	return nil
 }
 
-// userPath is the PATH of a login, with the directories that hold ip, nft and iptables on Debian.
+// userPath is the PATH of the program. It includes the directories that contain ip, nft and iptables on Debian.
 const userPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// userEnv is the environment of a login of a, and of the caller's only what concerns the terminal and us.
+// userEnv returns the environment of a login of the account a, and the caller's variables for the terminal, the locale and
+// rootlessnode.
 func userEnv(a hostinfo.Account, runtimeDir string, caller []string) []string {
 	shell := a.Shell
 	if shell == "" {

@@ -22,16 +22,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// envEnter makes the test binary enter as the user that it names.
+// envEnter makes the test binary call Enter for the user in its value.
 const envEnter = "HOSTSETUP_TEST_ENTER"
 
-// envScript is what it executes there in a shell; without it, report.
+// envScript is the shell script that it runs there. Without it, it runs report.
 const envScript = "HOSTSETUP_TEST_SCRIPT"
 
 // envKilled makes the test binary wait until it is killed.
 const envKilled = "HOSTSETUP_TEST_KILLED"
 
-// report is what the entered program tells of itself.
+// report prints the properties of the process.
 const report = `id -u; id -g; id -G; pwd; umask; ulimit -Sn; cat /proc/self/cgroup; grep NoNewPrivs /proc/self/status; env | sort; stat -c '%U %a' "$XDG_RUNTIME_DIR"`
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func enter(t *testing.T, user string) (string, error) {
 	return string(out), err
 }
 
-// The whole way on the real host: an account is made and set up without systemd, root enters it, and all is taken back.
+// TestSetupAndEnter creates and sets up an account on the real host without systemd, enters it as root, and undoes everything.
 func TestSetupAndEnter(t *testing.T) {
 	testutil.Require(t, testutil.Root, testutil.Cgroup2, testutil.Program("useradd"), testutil.Program("userdel"))
 	user := "rnsetup" + strconv.Itoa(os.Getpid())
@@ -74,7 +74,7 @@ func TestSetupAndEnter(t *testing.T) {
 	plan := func() *Plan {
 		p, err := NewPlan(o)
 		assert.NilError(t, err)
-		// What is not this account's own is left alone here.
+		// Only run the steps that change nothing but this account.
 		p.Steps = slices.DeleteFunc(p.Steps, func(s Step) bool {
 			return !slices.Contains([]string{"account", "subids", "cgroup", "runtime-dir"}, s.Name)
 		})
@@ -89,7 +89,7 @@ func TestSetupAndEnter(t *testing.T) {
 	assert.Assert(t, strings.Contains(script, "/rootlessnode/user-$(id -u "+user+")"), script)
 
 	t.Cleanup(func() {
-		if p, err := NewPlan(Options{User: user, Systemd: &noSystemd}); err == nil { // else all is gone already
+		if p, err := NewPlan(Options{User: user, Systemd: &noSystemd}); err == nil { // otherwise it is removed already
 			_ = p.Undo(context.Background(), func(Result) {})
 		}
 		_ = exec.CommandContext(context.Background(), "userdel", "-r", user).Run()
@@ -112,7 +112,7 @@ func TestSetupAndEnter(t *testing.T) {
 	assert.NilError(t, err)
 	var own unix.Rlimit
 	assert.NilError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &own))
-	assert.Assert(t, uint64(limit) >= min(hostinfo.OpenFiles, own.Max), "as far as this root may")
+	assert.Assert(t, uint64(limit) >= min(hostinfo.OpenFiles, own.Max), "the limit must be raised as far as root may")
 	for _, want := range []string{
 		"0::/rootlessnode/user-" + lines[0] + "/enter", "NoNewPrivs:\t0", "HOME=" + a.Home, "USER=" + user, "LOGNAME=" + user,
 		"XDG_RUNTIME_DIR=" + runtimeDir, "TERM=vt100", "LC_ALL=C", "ROOTLESSNODE_NAME=n", "PATH=" + userPath, user + " 700",
@@ -153,7 +153,7 @@ func TestEnterRefuses(t *testing.T) {
 	for user, want := range map[string]string{
 		"no-such-account": "enter: user no-such-account does not exist\n",
 		"root":            "enter: user root is root: a node must be run by an ordinary user\n",
-		"nobody":          "enter: no cgroup is prepared for nobody\n",
+		"nobody":          "enter: no cgroup is prepared for user nobody\n",
 	} {
 		out, err := enter(t, user)
 		assert.Equal(t, out, want)
@@ -173,7 +173,7 @@ func TestUserEnv(t *testing.T) {
 	})
 }
 
-// A process that does not come to execute its program, because the account has frozen it, is killed.
+// TestKillAfter checks that a process that does not execute its program, for example because it is frozen, is killed.
 func TestKillAfter(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -184,7 +184,7 @@ func TestKillAfter(t *testing.T) {
 	assert.Equal(t, string(out), "<nil>\n")
 }
 
-// preparedDir knows where pkg/cgroupv2 puts the directory.
+// TestPreparedDir checks that preparedDir returns the path that pkg/cgroupv2 uses.
 func TestPreparedDir(t *testing.T) {
 	t.Parallel()
 	tree := cgroupv2.Host{Mount: "/m"}

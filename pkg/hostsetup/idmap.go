@@ -14,15 +14,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// idMapProgram is a program that maps ids, and the capability that it needs for it.
+// idMapProgram is a program that maps ids, and the capability that it needs.
 type idMapProgram struct {
 	path, name string
 	number     int
 }
 
-// idMapStep has newuidmap and newgidmap work in a container whose root lacks CAP_SYS_ADMIN. Only who has that capability in the
-// new namespace may write its maps: its maker, or root who has it outside (user_namespaces(7)). Set-uid root makes the programs
-// run as such a root without it, a file capability as the maker.
+// idMapStep makes newuidmap and newgidmap work in a container whose root does not have CAP_SYS_ADMIN. A process needs that
+// capability in the new namespace to write its maps. The creator of the namespace has it there, but root has it only if it has it
+// outside (user_namespaces(7)). Set-uid root programs run as that root without the capability, programs with a file capability
+// run as the creator.
 func idMapStep(p *Plan) (Step, error) {
 	e := p.env
 	const step = "idmaps"
@@ -32,7 +33,7 @@ func idMapStep(p *Plan) (Step, error) {
 	programs := e.setuidPrograms()
 	s := Step{
 		Name: step, Title: "let newuidmap and newgidmap map ids without CAP_SYS_ADMIN",
-		Why:    "root of this container lacks it, so that set-uid root is no help to them",
+		Why:    "root in this container does not have it, so set-uid root is not sufficient",
 		Needed: func() (bool, error) { return len(programs) > 0, nil },
 		Do: func(context.Context) error {
 			for _, program := range programs {
@@ -63,7 +64,7 @@ func idMapStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// setuidPrograms are those that are there and set-uid root.
+// setuidPrograms returns the installed programs that are set-uid root.
 func (e *env) setuidPrograms() []idMapProgram {
 	all := []idMapProgram{
 		{e.LookPath("newuidmap"), "cap_setuid", unix.CAP_SETUID}, {e.LookPath("newgidmap"), "cap_setgid", unix.CAP_SETGID},
@@ -76,8 +77,8 @@ func (e *env) setuidPrograms() []idMapProgram {
 
 const capabilityAttr = "security.capability"
 
-// change gives the program the file capability in the place of set-uid root, and returns the mode it had. The attribute is
-// struct vfs_cap_data of linux/capability.h, revision 2 with the effective bit; the kernel itself adds the namespace's root.
+// change replaces set-uid root of the program by the file capability and returns its previous mode. The attribute is struct
+// vfs_cap_data of linux/capability.h, revision 2 with the effective bit. The kernel itself adds the root uid of the namespace.
 func (p idMapProgram) change() (before string, err error) {
 	st, err := os.Stat(p.path)
 	if err != nil {
@@ -86,7 +87,7 @@ func (p idMapProgram) change() (before string, err error) {
 	attr := make([]byte, 20)
 	binary.LittleEndian.PutUint32(attr, 0x02000000|1)
 	binary.LittleEndian.PutUint32(attr[4:], 1<<p.number)
-	// First what a file system may refuse: then nothing is changed.
+	// Set the attribute first: if the file system rejects it, nothing is changed.
 	if err := unix.Setxattr(p.path, capabilityAttr, attr, 0); err != nil {
 		return "", &os.PathError{Op: "setxattr " + capabilityAttr, Path: p.path, Err: err}
 	}
@@ -96,7 +97,7 @@ func (p idMapProgram) change() (before string, err error) {
 	return fmt.Sprintf("%04o", st.Mode().Perm()|0o4000), nil
 }
 
-// restoreMode takes change back: the capability goes and set-uid comes.
+// restoreMode reverts change: it removes the capability and sets set-uid.
 func restoreMode(path, mode string) error {
 	m, err := strconv.ParseUint(mode, 8, 12)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// moduleStep loads the modules that this kernel has as files, now and at each boot. A host without modprobe, or without
-// modules, has them built in or not at all; checks by use tell.
+// moduleStep loads the modules for which this kernel has files, now and at each boot. On a host without modprobe or module files
+// they are built in or not available.
 func moduleStep(p *Plan) (Step, error) {
 	e := p.env
 	const step = "modules"
@@ -35,7 +35,7 @@ func moduleStep(p *Plan) (Step, error) {
 			p.record.add(step, entry{Files: map[string]string{hostinfo.ModulesFile: text}})
 			return nil
 		},
-		// Loaded modules stay: others may use them by now, and they go with the next boot.
+		// Do not unload modules: other programs may use them, and they are not loaded at the next boot.
 		Undo: func(context.Context) error { _, err := p.removeFiles(step); return err },
 	}
 	if len(wanted) > 0 {
@@ -44,7 +44,7 @@ func moduleStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// loadable are the modules that the running kernel has a file for; built-in ones need no loading.
+// loadable returns the modules for which the running kernel has a file. Built-in modules need not be loaded.
 func (e *env) loadable() []string {
 	if e.LookPath("modprobe") == "" {
 		return nil
@@ -54,12 +54,12 @@ func (e *env) loadable() []string {
 
 func (e *env) unloaded(names []string) []string { return hostinfo.UnloadedModules(e.path("/"), names) }
 
-// sysctl is a value that must not be too low, or, with most set, not too high.
+// sysctl is a kernel setting with a minimum value, or a maximum value if isMax is set.
 type sysctl struct {
-	key  string
-	want int64
-	most bool
-	// onlyZero leaves any value but 0 alone.
+	key   string
+	want  int64
+	isMax bool
+	// onlyZero is set if only the value 0 is changed.
 	onlyZero bool
 }
 
@@ -69,7 +69,7 @@ func (s sysctl) satisfied(have int64) bool {
 	switch {
 	case s.onlyZero:
 		return have != 0
-	case s.most:
+	case s.isMax:
 		return have <= s.want
 	}
 	return have >= s.want
@@ -83,12 +83,12 @@ func (e *env) sysctls() []sysctl {
 		{key: "kernel.unprivileged_userns_clone", want: 1, onlyZero: true},
 	}
 	if e.PortStart > 0 {
-		list = append(list, sysctl{key: "net.ipv4.ip_unprivileged_port_start", want: int64(e.PortStart), most: true})
+		list = append(list, sysctl{key: "net.ipv4.ip_unprivileged_port_start", want: int64(e.PortStart), isMax: true})
 	}
 	return list
 }
 
-// unsatisfied are the sysctls to set, each with its present value. One that this kernel does not have is left out.
+// unsatisfied returns the sysctls to set and their current values. It skips those that this kernel does not have.
 func (e *env) unsatisfied() (set []sysctl, have map[string]string, err error) {
 	have = map[string]string{}
 	for _, s := range e.sysctls() {
@@ -110,7 +110,7 @@ func (e *env) unsatisfied() (set []sysctl, have map[string]string, err error) {
 	return set, have, nil
 }
 
-// sysctlText is our file with further settings in it.
+// sysctlText returns the text of SysctlFile with the settings in add added or replaced.
 func (e *env) sysctlText(add []sysctl) string {
 	values := map[string]string{}
 	b, _ := os.ReadFile(e.path(hostinfo.SysctlFile))
@@ -137,7 +137,7 @@ func sysctlStep(p *Plan) (Step, error) {
 		return Step{}, err
 	}
 	s := Step{
-		Name: step, Title: "raise limits of the kernel", Why: "inotify instances are few for a node and its pods; user namespaces must be allowed",
+		Name: step, Title: "raise kernel limits", Why: "a node and its pods need more inotify instances; user namespaces must be allowed",
 		Needed: func() (bool, error) {
 			set, _, err := e.unsatisfied()
 			return len(set) > 0, err
@@ -181,14 +181,14 @@ func (p *Plan) undoSysctls(step string) error {
 		file := e.path(sysctl{key: key}.file())
 		now, err := os.ReadFile(file)
 		if err != nil || strings.TrimSpace(string(now)) != after {
-			continue // gone, or set by somebody else since
+			continue // gone, or changed since
 		}
 		faults = append(faults, os.WriteFile(file, []byte(did.Before[key]), 0o644))
 	}
 	return errors.Join(faults...)
 }
 
-// appArmorStep writes a profile where AppArmor keeps programs without one from making user namespaces (Ubuntu).
+// appArmorStep writes a profile if AppArmor prevents programs without one from creating user namespaces (Ubuntu).
 func appArmorStep(p *Plan) (Step, error) {
 	e := p.env
 	const step = "apparmor"
@@ -203,7 +203,7 @@ func appArmorStep(p *Plan) (Step, error) {
 		refused = err
 	}
 	return Step{
-		Name: step, Title: "let " + e.Exe + " make user namespaces", Why: "kernel.apparmor_restrict_unprivileged_userns is 1 on this host",
+		Name: step, Title: "let " + e.Exe + " create user namespaces", Why: "kernel.apparmor_restrict_unprivileged_userns is 1 on this host",
 		Commands: append(putCommands(path, text), "apparmor_parser --replace "+hostinfo.Quote(path)),
 		Needed:   func() (bool, error) { return !e.fileIs(path, text), nil },
 		Refused:  refused,
@@ -215,9 +215,9 @@ func appArmorStep(p *Plan) (Step, error) {
 			return e.Run(ctx, e.LookPath("apparmor_parser"), "--replace", e.path(path))
 		},
 		Undo: func(ctx context.Context) error {
-			for path := range p.record.Steps[step].Files { // perhaps of another place of the executable
+			for path := range p.record.Steps[step].Files { // possibly of another path of the executable
 				if !p.record.usedByOthers(step, path) && e.exists(path) {
-					_ = e.Run(ctx, e.LookPath("apparmor_parser"), "--remove", e.path(path)) // not loaded is as good
+					_ = e.Run(ctx, e.LookPath("apparmor_parser"), "--remove", e.path(path)) // an error means that it is not loaded
 				}
 			}
 			_, err := p.removeFiles(step)

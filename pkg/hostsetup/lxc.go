@@ -14,13 +14,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// What lxc-user-nic needs: a row that lets the account have interfaces on a bridge (lxc-usernet(5)), and the bridge,
-// with a DHCP server and a way out. LXC's own lxc-net makes all that; we have it do so and do not do it ourselves.
+// lxc-user-nic needs a row that allows the account to have interfaces on a bridge (lxc-usernet(5)), and a bridge with a DHCP
+// server and an uplink. LXC's lxc-net creates the bridge.
 const (
 	lxcStep    = "lxc-user-nic"
 	lxcService = "lxc-net"
 	lxcBridge  = "bridge" // a key of the record
-	// lxcInterfaces is how many interfaces the account may have on the bridge, one a node.
+	// lxcInterfaces is the number of interfaces that the account may have on the bridge, one per node.
 	lxcInterfaces = 10
 )
 
@@ -28,16 +28,16 @@ const (
 func lxcNicStep(p *Plan) (Step, error) {
 	e := p.env
 	bridge := e.LXCUserNIC
-	if bridge == "" { // what was asked for once stays asked for: a restart of the host takes the bridge away
+	if bridge == "" { // use the bridge of an earlier run, because a reboot removes the bridge
 		bridge = p.record.Steps[lxcStep].After[lxcBridge]
 	}
-	if bridge == "" && !p.record.has(lxcStep) { // a row without a bridge is left of a run that failed
+	if bridge == "" && !p.record.has(lxcStep) { // a record without a bridge is from a run that failed
 		return Step{}, nil
 	}
 	row := fmt.Sprintf("%s veth %s %d", e.User, bridge, lxcInterfaces)
 	s := Step{
 		Name: lxcStep, Title: fmt.Sprintf("let %s connect to the bridge %s", e.User, bridge),
-		Why: "network.driver lxc-user-nic takes an interface on a bridge of the host",
+		Why: "network.driver lxc-user-nic uses an interface on a bridge of the host",
 		Needed: func() (bool, error) {
 			return bridge != "" && (!e.mayUseBridge(bridge) || e.bridgeFault(bridge) != nil), nil
 		},
@@ -53,7 +53,7 @@ func lxcNicStep(p *Plan) (Step, error) {
 		}
 	}
 	if !e.systemd {
-		s.Note = "without systemd the bridge lasts until the host is started again: run host setup at boot"
+		s.Note = "without systemd the bridge lasts until the next reboot: run host setup at each boot"
 	}
 	return s, nil
 }
@@ -84,17 +84,17 @@ func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 			return fmt.Errorf("%s: %w", lxcService, err)
 		}
 	}
-	if !wasThere { // else it is not ours to stop
+	if !wasThere { // otherwise undo must not stop it
 		p.record.add(lxcStep, entry{Before: map[string]string{lxcService: "stopped"}, After: map[string]string{lxcService: "started"}})
 	}
 	if !there() {
-		return fmt.Errorf("there is no bridge %s, and %s has made another (LXC_BRIDGE in /etc/default/lxc-net)", bridge, lxcService)
+		return fmt.Errorf("bridge %s not found: %s created another one (LXC_BRIDGE in /etc/default/lxc-net)", bridge, lxcService)
 	}
 	p.record.add(lxcStep, done)
 	return nil
 }
 
-// lxcProgram complains unless lxc-user-nic is there and can do its work, which is root's.
+// lxcProgram returns an error unless lxc-user-nic is installed and set-uid root.
 func (e *env) lxcProgram() error {
 	var dirs []string
 	for _, d := range hostinfo.LXCDirs() {
@@ -102,19 +102,19 @@ func (e *env) lxcProgram() error {
 	}
 	path := hostinfo.FindProgram(lxcStep, dirs...)
 	if path == "" {
-		return fmt.Errorf("no program %s: %s", lxcStep, e.distro().InstallCommand([]string{lxcStep, "dnsmasq"}))
+		return fmt.Errorf("program %s not found: %s", lxcStep, e.distro().InstallCommand([]string{lxcStep, "dnsmasq"}))
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_ISUID == 0 {
-		return fmt.Errorf("%s is not set-uid root, so it can give nobody an interface: chmod u+s %s", path, path)
+		return fmt.Errorf("%s is not set-uid root, so it cannot create interfaces: chmod u+s %s", path, path)
 	}
 	return nil
 }
 
-// undoLXC takes the row back, and stops lxc-net if it was started for us and nobody may use it any more.
+// undoLXC removes the row, and stops lxc-net if host setup started it and no account may use it any more.
 func (p *Plan) undoLXC(ctx context.Context) error {
 	e, did := p.env, p.record.Steps[lxcStep]
 	faults := []error{e.removeRows(hostinfo.LXCUsernetFile, did.Rows[hostinfo.LXCUsernetFile])}
@@ -131,9 +131,9 @@ func (p *Plan) undoLXC(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// lxcNet are the commands that start or stop LXC's bridge. To start is to restart: lxc-net calls itself started by a
-// file, whatever became of its bridge and of its DHCP server. What is left of a server that ended goes first: lxc-net
-// kills whatever process has the number by then.
+// lxcNet returns the commands that start or stop LXC's bridge. To start it they restart lxc-net, because lxc-net considers itself
+// started if a certain file exists, even if its bridge or DHCP server is gone. They first remove the pid file of the DHCP server,
+// because lxc-net would kill any process that has this pid now.
 func (e *env) lxcNet(start bool) [][]string {
 	var commands [][]string
 	run := func(c ...string) { commands = append(commands, c) }
@@ -161,10 +161,10 @@ func (e *env) lxcNetProgram() string {
 	return filepath.Join(hostinfo.LXCDirs()[0], lxcService)
 }
 
-// bridgeFault is why the bridge would give an interface no address.
+// bridgeFault returns why interfaces on the bridge would get no address, or nil.
 func (e *env) bridgeFault(bridge string) error { return hostinfo.LXCBridgeFault(e.path("/"), bridge) }
 
-// mayUseBridge tells whether a row of lxc-usernet(5) gives the account an interface on the bridge.
+// mayUseBridge reports whether a row of lxc-usernet(5) allows the account interfaces on the bridge.
 func (e *env) mayUseBridge(bridge string) bool {
 	b, err := os.ReadFile(e.path(hostinfo.LXCUsernetFile))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// withLXC is a host with the Debian package lxc.
+// withLXC returns a host with the Debian package lxc.
 func withLXC(t *testing.T, systemd bool) *fakeHost {
 	t.Helper()
 	f := newHost(t, systemd)
@@ -60,27 +60,27 @@ func TestLXCUserNIC(t *testing.T) {
 		assert.DeepEqual(t, f.commands, start)
 		assert.NilError(t, p.record.save())
 
-		f.o.LXCUserNIC = "" // asked for once
+		f.o.LXCUserNIC = "" // the recorded bridge is used
 		p, s = f.lxc()
 		needed, err := s.Needed()
 		assert.NilError(t, err)
 		assert.Assert(t, !needed, "done already")
-		f.remove("sys/class/net/lxcbr0") // as a restart of the host does
+		f.remove("sys/class/net/lxcbr0") // as a reboot does
 		needed, err = s.Needed()
 		assert.NilError(t, err)
 		assert.Assert(t, needed)
 		assert.NilError(t, s.Do(context.Background()))
-		assert.Equal(t, f.usernet(), "dev veth lxcbr0 10\n", "the row is there once")
+		assert.Equal(t, f.usernet(), "dev veth lxcbr0 10\n", "the row must not be added twice")
 
 		assert.NilError(t, p.Undo(context.Background(), func(Result) {}))
 		assert.Equal(t, f.usernet(), "")
 		assert.Equal(t, f.commands[len(f.commands)-1], stop)
 		_, s = f.lxc()
-		assert.Equal(t, s.Name, "", "nothing is left to be done or undone")
+		assert.Equal(t, s.Name, "", "the step must be gone after the undo")
 	}
 }
 
-// What others may use stays, and so does what was there before.
+// TestLXCUserNICUndoesItsOwn checks that undo keeps rows of others, and the bridge that they may use.
 func TestLXCUserNICUndoesItsOwn(t *testing.T) {
 	t.Parallel()
 	f := withLXC(t, false)
@@ -93,8 +93,8 @@ func TestLXCUserNICUndoesItsOwn(t *testing.T) {
 	assert.DeepEqual(t, f.commands, []string{"lxc-net restart"})
 }
 
-// The bridge outlives its DHCP server, and so does lxc-net's word that it is started; whoever has the number of the server
-// by now is let alone.
+// TestLXCUserNICRevivesTheBridge checks that lxc-net is restarted if its DHCP server has ended, although its bridge and its state
+// file exist, and that an unrelated process with the pid of the server is not killed.
 func TestLXCUserNICRevivesTheBridge(t *testing.T) {
 	t.Parallel()
 	for _, died := range []string{"no process", "another process", "no file"} {
@@ -107,7 +107,7 @@ func TestLXCUserNICRevivesTheBridge(t *testing.T) {
 		f.write("run/lxc/dnsmasq.pid", pid+"\n")
 		needed, err := s.Needed()
 		assert.NilError(t, err)
-		assert.Assert(t, !needed, "it serves")
+		assert.Assert(t, !needed, "the server is running")
 
 		f.remove("proc/" + pid)
 		want := []string{"rm -f /run/lxc/dnsmasq.pid", "lxc-net restart"}
@@ -141,14 +141,14 @@ func TestLXCUserNICRefuses(t *testing.T) {
 	assert.ErrorContains(t, s.Do(context.Background()), "is not set-uid root")
 
 	f.remove("usr/libexec/lxc")
-	assert.Error(t, s.Do(context.Background()), "no program lxc-user-nic: apt-get install -y dnsmasq-base lxc")
+	assert.Error(t, s.Do(context.Background()), "program lxc-user-nic not found: apt-get install -y dnsmasq-base lxc")
 
 	f = withLXC(t, false)
 	f.o.LXCUserNIC = "br7"
 	p, s := f.lxc()
-	assert.ErrorContains(t, s.Do(context.Background()), "there is no bridge br7, and lxc-net has made another")
+	assert.ErrorContains(t, s.Do(context.Background()), "bridge br7 not found: lxc-net created another one")
 
-	// A bridge that cannot be had is not asked for again by itself, and its row is taken back by an undo.
+	// A bridge that could not be created is not retried without the option, and undo removes its row.
 	assert.NilError(t, p.record.save())
 	f.o.LXCUserNIC = ""
 	p, s = f.lxc()

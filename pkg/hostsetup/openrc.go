@@ -8,8 +8,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// bootStep has OpenRC do this set-up again at each boot: cgroups, the runtime directory, the device and loaded modules do
-// not survive one. OpenRC's service `local` runs the executable /etc/local.d/*.start last of all.
+// bootStep makes OpenRC repeat the setup at each boot, because cgroups, the runtime directory, the device and loaded modules do
+// not survive a reboot. OpenRC's service `local` runs the executable files /etc/local.d/*.start at the end of the boot.
 func bootStep(p *Plan) (Step, error) {
 	e := p.env
 	const step, service = "boot", "local"
@@ -24,7 +24,7 @@ func bootStep(p *Plan) (Step, error) {
 		return len(found) > 0
 	}
 	s := Step{
-		Name: step, Title: "have OpenRC repeat this at each boot", Why: "cgroup, runtime directory, device and modules do not survive one",
+		Name: step, Title: "make OpenRC repeat the setup at each boot", Why: "cgroup, runtime directory, device and modules do not survive a reboot",
 		Needed: func() (bool, error) {
 			st, err := os.Stat(e.path(path))
 			return err != nil || st.Mode().Perm() != mode || !e.fileIs(path, text) || !enabled(), nil
@@ -39,7 +39,7 @@ func bootStep(p *Plan) (Step, error) {
 			}
 			return e.Run(ctx, e.LookPath("rc-update"), "add", service, "default")
 		},
-		// The service stays in its runlevel: scripts of others may have come to need it.
+		// Keep the service in its runlevel, because other scripts may need it now.
 		Undo: func(context.Context) error {
 			_, err := p.removeFiles(step)
 			return err
@@ -53,15 +53,15 @@ func bootStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// elogindStep keeps elogind, systemd's logind on its own, from removing /run/user/UID with the account's last session, and
-// from ending its processes where logind.conf says so. Elsewhere without systemd nobody does either.
+// elogindStep enables linger, so that elogind does not remove /run/user/UID when the account's last session ends, and does not
+// kill its processes if logind.conf is set to. Without systemd, only elogind does so.
 func elogindStep(p *Plan) (Step, error) {
 	e := p.env
 	if e.systemd || !hostinfo.Elogind(e.Root) {
 		return Step{}, nil
 	}
 	s := lingerStep(p)
-	s.Why = "without it elogind removes the account's runtime directory at its last logout"
+	s.Why = "without it elogind removes the account's runtime directory when its last session ends"
 	mark := filepath.Join(hostinfo.ElogindLingerDir, e.User)
 	s.Needed = func() (bool, error) { return !e.exists(mark), nil }
 	return s, nil

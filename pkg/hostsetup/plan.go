@@ -10,28 +10,27 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Step is one thing that root does.
+// Step is one step of the setup.
 type Step struct {
-	// Name is one word; it stands in the record of what was done.
+	// Name identifies the step in the record. It is one word.
 	Name string
-	// Title says what, Why what for: one line each.
+	// Title is what the step does, and Why the reason. One line each.
 	Title, Why string
-	// Commands are the lines that do the same in a shell of root, for the host as it is now. Empty where nothing is
-	// needed.
+	// Commands are equivalent shell commands for root, for the current state of the host. Empty if nothing is needed.
 	Commands []string
-	// Refused is why the step is not done: it would make root execute or trust a file that an account can replace.
+	// Refused is not nil if the step is unsafe: it would make root execute or trust a file that an account can replace.
 	Refused error
-	// Needed tells whether the step has something to do. It changes nothing.
+	// Needed reports whether the step has to be done. It changes nothing.
 	Needed func() (bool, error)
-	// Do does it. nil for a step that is left to the administrator, such as installing packages.
+	// Do does the step. nil for a step that the administrator has to do, such as installing packages.
 	Do func(ctx context.Context) error
-	// Undo takes back what Do recorded.
+	// Undo reverts the changes that Do recorded.
 	Undo func(ctx context.Context) error
-	// Note is what remains to be done by hand afterwards, if anything.
+	// Note is what the administrator has to do or know afterwards, if anything.
 	Note string
 }
 
-// Plan is what setting up the host for one account takes, in order.
+// Plan is the ordered list of steps that set up the host for one account.
 type Plan struct {
 	Steps []Step
 
@@ -39,43 +38,43 @@ type Plan struct {
 	record *record
 }
 
-// Outcome of a step.
+// Outcome is the outcome of a step.
 type Outcome string
 
 // Outcomes.
 const (
-	// Done: the step was needed and is done now.
+	// Done: the step was needed and was done.
 	Done Outcome = "done"
-	// Already: nothing was to be done.
+	// Already: the step was not needed.
 	Already Outcome = "already"
-	// ByHand: the administrator has to do it; Commands say how.
-	ByHand Outcome = "by hand"
-	// Refused: it is unsafe here (Step.Refused); the plan goes on without it.
+	// Manual: the administrator has to do the step with Commands.
+	Manual Outcome = "manual"
+	// Refused: the step is unsafe on this host (Step.Refused); the plan continues without it.
 	Refused Outcome = "refused"
-	// Failed: it was tried; the plan stops there.
+	// Failed: the step failed; the plan stops.
 	Failed Outcome = "failed"
-	// Undone: taken back.
+	// Undone: the changes of the step were reverted.
 	Undone Outcome = "undone"
 )
 
-// Result tells how a step went.
+// Result is a step and its outcome.
 type Result struct {
 	Step    Step
 	Outcome Outcome
 }
 
-// NewPlan looks at the host and returns what is to be done for o.User. It changes nothing and needs no privilege beyond
-// reading. An account that does not exist is an error of class errdefs.ErrConfig unless o.CreateUser.
+// NewPlan inspects the host and returns the plan for o.User. It changes nothing and needs only read access. It returns an error of
+// class errdefs.ErrConfig if the account does not exist and o.CreateUser is not set.
 func NewPlan(o Options) (*Plan, error) {
 	e := newEnv(o)
 	if !isUserName(o.User) {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("user %q: not the name of an account", o.User))
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("user %q: not a valid account name", o.User))
 	}
 	if o.SubidCount < 0 || o.PortStart < 0 || o.PortStart > 65535 {
-		return nil, errdefs.Class(errdefs.ErrConfig, errors.New("the number of subordinate ids and the first port must not be negative or out of range"))
+		return nil, errdefs.Class(errdefs.ErrConfig, errors.New("the number of subordinate ids must not be negative, and the first port must be from 0 to 65535"))
 	}
 	if o.LXCUserNIC != "" && !hostinfo.IsInterfaceName(o.LXCUserNIC) {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("bridge %q: not the name of an interface", o.LXCUserNIC))
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("bridge %q: not a valid interface name", o.LXCUserNIC))
 	}
 	r, err := readRecord(e)
 	if err != nil {
@@ -87,10 +86,10 @@ func NewPlan(o Options) (*Plan, error) {
 		return nil, err
 	case ok && a.UID == 0:
 		return nil, errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(
-			fmt.Errorf("user %s is root: a node must be run by an ordinary user", o.User), "name another account, or --create-user"))
+			fmt.Errorf("user %s is root: a node must be run by an ordinary user", o.User), "specify another account, or add --create-user"))
 	case !ok && !o.CreateUser && len(r.Steps) == 0:
 		return nil, errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(
-			fmt.Errorf("user %s does not exist", o.User), "add --create-user to make the account"))
+			fmt.Errorf("user %s does not exist", o.User), "add --create-user to create the account"))
 	}
 	p := &Plan{env: e, record: r}
 	for _, step := range []func(*Plan) (Step, error){
@@ -107,7 +106,7 @@ func NewPlan(o Options) (*Plan, error) {
 	return p, nil
 }
 
-// isUserName keeps to what useradd(8) takes, so that a name is harmless in a file, a path and a command.
+// isUserName reports whether s is a name that useradd(8) accepts. Such a name is safe in a file, a path and a command.
 func isUserName(s string) bool {
 	if s == "" || len(s) > 32 || s[0] == '-' || s[0] >= '0' && s[0] <= '9' {
 		return false
@@ -118,9 +117,8 @@ func isUserName(s string) bool {
 	})
 }
 
-// Run does the steps that are needed, in order, telling report of each, and stops at the first that fails; what was done
-// before stays and is recorded, so that Run can be repeated after the cause is mended. Steps that are refused are left out, and
-// all of them together are the error then.
+// Run does the needed steps in order, calls report for each, and stops at the first step that fails. Completed steps are recorded,
+// so that Run can be repeated after the cause is fixed. Run skips refused steps and finally returns the error of Refused.
 func (p *Plan) Run(ctx context.Context, report func(Result)) error {
 	if err := p.mustBeRoot("host setup"); err != nil {
 		return err
@@ -136,7 +134,7 @@ func (p *Plan) Run(ctx context.Context, report func(Result)) error {
 		case err != nil:
 			outcome = Failed
 		case needed && s.Do == nil:
-			outcome = ByHand
+			outcome = Manual
 		case needed:
 			outcome = Done
 			if err = s.Do(ctx); err != nil {
@@ -152,7 +150,7 @@ func (p *Plan) Run(ctx context.Context, report func(Result)) error {
 	return p.Refused()
 }
 
-// Refused is the error of the steps that are refused, of class errdefs.ErrPreflight; nil if there are none.
+// Refused returns an error of class errdefs.ErrPreflight that lists the refused steps, or nil if there are none.
 func (p *Plan) Refused() error {
 	var faults []error
 	for _, s := range p.Steps {
@@ -167,8 +165,8 @@ func (p *Plan) Refused() error {
 		hostinfo.InstallFirst(p.env.Exe, "host setup --user "+p.env.User)))
 }
 
-// Undo takes back, in reverse order, what Run did for this account as far as it is recorded and still as it was left.
-// Every step is tried; the errors are joined.
+// Undo reverts, in reverse order, the recorded changes of Run for this account that were not modified since. It continues after
+// errors and returns them joined.
 func (p *Plan) Undo(ctx context.Context, report func(Result)) error {
 	if err := p.mustBeRoot("host undo"); err != nil {
 		return err
@@ -192,19 +190,19 @@ func (p *Plan) Undo(ctx context.Context, report func(Result)) error {
 	return errors.Join(faults...)
 }
 
-func (p *Plan) mustBeRoot(what string) error {
+func (p *Plan) mustBeRoot(command string) error {
 	if p.env.EUID() != 0 {
-		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHintf(fmt.Errorf("%s: only root can do this", what),
-			"sudo rootlessnode %s --user %s", what, p.env.User))
+		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHintf(fmt.Errorf("%s: only root can do this", command),
+			"sudo rootlessnode %s --user %s", command, p.env.User))
 	}
 	return nil
 }
 
-// Script is what --dry-run prints: a POSIX shell script for root that does what Run would do now. Steps with nothing to
-// do are comments.
+// Script returns the output of --dry-run: a POSIX shell script for root with the same effect as Run. Steps that are not needed are
+// comments.
 func (p *Plan) Script() (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#!/bin/sh\n# host setup for the account %s, to be run by root\nset -eu\n", p.env.User)
+	fmt.Fprintf(&b, "#!/bin/sh\n# host setup for the account %s: run this as root\nset -eu\n", p.env.User)
 	for _, s := range p.Steps {
 		if s.Refused != nil {
 			fmt.Fprintf(&b, "\n# %s: refused: %s\n", oneLine(s.Title), oneLine(s.Refused.Error()))
@@ -221,7 +219,7 @@ func (p *Plan) Script() (string, error) {
 		fmt.Fprintf(&b, "\n# %s\n# %s\n", oneLine(s.Title), oneLine(s.Why))
 		for _, c := range s.Commands {
 			if s.Do == nil {
-				c = "# " + c // left to the administrator, here as there
+				c = "# " + c // the administrator has to do it, as in Run
 			}
 			b.WriteString(c + "\n")
 		}
@@ -232,7 +230,7 @@ func (p *Plan) Script() (string, error) {
 	return b.String(), nil
 }
 
-// oneLine keeps text, which may hold a path, within a comment.
+// oneLine replaces control characters in text, which may contain a path, so that it stays within a comment.
 func oneLine(text string) string { return strings.Map(printable, text) }
 
 func printable(r rune) rune {
@@ -242,5 +240,5 @@ func printable(r rune) rune {
 	return r
 }
 
-// Distro is how packages are installed here.
+// distro returns the distribution of the host.
 func (e *env) distro() hostinfo.Distro { return hostinfo.DetectDistro(e.Root) }

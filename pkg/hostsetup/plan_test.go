@@ -20,7 +20,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// fakeHost is a made-up host below a directory, with programs that are only noted down.
+// fakeHost is a fake host below a directory. It records commands instead of running them.
 type fakeHost struct {
 	t        *testing.T
 	root     string
@@ -30,7 +30,7 @@ type fakeHost struct {
 	fail string
 }
 
-// newHost is a host on which everything is to be done for the account dev. Files belong to whoever runs the test, so dev
+// newHost returns a host on which every step is needed for the account dev. Its files belong to the user that runs the test, so dev
 // has that uid.
 func newHost(t *testing.T, systemd bool) *fakeHost {
 	t.Helper()
@@ -86,7 +86,7 @@ func newHost(t *testing.T, systemd bool) *fakeHost {
 	return f
 }
 
-// effect does what the noted program would have done to the files.
+// effect makes the changes to files that the recorded command would make.
 func (f *fakeHost) effect(line string) {
 	switch words := strings.Fields(line); words[0] {
 	case "modprobe":
@@ -151,8 +151,7 @@ func (f *fakeHost) remove(path string) {
 	assert.NilError(f.t, os.RemoveAll(f.path(path)))
 }
 
-// plan is NewPlan, without the steps that a directory cannot play: the cgroup without systemd, and giving files away
-// unless the test may.
+// plan returns NewPlan without the cgroup step if there is no systemd, because it needs a real cgroup tree.
 func (f *fakeHost) plan() *Plan {
 	f.t.Helper()
 	p, err := NewPlan(f.o)
@@ -161,7 +160,7 @@ func (f *fakeHost) plan() *Plan {
 	return p
 }
 
-// outcomes runs a plan and returns "step: outcome" for each.
+// outcomes runs a plan and returns "step: outcome" for each step.
 func outcomes(do func(context.Context, func(Result)) error, t *testing.T) ([]string, error) {
 	var out []string
 	err := do(t.Context(), func(r Result) { out = append(out, r.Step.Name+": "+string(r.Outcome)) })
@@ -193,7 +192,7 @@ func TestSetupTwiceAndUndo(t *testing.T) {
 			t.Parallel()
 			f := newHost(t, systemd)
 			before := f.tree()
-			want := []string{"subids: done", "packages: by hand", "modules: done", "sysctl: done", "tun: done"}
+			want := []string{"subids: done", "packages: manual", "modules: done", "sysctl: done", "tun: done"}
 			if systemd {
 				want = append(want, "cgroup: done", "linger: done")
 			} else {
@@ -207,7 +206,7 @@ func TestSetupTwiceAndUndo(t *testing.T) {
 			assert.Equal(t, f.read("etc/subuid"), "other:100000:65536\nother2:231072:65536\ndev:165536:65536\n")
 			assert.Equal(t, f.read("etc/subgid"), "dev:165536:65536\n")
 			assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_instances"), "512")
-			assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_watches"), "1000000\n", "enough is left alone")
+			assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_watches"), "1000000\n", "a sufficient value must not change")
 			assert.Equal(t, f.read("etc/sysctl.d/99-rootlessnode.conf"),
 				marker+"fs.inotify.max_user_instances = 512\nuser.max_user_namespaces = 28633\n")
 			assert.Equal(t, f.read("etc/modules-load.d/rootlessnode.conf"), marker+"tun\noverlay\nbr_netfilter\n")
@@ -222,22 +221,22 @@ func TestSetupTwiceAndUndo(t *testing.T) {
 			}
 			assert.DeepEqual(t, f.commands, commands)
 
-			// Again: nothing.
+			// A second run changes nothing.
 			f.commands = nil
 			got, err = outcomes(f.plan().Run, t)
 			assert.NilError(t, err)
 			for _, line := range got {
-				assert.Assert(t, strings.HasSuffix(line, ": already") || line == "packages: by hand", line)
+				assert.Assert(t, strings.HasSuffix(line, ": already") || line == "packages: manual", line)
 			}
 			assert.Equal(t, len(f.commands), 0, "%v", f.commands)
 			assert.DeepEqual(t, f.tree(), after)
 
-			// And back.
+			// Undo.
 			_, err = outcomes(f.plan().Undo, t)
 			assert.NilError(t, err)
 			got2 := f.tree()
 			delete(got2, "/proc/modules")  // loaded modules stay
-			delete(got2, "/etc/.pwd.lock") // lckpwdf(3) leaves it everywhere
+			delete(got2, "/etc/.pwd.lock") // lckpwdf(3) does not remove it
 			delete(before, "/proc/modules")
 			assert.Equal(t, strings.TrimSpace(f.read("etc/subgid")), "")
 			delete(got2, "/etc/subgid")
@@ -253,7 +252,8 @@ func TestSetupTwiceAndUndo(t *testing.T) {
 	}
 }
 
-// TestExecutableOfTheAccount: root persists no path that an account can replace, does all else, and says what to do.
+// TestExecutableOfTheAccount checks that steps which would write a path that an account can replace are refused with a hint, and
+// that the other steps are done.
 func TestExecutableOfTheAccount(t *testing.T) {
 	t.Parallel()
 	f := newHost(t, false)
@@ -288,7 +288,7 @@ func TestExecutableOfTheAccount(t *testing.T) {
 	}
 }
 
-// TestOpenRC: the set-up is repeated at each boot, and elogind keeps its hands off the runtime directory.
+// TestOpenRC checks that the setup is repeated at each boot, and that elogind does not remove the runtime directory.
 func TestOpenRC(t *testing.T) {
 	t.Parallel()
 	f := newHost(t, false)
@@ -298,7 +298,7 @@ func TestOpenRC(t *testing.T) {
 	got, err := outcomes(f.plan().Run, t)
 	assert.NilError(t, err)
 	for _, want := range []string{"linger: done", "runtime-dir: done", "boot: done"} {
-		assert.Assert(t, slices.Contains(got, want), "%v lacks %s", got, want)
+		assert.Assert(t, slices.Contains(got, want), "%v does not contain %s", got, want)
 	}
 	const script = "etc/local.d/rootlessnode-dev.start"
 	assert.Equal(t, f.read(script), "#!/bin/sh\n"+marker+"exec /usr/local/bin/rootlessnode host setup --user dev\n")
@@ -324,7 +324,7 @@ func TestOpenRC(t *testing.T) {
 	assert.Assert(t, slices.Contains(f.commands, "loginctl disable-linger dev"), "%v", f.commands)
 }
 
-// A directory that a systemd left behind, tried in a container, is no elogind.
+// TestNoElogind checks that /run/systemd/seats without the elogind program does not count as elogind.
 func TestNoElogind(t *testing.T) {
 	t.Parallel()
 	f := newHost(t, false)
@@ -334,8 +334,8 @@ func TestNoElogind(t *testing.T) {
 	assert.Assert(t, !strings.Contains(strings.Join(got, " "), "linger"), "%v", got)
 }
 
-// What others need, or changed since, is not taken away.
-func TestUndoLeavesWhatIsNotOurs(t *testing.T) {
+// TestUndoKeepsForeignChanges checks that undo does not revert changes that other accounts need or that were modified since.
+func TestUndoKeepsForeignChanges(t *testing.T) {
 	t.Parallel()
 	f := newHost(t, true)
 	_, err := outcomes(f.plan().Run, t)
@@ -351,12 +351,12 @@ func TestUndoLeavesWhatIsNotOurs(t *testing.T) {
 	f.write("etc/sysctl.d/99-rootlessnode.conf", "mine = 1\n")
 	f.write("proc/sys/user/max_user_namespaces", "5\n")
 	_, err = outcomes(f.plan().Undo, t)
-	assert.ErrorContains(t, err, "/etc/sysctl.d/99-rootlessnode.conf was changed since: left alone")
+	assert.ErrorContains(t, err, "/etc/sysctl.d/99-rootlessnode.conf was changed since host setup: not removed")
 	assert.Equal(t, f.read("etc/sysctl.d/99-rootlessnode.conf"), "mine = 1\n")
 	assert.Equal(t, f.read("proc/sys/user/max_user_namespaces"), "5\n")
 	assert.Equal(t, f.read("proc/sys/fs/inotify/max_user_instances"), "128")
 	assert.Equal(t, f.read("etc/subgid"), "two:296608:65536\n")
-	assert.Assert(t, f.plan().record.has("sysctl"), "kept until it is taken back")
+	assert.Assert(t, f.plan().record.has("sysctl"), "a step that could not be undone must stay recorded")
 }
 
 func TestSharedFilesStayForTheOther(t *testing.T) {
@@ -364,7 +364,7 @@ func TestSharedFilesStayForTheOther(t *testing.T) {
 	f := newHost(t, true)
 	_, err := outcomes(f.plan().Run, t)
 	assert.NilError(t, err)
-	// The second account's setup changes the shared file, and so counts as its user.
+	// The second account's setup changes the shared file and therefore uses it.
 	f.append("etc/passwd", "two:x:54322:54322::/home/two:/bin/sh\n")
 	second := *f
 	second.o.User, second.o.PortStart = "two", 80
@@ -388,13 +388,13 @@ func TestStopsAtTheFirstFailure(t *testing.T) {
 	f.fail = "modprobe br_netfilter"
 	got, err := outcomes(f.plan().Run, t)
 	assert.Error(t, err, "host setup: modules: modprobe br_netfilter: no, says modprobe br_netfilter")
-	assert.DeepEqual(t, got, []string{"subids: done", "packages: by hand", "modules: failed"})
-	assert.Assert(t, f.plan().record.has("subids"), "what was done is recorded")
+	assert.DeepEqual(t, got, []string{"subids: done", "packages: manual", "modules: failed"})
+	assert.Assert(t, f.plan().record.has("subids"), "completed steps must be recorded")
 
 	f.fail = ""
 	got, err = outcomes(f.plan().Run, t)
 	assert.NilError(t, err)
-	assert.DeepEqual(t, got[:3], []string{"subids: already", "packages: by hand", "modules: done"})
+	assert.DeepEqual(t, got[:3], []string{"subids: already", "packages: manual", "modules: done"})
 }
 
 func TestCreateUser(t *testing.T) {
@@ -411,9 +411,9 @@ func TestCreateUser(t *testing.T) {
 	assert.Assert(t, strings.Contains(script, "\nuseradd --create-home --shell /bin/bash fresh\n"), script)
 	got, err := outcomes(f.plan().Run, t)
 	assert.NilError(t, err)
-	assert.DeepEqual(t, got[:2], []string{"account: done", "subids: already"}) // useradd gave them
+	assert.DeepEqual(t, got[:2], []string{"account: done", "subids: already"}) // useradd added them
 
-	// Undo needs no option to know that the account is ours.
+	// Undo removes the account because it is recorded, without an option.
 	f.o.CreateUser = false
 	_, err = outcomes(f.plan().Undo, t)
 	assert.NilError(t, err)
@@ -424,11 +424,11 @@ func TestCreateUser(t *testing.T) {
 func TestNewPlanRefuses(t *testing.T) {
 	t.Parallel()
 	for user, want := range map[string]string{
-		"":          `user "": not the name of an account`,
-		"a/b":       `user "a/b": not the name of an account`,
-		"-x":        `user "-x": not the name of an account`,
-		"$(reboot)": `user "$(reboot)": not the name of an account`,
-		"0":         `user "0": not the name of an account`,
+		"":          `user "": not a valid account name`,
+		"a/b":       `user "a/b": not a valid account name`,
+		"-x":        `user "-x": not a valid account name`,
+		"$(reboot)": `user "$(reboot)": not a valid account name`,
+		"0":         `user "0": not a valid account name`,
 		"root":      "user root is root: a node must be run by an ordinary user",
 	} {
 		f := newHost(t, true)
@@ -467,7 +467,7 @@ func TestSubids(t *testing.T) {
 		{"a gap too small", "a:100000:10\nb:100100:65536\n", "", 65536, "dev:165636:65536", "dev:165636:65536", ""},
 		{"one file only", "dev:300000:65536\n", "", 0, "", "dev:100000:65536", ""},
 		{"unreadable", "dev\n", "", 0, "", "", "/etc/subuid line 1: must be NAME:START:COUNT"},
-		{"full", "a:100000:600000000\n", "", 0, "", "", "/etc/subuid: no free range of 65536 ids is left"},
+		{"full", "a:100000:600000000\n", "", 0, "", "", "/etc/subuid: no free range of 65536 ids"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -504,7 +504,7 @@ func TestDelegationByOthers(t *testing.T) {
 		f.write("etc/systemd/system/user@.service.d/delegate.conf", text)
 		assert.Equal(t, newEnv(f.o).delegates(), want, text)
 		if !want {
-			// The administrator's file stays; ours stands beside it.
+			// The administrator's file is kept; host setup writes another one next to it.
 			_, err := outcomes(f.plan().Run, t)
 			assert.NilError(t, err)
 			assert.Equal(t, f.read("etc/systemd/system/user@.service.d/delegate.conf"), text)
@@ -528,7 +528,8 @@ func TestAppArmorProfile(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The script of --dry-run, run by a shell in a directory that plays the host, leaves the same files as Run.
+// TestScriptDoesTheSame checks that the script of --dry-run, run by a shell in the directory of the fake host, has the same effect
+// on files as Run.
 func TestScriptDoesTheSame(t *testing.T) {
 	t.Parallel()
 	for _, systemd := range []bool{true, false} {
@@ -545,7 +546,7 @@ func TestScriptDoesTheSame(t *testing.T) {
 			}
 			golden.Assert(t, strings.ReplaceAll(strings.ReplaceAll(script, f.root, ""), id, "UID"), fmt.Sprintf("script-systemd-%v.sh", systemd))
 
-			// Absolute paths into the directory, and programs that do nothing or what their effect here is.
+			// Redirect absolute paths into the directory, and replace programs by functions.
 			script = strings.NewReplacer("/etc/", f.root+"/etc/", "/dev/net", f.root+"/dev/net", "/run/user", f.root+"/run/user").Replace(script)
 			stubs := "modprobe() { :; }; systemctl() { :; }; loginctl() { :; }; sysctl() { :; }\n" +
 				"usermod() { f=" + f.root + "/etc/${1#--add-}; f=${f%s}; [ ! -s $f ] || [ -z \"$(tail -c 1 $f)\" ] || echo >>$f; echo $3:${2%-*}:$((${2#*-} - ${2%-*} + 1)) >>$f; }\n"

@@ -12,21 +12,21 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// RecordDir keeps one record for each account that the host was set up for.
+// RecordDir contains one record for each account for which the host was set up.
 const RecordDir = "/var/lib/rootlessnode-host"
 
-// entry is what one step changed.
+// entry contains the changes of one step.
 type entry struct {
-	// Files are whole files that we wrote, with their text, so that one changed since is left alone.
+	// Files are the files that the step wrote, with their text, so that undo does not remove a file that was changed since.
 	Files map[string]string `json:"files,omitempty"`
-	// Rows are lines that we added to files, by file.
+	// Rows are the lines that the step added, by file.
 	Rows map[string][]string `json:"rows,omitempty"`
-	// Before and After are values that we replaced and what we put there: sysctls, and the mode of a device.
+	// Before and After are the previous and the new values of settings, such as sysctls and the mode of a device.
 	Before map[string]string `json:"before,omitempty"`
 	After  map[string]string `json:"after,omitempty"`
 }
 
-// record is what was done for one account.
+// record contains the changes for one account.
 type record struct {
 	User  string           `json:"user"`
 	UID   int              `json:"uid,omitempty"`
@@ -60,7 +60,7 @@ func (r *record) has(step string) bool { _, ok := r.Steps[step]; return ok }
 // forget drops a step's entry.
 func (r *record) forget(step string) { delete(r.Steps, step) }
 
-// add merges what a step did into the entry of earlier runs. What stood there before the first run stays so.
+// add merges the changes of a step into the entry of earlier runs. Values in Before of earlier runs are kept.
 func (r *record) add(step string, did entry) {
 	e := r.Steps[step]
 	merge := func(into *map[string]string, from map[string]string, keep bool) {
@@ -85,14 +85,14 @@ func (r *record) add(step string, did entry) {
 	r.Steps[step] = e
 }
 
-// save writes the record, or removes it when nothing is left in it.
+// save writes the record, or removes it if it has no steps.
 func (r *record) save() error {
 	path := recordPath(r.env, r.User)
 	if len(r.Steps) == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		_ = os.Remove(filepath.Dir(path)) // when it was the last
+		_ = os.Remove(filepath.Dir(path)) // if it was the last record
 		return nil
 	}
 	b, err := json.MarshalIndent(r, "", "  ")
@@ -105,7 +105,7 @@ func (r *record) save() error {
 	return writeFile(path, append(b, '\n'), 0o644)
 }
 
-// usedByOthers tells whether another account's record of the same step names file.
+// usedByOthers reports whether another account's record of the same step contains file.
 func (r *record) usedByOthers(step, file string) bool {
 	others, _ := filepath.Glob(r.env.path(filepath.Join(RecordDir, "*.json")))
 	for _, path := range others {
@@ -124,7 +124,7 @@ func (r *record) usedByOthers(step, file string) bool {
 	return false
 }
 
-// writeFile replaces path as a whole or not at all.
+// writeFile replaces path atomically.
 func writeFile(path string, b []byte, mode os.FileMode) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -139,7 +139,7 @@ func writeFile(path string, b []byte, mode os.FileMode) error {
 	return os.Rename(tmp.Name(), path)
 }
 
-// putFile writes a file of ours, making its directory, and returns what to record.
+// putFile writes a file and creates its directory if needed.
 func (e *env) putFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(e.path(path)), 0o755); err != nil {
 		return err
@@ -147,20 +147,20 @@ func (e *env) putFile(path, text string) error {
 	return writeFile(e.path(path), []byte(text), 0o644)
 }
 
-// fileIs tells whether path holds exactly text.
+// fileIs reports whether the content of path is text.
 func (e *env) fileIs(path, text string) bool {
 	b, err := os.ReadFile(e.path(path))
 	return err == nil && string(b) == text
 }
 
-// putCommands are the lines that putFile stands for.
+// putCommands returns shell commands with the effect of putFile.
 func putCommands(path, text string) []string {
 	lines := []string{"mkdir -p " + hostinfo.Quote(filepath.Dir(path)), "cat > " + hostinfo.Quote(path) + " <<'EOF'"}
 	lines = append(lines, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	return append(lines, "EOF")
 }
 
-// removeFiles takes files of a step back: those that are as we left them and that no other account needs.
+// removeFiles removes the files of a step that were not changed since and that no other account uses.
 func (p *Plan) removeFiles(step string) (removed bool, err error) {
 	var faults []error
 	for path, text := range p.record.Steps[step].Files {
@@ -168,7 +168,7 @@ func (p *Plan) removeFiles(step string) (removed bool, err error) {
 		case p.record.usedByOthers(step, path), !p.env.exists(path):
 			continue
 		case !p.env.fileIs(path, text):
-			faults = append(faults, fmt.Errorf("%s was changed since: left alone", path))
+			faults = append(faults, fmt.Errorf("%s was changed since host setup: not removed", path))
 			continue
 		}
 		if err := os.Remove(p.env.path(path)); err != nil {
@@ -180,7 +180,7 @@ func (p *Plan) removeFiles(step string) (removed bool, err error) {
 	return removed, errors.Join(faults...)
 }
 
-// removeRows takes lines back that we added to a file; lines that are gone already are no fault.
+// removeRows removes the lines that host setup added to a file. It ignores lines that do not exist any more.
 func (e *env) removeRows(path string, rows []string) error {
 	b, err := os.ReadFile(e.path(path))
 	if errors.Is(err, os.ErrNotExist) {

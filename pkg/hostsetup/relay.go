@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// drainTime is how long output is still read that something else holds open after the program has ended.
+	// drainTime is how long to read output after the program has ended, because other processes may keep it open.
 	drainTime = 500 * time.Millisecond
-	// foregroundPoll is how often a relay in the background checks whether it has to put the terminal in raw mode.
+	// foregroundPoll is how often a relay in the background checks whether it must put the terminal into raw mode.
 	foregroundPoll = 200 * time.Millisecond
-	// signalBacklog is how many signals may wait to be forwarded; more are dropped, as the kernel does with equal ones.
+	// signalBacklog is the number of signals that may wait to be forwarded. More are dropped, as the kernel drops equal ones.
 	signalBacklog = 16
-	// exitSignalBase plus the signal's number is the code of a program that a signal ended, as shells use it.
+	// exitSignalBase plus the number of a signal is the exit code of a program that the signal killed, as in shells.
 	exitSignalBase = 128
 )
 
 func standardStreams() []*os.File { return []*os.File{os.Stdin, os.Stdout, os.Stderr} }
 
-// hasTerminal reports whether a program that is executed in this process's place could use a terminal of the caller: by a
-// standard stream, or as its controlling terminal, which may insert input for the caller's shell (TIOCSTI of ioctl_tty(2)).
+// hasTerminal reports whether a program that this process executes could use a terminal of the caller: as a standard stream, or as
+// its controlling terminal, with which it could insert input for the caller's shell (TIOCSTI of ioctl_tty(2)).
 func hasTerminal() bool {
 	if slices.ContainsFunc(standardStreams(), terminal.Is) {
 		return true
@@ -49,10 +49,10 @@ func hasTerminal() bool {
 	return len(fields) <= ttyNumber || fields[ttyNumber] != "0"
 }
 
-// relay starts this program again in a session of its own, in which it enters, and copies between it and the terminals
-// among the standard streams until it ends.
+// relay starts this program again in a new session, where it enters the account, and copies data between it and the terminals among
+// the standard streams until it ends.
 func relay(o EnterOptions, a hostinfo.Account) (code int, err error) {
-	runtime.LockOSThread() // the death of this thread is the parent's for the parent death signal (prctl(2))
+	runtime.LockOSThread() // the parent death signal is sent when this thread ends (prctl(2))
 	defer runtime.UnlockOSThread()
 	r := &relayed{signals: make(chan os.Signal, signalBacklog)}
 	defer r.release()
@@ -61,7 +61,7 @@ func relay(o EnterOptions, a hostinfo.Account) (code int, err error) {
 	}
 	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
 		unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT} {
-		if !signal.Ignored(sig) { // else the program ignores it too, as with nohup(1)
+		if !signal.Ignored(sig) { // otherwise the program ignores it too, as with nohup(1)
 			signal.Notify(r.signals, sig)
 		}
 	}
@@ -79,25 +79,25 @@ func relay(o EnterOptions, a hostinfo.Account) (code int, err error) {
 	if err != nil {
 		return 1, fmt.Errorf("enter: start the program: %w", err)
 	}
-	// In the background the relay neither reads from the terminal nor changes it, and is not to be stopped on the way.
+	// The relay must not be stopped by these signals. In the background it neither reads from the terminal nor changes it.
 	signal.Ignore(unix.SIGTTIN, unix.SIGTTOU)
 	return r.run()
 }
 
-// relayed is a program in a session of its own, and what is copied to and from it.
+// relayed is a program in its own session, with the streams that are copied to and from it.
 type relayed struct {
 	process *os.Process
 	signals chan os.Signal
-	// files are the program's standard streams; far are those of them that were made for it.
+	// files are the standard streams of the program. far are those of them that were created for it.
 	files, far []*os.File
-	// pty: the program has a pseudo terminal, whose near end is near[0].
+	// pty is set if the program has a pseudo terminal, whose near end is near[0].
 	pty bool
-	// near are this side's ends of far.
+	// near are the relay's ends of far.
 	near []*os.File
 	// copyIn starts copying to the program, and copyOut from it.
 	copyIn  func(*sync.WaitGroup) (cancel func())
 	copyOut func(*sync.WaitGroup)
-	// restore ends raw mode of the caller's terminal; nil: it is not in raw mode.
+	// restore ends raw mode of the caller's terminal. nil if it is not in raw mode.
 	restore func()
 }
 
@@ -109,15 +109,15 @@ func (r *relayed) open(a hostinfo.Account) error {
 		if err == nil {
 			return r.openPty(a, near, far)
 		}
-		// No devpts, as in a chroot: pipes work everywhere.
+		// There is no devpts, as in a chroot. Use pipes, which work everywhere.
 	}
 	return r.openPipes()
 }
 
-// openPty gives the program a pseudo terminal for those of its streams that are the caller's terminal.
+// openPty creates a pseudo terminal for the streams of the program that are the caller's terminal.
 func (r *relayed) openPty(a hostinfo.Account, near, far *os.File) error {
 	r.pty, r.near, r.far = true, []*os.File{near}, []*os.File{far}
-	// Programs open it by its name, too.
+	// Programs also open it by its name.
 	if err := errors.Join(far.Chown(a.UID, -1), far.Chmod(0o600)); err != nil {
 		return fmt.Errorf("pass the terminal to %s: %w", a.Name, err)
 	}
@@ -132,12 +132,12 @@ func (r *relayed) openPty(a hostinfo.Account, near, far *os.File) error {
 	return nil
 }
 
-// openPipes gives the program a pipe in the place of each stream that is a terminal. Output and errors share one if both
-// are, which keeps their order.
+// openPipes creates a pipe for each stream of the program that is a terminal. Standard output and error share a pipe if both are
+// terminals, which preserves their order.
 func (r *relayed) openPipes() error {
 	pipe := func() (read, write *os.File, err error) {
 		if read, write, err = os.Pipe(); err != nil {
-			err = fmt.Errorf("make a pipe: %w", err)
+			err = fmt.Errorf("create a pipe: %w", err)
 		}
 		return read, write, err
 	}
@@ -147,7 +147,7 @@ func (r *relayed) openPipes() error {
 			return err
 		}
 		r.files[0], r.far, r.near = read, append(r.far, read), append(r.near, write)
-		end := func() { _ = write.Close() } // the program reads the end of its input then
+		end := func() { _ = write.Close() } // the program reads end of file
 		r.copyIn = func(wg *sync.WaitGroup) func() { return terminal.CopyIn(wg, write, os.Stdin, end) }
 	}
 	var shared *os.File
@@ -171,7 +171,7 @@ func (r *relayed) openPipes() error {
 
 func (r *relayed) release() {
 	r.leaveRaw()
-	closeFiles(r.near) // those that are closed already stay so
+	closeFiles(r.near) // closing a file twice is harmless
 }
 
 func closeFiles(files []*os.File) {
@@ -192,17 +192,17 @@ func (r *relayed) run() (int, error) {
 	for running := true; running; {
 		select {
 		case s := <-r.signals:
-			r.forward(s.(syscall.Signal)) // of this system there are no others
+			r.forward(s.(syscall.Signal)) // on Linux every os.Signal has this type
 		case <-poll.C:
 			r.enterRaw()
 		case <-stopped:
 			r.leaveRaw()
-			_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // a CONT is forwarded and goes on from here
+			_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // continues here after SIGCONT, which is forwarded
 		case <-ended:
 			running = false
 		}
 	}
-	// What was made for the program is in the poller, so deadlines cannot be refused. Input that it did not take is dropped.
+	// Setting deadlines cannot fail, because these files use the poller. Input that the program did not read is dropped.
 	for _, f := range r.near {
 		_ = f.SetWriteDeadline(time.Now())
 		_ = f.SetReadDeadline(time.Now().Add(drainTime))
@@ -219,7 +219,7 @@ func (r *relayed) run() (int, error) {
 	return state.ExitCode(), nil
 }
 
-// watch reports each time that the program is stopped, and its end, after which it is still there to be reaped.
+// watch reports each stop of the program, and its end. It does not reap the program.
 func (r *relayed) watch() (stopped, ended <-chan struct{}) {
 	stop, end := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -241,8 +241,8 @@ func (r *relayed) watch() (stopped, ended <-chan struct{}) {
 	return stop, end
 }
 
-// forward handles a signal of the relay. The program leads its session and its process group, and is not reaped yet, so the
-// number is still its own.
+// forward handles a signal of the relay. The program is the leader of its session and process group and is not reaped yet, so its
+// pid is still valid.
 func (r *relayed) forward(sig syscall.Signal) {
 	switch sig {
 	case unix.SIGWINCH:
@@ -251,18 +251,18 @@ func (r *relayed) forward(sig syscall.Signal) {
 		}
 		return
 	case unix.SIGTSTP:
-		sig = unix.SIGSTOP // TSTP does nothing to a session without a shell that controls jobs (setpgid(2))
+		sig = unix.SIGSTOP // TSTP has no effect in a session without a job control shell (setpgid(2))
 	case unix.SIGCONT:
 		r.enterRaw()
 		if r.pty {
 			terminal.Resize(r.near[0], os.Stdout)
 		}
 	}
-	// ESRCH: all of the group have ended.
+	// ESRCH: all processes of the group have ended.
 	_ = unix.Kill(-r.process.Pid, sig)
 }
 
-// enterRaw passes all keys to the program's terminal, as soon as the relay is in the foreground of the caller's.
+// enterRaw puts the caller's terminal into raw mode if the relay is in its foreground, so that all keys go to the program.
 func (r *relayed) enterRaw() {
 	if !r.pty || r.restore != nil || terminal.Background(os.Stdin) {
 		return
@@ -276,7 +276,7 @@ func (r *relayed) leaveRaw() {
 	if r.restore == nil {
 		return
 	}
-	if !terminal.Background(os.Stdin) { // else another program has set the mode that it needs
+	if !terminal.Background(os.Stdin) { // otherwise the foreground program has set the mode that it needs
 		r.restore()
 	}
 	r.restore = nil

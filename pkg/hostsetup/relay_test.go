@@ -21,10 +21,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an expected event.
 const patience = 30 * time.Second
 
-// rootShell is root at a terminal, who enters an account and has it execute a script.
+// rootShell is a process of root at a terminal that enters an account and runs a script there.
 type rootShell struct {
 	t         *testing.T
 	near, far *os.File
@@ -45,7 +45,7 @@ func atTerminal(t *testing.T, user, script string) *rootShell {
 	return s
 }
 
-// redirected keeps the terminal as the controlling one only.
+// redirected returns a shell whose terminal is only its controlling terminal. Its streams are pipes.
 func redirected(t *testing.T, user, script string) (s *rootShell, stdin io.WriteCloser, stdout io.ReadCloser) {
 	t.Helper()
 	s = atTerminal(t, user, script)
@@ -81,7 +81,7 @@ func (s *rootShell) types(text string) {
 	assert.NilError(s.t, err)
 }
 
-// until reads until want has come and returns what came with it.
+// until reads until want appears and returns the text before it.
 func (s *rootShell) until(want string) string {
 	s.t.Helper()
 	assert.NilError(s.t, s.near.SetReadDeadline(time.Now().Add(patience)))
@@ -95,13 +95,13 @@ func (s *rootShell) until(want string) string {
 		n, err := s.near.Read(b)
 		s.read.Write(b[:n])
 		if err != nil && n == 0 {
-			s.t.Fatalf("%q did not come (%v), only %q", want, err, s.read.String())
+			s.t.Fatalf("%q was not printed (%v), only %q", want, err, s.read.String())
 		}
 	}
 }
 
-// ends waits for the end of the process and returns its exit code.
-func (s *rootShell) ends() int {
+// wait waits for the end of the process and returns its exit code.
+func (s *rootShell) wait() int {
 	s.t.Helper()
 	err := s.cmd.Wait()
 	var exit *exec.ExitError
@@ -121,7 +121,7 @@ func (s *rootShell) termios() unix.Termios {
 	return *tio
 }
 
-// name is the terminal's, such as /dev/pts/3.
+// name returns the name of the terminal, such as /dev/pts/3.
 func (s *rootShell) name() string {
 	s.t.Helper()
 	rc, err := s.near.SyscallConn()
@@ -132,16 +132,16 @@ func (s *rootShell) name() string {
 	return fmt.Sprintf("/dev/pts/%d", number)
 }
 
-// checkTerminals shows that an account that was entered gets no terminal of root's, and that its own works as root's would.
+// checkTerminals checks that an entered account gets no terminal of root, and that its own terminal works like root's.
 func checkTerminals(t *testing.T, user string) {
 	t.Run("a terminal of its own", func(t *testing.T) {
-		// A shell that reads can miss a signal that comes just before; one that waits cannot.
+		// A shell in read can miss a signal that arrives just before. A shell in wait cannot.
 		s := atTerminal(t, user, `tty; echo >/dev/tty by name; stty size; read root; ls -l /proc/self/fd | grep -c -- "-> $root\$"
 			trap 'stty size; exit 5' WINCH; echo up; while :; do sleep 1000 & wait; done`)
 		before := s.termios()
 		s.start()
 		own := strings.TrimSpace(s.until("by name\r\n"))
-		assert.Check(t, strings.HasPrefix(own, "/dev/pts/") && own != s.name(), "%s is root's", own)
+		assert.Check(t, strings.HasPrefix(own, "/dev/pts/") && own != s.name(), "%s is root's terminal", own)
 		s.until("31 91\r\n")
 		s.types(s.name() + "\n")
 		s.until("\r\n0\r\n")
@@ -149,7 +149,7 @@ func checkTerminals(t *testing.T, user string) {
 		assert.Check(t, s.termios() != before, "root's terminal is in raw mode")
 		s.resize(40, 120)
 		s.until("40 120\r\n")
-		assert.Check(t, is.Equal(s.ends(), 5))
+		assert.Check(t, is.Equal(s.wait(), 5))
 		assert.Check(t, is.DeepEqual(s.termios(), before))
 	})
 	t.Run("keys", func(t *testing.T) {
@@ -162,7 +162,7 @@ func checkTerminals(t *testing.T, user string) {
 		s.until("interrupted\r\n")
 		s.types("line\n\x04")
 		s.until("line\r\nline\r\n")
-		assert.Check(t, is.Equal(s.ends(), 6))
+		assert.Check(t, is.Equal(s.wait(), 6))
 	})
 	t.Run("restored after a signal", func(t *testing.T) {
 		for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGHUP, unix.SIGINT} {
@@ -171,7 +171,7 @@ func checkTerminals(t *testing.T, user string) {
 			s.start()
 			s.until("up\r\n")
 			assert.NilError(t, s.cmd.Process.Signal(sig))
-			assert.Check(t, is.Equal(s.ends(), exitSignalBase+int(sig)))
+			assert.Check(t, is.Equal(s.wait(), exitSignalBase+int(sig)))
 			assert.Check(t, is.DeepEqual(s.termios(), before))
 		}
 	})
@@ -180,7 +180,7 @@ func checkTerminals(t *testing.T, user string) {
 		s.cmd.Stdin, s.cmd.SysProcAttr.Ctty = strings.NewReader("from a pipe\n"), 1
 		s.start()
 		s.until("1\r\n1\r\nnone\r\nfrom a pipe\r\n")
-		assert.Check(t, is.Equal(s.ends(), 7))
+		assert.Check(t, is.Equal(s.wait(), 7))
 	})
 	t.Run("only input is a terminal", func(t *testing.T) {
 		s := atTerminal(t, user, `tty -s; echo $?; cat; (: </dev/tty) 2>/dev/null || echo none`)
@@ -196,7 +196,7 @@ func checkTerminals(t *testing.T, user string) {
 		out, err := io.ReadAll(read)
 		assert.NilError(t, err)
 		assert.Check(t, is.Equal(string(out), "1\ntyped\nnone\n"))
-		assert.Check(t, is.Equal(s.ends(), 0))
+		assert.Check(t, is.Equal(s.wait(), 0))
 		assert.Check(t, is.DeepEqual(s.termios(), before))
 	})
 	t.Run("no stream is a terminal", func(t *testing.T) {
@@ -207,7 +207,7 @@ func checkTerminals(t *testing.T, user string) {
 		out, err := io.ReadAll(stdout)
 		assert.NilError(t, err)
 		assert.Check(t, is.Equal(string(out), "none\nin\n3\n")) // 3: the directory itself
-		assert.Check(t, is.Equal(s.ends(), 8))
+		assert.Check(t, is.Equal(s.wait(), 8))
 	})
 	t.Run("signals without a terminal", func(t *testing.T) {
 		for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGUSR1} {
@@ -220,7 +220,7 @@ func checkTerminals(t *testing.T, user string) {
 			out, err := io.ReadAll(stdout)
 			assert.NilError(t, err)
 			assert.Check(t, is.Equal(string(out), "got\n"))
-			assert.Check(t, is.Equal(s.ends(), 40))
+			assert.Check(t, is.Equal(s.wait(), 40))
 		}
 	})
 	t.Run("a killed relay", func(t *testing.T) {
@@ -230,13 +230,13 @@ func checkTerminals(t *testing.T, user string) {
 		_, err := io.ReadFull(stdout, line)
 		assert.NilError(t, err)
 		assert.NilError(t, s.cmd.Process.Kill())
-		_, err = io.ReadAll(stdout) // until nothing of the command is left
+		_, err = io.ReadAll(stdout) // until all processes of the command have ended
 		assert.NilError(t, err)
-		assert.Check(t, is.Equal(s.ends(), -1))
+		assert.Check(t, is.Equal(s.wait(), -1))
 	})
 }
 
-// checkInherited shows what an account that was entered cannot get at.
+// checkInherited checks that an entered account cannot access keys, timers and descriptors of root.
 func checkInherited(t *testing.T, user string) {
 	t.Run("keyring", func(t *testing.T) {
 		runtime.LockOSThread() // never unlocked: the keyring ends with the thread
@@ -277,7 +277,7 @@ func checkInherited(t *testing.T, user string) {
 	})
 }
 
-// checkFrozen shows that the account cannot hold a process of root by its cgroup.
+// checkFrozen checks that the account cannot block a process of root by freezing its cgroup.
 func checkFrozen(t *testing.T, user string, uid int) {
 	tree, err := cgroupv2.DetectHost(cgroupv2.Options{})
 	assert.NilError(t, err)

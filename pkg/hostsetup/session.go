@@ -11,8 +11,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// sessionStep gives the account a place for sockets that outlives its logins: linger under systemd, /run/user/UID
-// elsewhere.
+// sessionStep provides a runtime directory that outlives the account's sessions: with linger under systemd, by creating
+// /run/user/UID elsewhere.
 func sessionStep(p *Plan) (Step, error) {
 	if p.env.systemd {
 		return lingerStep(p), nil
@@ -23,8 +23,8 @@ func sessionStep(p *Plan) (Step, error) {
 		return filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(a.UID)), a, ok && err == nil
 	}
 	s := Step{
-		Name: "runtime-dir", Title: "make the runtime directory of " + e.User,
-		Why: "sockets and locks of a node lie there; no logind makes it on this host",
+		Name: "runtime-dir", Title: "create the runtime directory of " + e.User,
+		Why: "it contains sockets and locks of nodes; this host has no logind to create it",
 		Needed: func() (bool, error) {
 			dir, a, ok := dirOf()
 			return !ok || !isRuntimeDir(e.path(dir), a.UID), nil
@@ -40,7 +40,7 @@ func sessionStep(p *Plan) (Step, error) {
 			p.record.add("runtime-dir", entry{After: map[string]string{"dir": dir}})
 			return nil
 		},
-		// Only when it is empty: a node's files are not ours to take.
+		// os.Remove fails if the directory is not empty, because it may contain files of a node.
 		Undo: func(context.Context) error {
 			err := os.Remove(e.path(p.record.Steps["runtime-dir"].After["dir"]))
 			if os.IsNotExist(err) {
@@ -65,7 +65,8 @@ func isRuntimeDir(dir string, uid int) bool {
 	return err == nil && st.IsDir() && st.Mode().Perm() == 0o700 && int(st.Sys().(*syscall.Stat_t).Uid) == uid
 }
 
-// ensureRuntimeDir makes dir, or gives it owner and mode. A link there is refused: what it leads to is not ours to give.
+// ensureRuntimeDir creates dir, or sets its owner and mode. It fails for a symbolic link, because the account could point the link
+// to any directory.
 func ensureRuntimeDir(dir string, a hostinfo.Account) error {
 	if isRuntimeDir(dir, a.UID) {
 		return nil
@@ -89,7 +90,7 @@ func lingerStep(p *Plan) Step {
 	e := p.env
 	mark := filepath.Join(hostinfo.LingerDir, e.User)
 	return Step{
-		Name: "linger", Title: "enable linger for " + e.User, Why: "without it logind ends the account's processes at its last logout",
+		Name: "linger", Title: "enable linger for " + e.User, Why: "without it logind stops the account's processes when its last session ends",
 		Commands: []string{"loginctl enable-linger " + e.User},
 		Needed:   func() (bool, error) { return !e.exists(mark), nil },
 		Do: func(ctx context.Context) error {

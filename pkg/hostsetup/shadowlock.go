@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// shadowLockLimit is how long shadow's own programs and lckpwdf(3) wait.
+	// shadowLockLimit is as long as shadow's programs and lckpwdf(3) wait.
 	shadowLockLimit = 15 * time.Second
 	shadowLockPoll  = 100 * time.Millisecond
 )
 
-// lockSubids takes the locks under which useradd(8), usermod(8) and newusers(8) edit /etc/subuid and /etc/subgid: that of
-// lckpwdf(3) on /etc/.pwd.lock, and then FILE.lock of each file, which is a hard link to a file that holds the number of the
-// process that has it. A lock of a process that is gone is taken over, as those programs do.
+// lockSubids acquires the locks that useradd(8), usermod(8) and newusers(8) use to edit /etc/subuid and /etc/subgid: that of
+// lckpwdf(3) on /etc/.pwd.lock, and FILE.lock of each file, which is a hard link to a file with the pid of the process that holds
+// the lock. As in those programs, a lock is removed if its process does not exist any more.
 func (e *env) lockSubids(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, shadowLockLimit)
 	defer cancel()
@@ -49,7 +49,7 @@ func (e *env) lockSubids(ctx context.Context) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// lockPasswords is lckpwdf(3). The lock belongs to the open file and ends with it.
+// lockPasswords acquires the lock of lckpwdf(3). The lock ends when the file is closed.
 func lockPasswords(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -70,17 +70,17 @@ func lockPasswords(ctx context.Context, path string) (unlock func(), err error) 
 	}
 }
 
-// lockByLink takes the lock of one file.
+// lockByLink acquires FILE.lock.
 func lockByLink(ctx context.Context, file string) (unlock func(), err error) {
 	lock, own := file+".lock", file+"."+strconv.Itoa(os.Getpid())
-	if err := os.Remove(own); err != nil && !errors.Is(err, os.ErrNotExist) { // of a process that was killed
+	if err := os.Remove(own); err != nil && !errors.Is(err, os.ErrNotExist) { // left by a process that was killed
 		return nil, err
 	}
 	f, err := os.OpenFile(own, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.Remove(own) }() // the link keeps it
+	defer func() { _ = os.Remove(own) }() // the content remains through the link
 	_, err = f.WriteString(strconv.Itoa(os.Getpid()) + "\x00")
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
@@ -102,23 +102,23 @@ func lockByLink(ctx context.Context, file string) (unlock func(), err error) {
 		}
 		if !pauseFor(ctx, shadowLockPoll) {
 			return nil, errdefs.WithHint(fmt.Errorf("lock %s: %s is held by %s: %w", file, lock, holder, context.Cause(ctx)),
-				"# if no useradd or usermod runs:\nrm "+hostinfo.Quote(lock))
+				"# if no useradd or usermod is running:\nrm "+hostinfo.Quote(lock))
 		}
 	}
 }
 
-// lockHolder reports whether the process that a lock file names lives. One without a number counts as held.
+// lockHolder returns the process that a lock file names and reports whether it is alive. A lock file without a pid counts as held.
 func lockHolder(lock string) (holder string, alive bool) {
 	b, err := os.ReadFile(lock)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", false // released meanwhile
+		return "", false // released since
 	}
 	pid, convErr := strconv.Atoi(strings.TrimRight(string(b), "\x00\n"))
 	if err != nil || convErr != nil || pid <= 0 {
 		return "an unknown process", true
 	}
 	if pid == os.Getpid() {
-		return "", false // of an earlier process with this number
+		return "", false // left by an earlier process with the same pid
 	}
 	return fmt.Sprintf("process %d", pid), !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
@@ -134,8 +134,8 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// replaceText changes the text of a file that other programs read at any time: as a whole or not at all, with the same owner,
-// mode and label. A link stays, and what it leads to is changed. A file that is not there is made.
+// replaceText replaces the text of a file atomically, because other programs may read it at any time. It keeps the owner, mode and
+// SELinux label. It follows a symbolic link, and creates the file if it does not exist.
 func replaceText(path string, text []byte) error {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved
@@ -164,7 +164,7 @@ func replaceText(path string, text []byte) error {
 		return err
 	}
 	err = os.Rename(tmp.Name(), path)
-	if errors.Is(err, unix.EBUSY) { // a mount of its own, as in containers, can only be written
+	if errors.Is(err, unix.EBUSY) { // the file is a mount point, as in containers, and cannot be renamed over
 		return os.WriteFile(path, text, mode)
 	}
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// accountStep makes the account. It is an ordinary one, with a home on disk for the node's data and a shell for people
-// who look after it, and no password.
+// accountStep creates the account. It is an ordinary account with a home directory for the node's data, a shell for administrators,
+// and no password.
 func accountStep(p *Plan) (Step, error) {
 	e := p.env
 	if !e.CreateUser && !p.record.has("account") {
@@ -24,7 +24,7 @@ func accountStep(p *Plan) (Step, error) {
 	}
 	args := []string{"--create-home", "--shell", e.shell(), e.User}
 	return Step{
-		Name: "account", Title: "make the account " + e.User, Why: "a node must be run by an ordinary user, never by root",
+		Name: "account", Title: "create the account " + e.User, Why: "a node must be run by an ordinary user, never by root",
 		Commands: []string{"useradd " + strings.Join(args, " ")},
 		Needed: func() (bool, error) {
 			_, ok, err := e.account(context.Background())
@@ -33,9 +33,9 @@ func accountStep(p *Plan) (Step, error) {
 		Do: func(ctx context.Context) error {
 			program := e.LookPath("useradd")
 			if program == "" {
-				return errors.New("no program useradd: " + e.distro().InstallCommand([]string{"useradd"}))
+				return errors.New("program useradd not found: " + e.distro().InstallCommand([]string{"useradd"}))
 			}
-			// useradd gives subordinate ids to new accounts where login.defs lets it, so those rows are ours as well.
+			// useradd may add subordinate ids for the new account (login.defs). Record these rows too.
 			before := e.ownRows()
 			if err := e.Run(ctx, program, args...); err != nil {
 				return err
@@ -47,7 +47,7 @@ func accountStep(p *Plan) (Step, error) {
 			return nil
 		},
 		Undo: func(ctx context.Context) error {
-			// The home stays: it may hold data of nodes. userdel refuses while the account has processes.
+			// Keep the home directory, because it may contain data of nodes. userdel fails while the account has processes.
 			return e.Run(ctx, e.LookPath("userdel"), e.User)
 		},
 	}, nil
@@ -60,7 +60,8 @@ func (e *env) shell() string {
 	return "/bin/sh"
 }
 
-// nodePrograms are those of the host that a node uses; slirp4netns is better than the driver that is built in.
+// nodePrograms returns the programs of the host that a node uses. slirp4netns is optional: it performs better than the built-in
+// driver.
 func nodePrograms() []string {
 	return []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nft", "conntrack", "slirp4netns"}
 }
@@ -74,7 +75,7 @@ func packageStep(p *Plan) (Step, error) {
 		}
 	}
 	s := Step{
-		Name: "packages", Title: "install what a node runs", Why: "not found: " + strings.Join(missing, ", "),
+		Name: "packages", Title: "install the programs that a node runs", Why: "not found: " + strings.Join(missing, ", "),
 		Needed: func() (bool, error) { return len(missing) > 0, nil },
 	}
 	if len(missing) > 0 {
@@ -83,8 +84,8 @@ func packageStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// tunStep makes the device usable. Without CAP_NET_ADMIN in some network namespace it gives no power, which is why 0666
-// is usual (kernel: Documentation/networking/tuntap.rst).
+// tunStep makes the device usable. Mode 0666 is usual, because the device grants no privileges without CAP_NET_ADMIN in a network
+// namespace (kernel: Documentation/networking/tuntap.rst).
 func tunStep(p *Plan) (Step, error) {
 	e := p.env
 	const dev = hostinfo.TunDevice
@@ -142,7 +143,7 @@ func tunStep(p *Plan) (Step, error) {
 	}
 	s.Commands = append(s.Commands, "chmod 0666 "+dev)
 	if !e.systemd {
-		s.Note = "without udev this lasts until the host is started again: run host setup at boot"
+		s.Note = "without udev this lasts until the next reboot: run host setup at each boot"
 	}
 	return s, nil
 }

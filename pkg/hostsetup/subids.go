@@ -25,8 +25,8 @@ func (e *env) ownRows() map[string][]string {
 	return out
 }
 
-// missingRows are the rows to add, by file: what brings the account up to the number wanted, in a range that no row of
-// either file has.
+// missingRows returns the rows to add, by file, so that the account has SubidCount ids. Their range overlaps no row of either
+// file.
 func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 	a, ok, err := e.account(ctx)
 	if err != nil {
@@ -60,12 +60,12 @@ func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 		return nil, nil
 	}
 	if service := hostinfo.SubidService(e.Root); service != "" {
-		return nil, e.needService(ctx, service)
+		return nil, e.checkService(ctx, service)
 	}
 	count := max(lack[hostinfo.SubuidFile], lack[hostinfo.SubgidFile])
 	start := e.freeSubids(ctx, a, all, count)
 	if start < 0 {
-		return nil, fmt.Errorf("%s: no free range of %d ids is left", strings.Join(sortedKeys(lack), " and "), count)
+		return nil, fmt.Errorf("%s: no free range of %d ids", strings.Join(sortedKeys(lack), " and "), count)
 	}
 	out := map[string]string{}
 	for file, count := range lack {
@@ -74,8 +74,8 @@ func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// needService is nil if the directory service gives the account its subordinate ids.
-func (e *env) needService(ctx context.Context, service string) error {
+// checkService returns an error if the directory service does not provide enough subordinate ids for the account.
+func (e *env) checkService(ctx context.Context, service string) error {
 	for _, kind := range [][]string{nil, {"-g"}} {
 		args := append(kind, e.User)
 		out, err := exec.CommandContext(ctx, e.LookPath("getsubids"), args...).Output()
@@ -85,17 +85,17 @@ func (e *env) needService(ctx context.Context, service string) error {
 		}
 		if have < e.SubidCount {
 			return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.Join(
-				fmt.Errorf("subordinate ids come from %s (subid in /etc/nsswitch.conf), and %s has %d there: want %d", service, e.User, have, e.SubidCount), err),
-				"# on the directory service, for FreeIPA:\nipa subid-generate --owner="+e.User))
+				fmt.Errorf("subordinate ids come from %s (subid in /etc/nsswitch.conf), and %s has %d there, but needs %d", service, e.User, have, e.SubidCount), err),
+				"# on the directory server, for FreeIPA:\nipa subid-generate --owner="+e.User))
 		}
 	}
 	return nil
 }
 
-// rangeTries is how many ranges the name service is asked about.
+// rangeTries is the maximum number of ranges for which the name service is queried.
 const rangeTries = 50
 
-// freeSubids is the start of count ids that no row, account or group has; -1 if there is none.
+// freeSubids returns the start of count ids that no row, account or group uses, or -1 if there is no such range.
 func (e *env) freeSubids(ctx context.Context, a hostinfo.Account, rows []hostinfo.SubidRow, count int64) int64 {
 	getent := e.LookPath("getent")
 	rows = append(rows, hostinfo.TakenIDs(ctx, e.Root, getent, a)...)
@@ -121,8 +121,8 @@ func subidStep(p *Plan) (Step, error) {
 		return Step{}, err
 	}
 	s := Step{
-		Name: "subids", Title: fmt.Sprintf("give %s %d subordinate uids and gids", e.User, e.SubidCount),
-		Why: "the users inside pods are these ids on the host (subuid(5), subgid(5))",
+		Name: "subids", Title: fmt.Sprintf("assign %[2]d subordinate uids and gids to %[1]s", e.User, e.SubidCount),
+		Why: "users inside pods have these ids on the host (subuid(5), subgid(5))",
 		Needed: func() (bool, error) {
 			rows, err := e.missingRows(context.Background())
 			return len(rows) > 0, err
@@ -133,7 +133,7 @@ func subidStep(p *Plan) (Step, error) {
 				return err
 			}
 			defer unlock()
-			rows, err := e.missingRows(ctx) // again: useradd may have given some
+			rows, err := e.missingRows(ctx) // again, because useradd may have added some
 			if err != nil {
 				return err
 			}
@@ -164,10 +164,10 @@ func subidStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
-// rowCommands are lines for a shell that add a row: by usermod(8), which locks the file, where it knows the account.
+// rowCommands returns shell commands that add a row, with usermod(8) if it can change the account, because it locks the file.
 func (e *env) rowCommands(file, row string) []string {
 	unless := ""
-	if e.CreateUser { // useradd may give some
+	if e.CreateUser { // useradd may add some
 		unless = fmt.Sprintf("grep -q '^%s:' %s || ", e.User, file)
 	}
 	added, _ := hostinfo.ParseSubids([]byte(row), file)
@@ -194,7 +194,7 @@ func (e *env) appendRow(file, row string) error {
 	return replaceText(e.path(file), append(text, row+"\n"...))
 }
 
-// endsMidLine tells whether the last line of a file lacks its end, so that a row appended would become part of it.
+// endsMidLine reports whether the file does not end with a newline, so that appended text would become part of its last line.
 func (e *env) endsMidLine(file string) bool {
 	b, err := os.ReadFile(e.path(file))
 	return err == nil && len(b) > 0 && b[len(b)-1] != '\n'

@@ -21,7 +21,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// etcOf is a host that has these files below /etc.
+// etcOf returns a host with these files below /etc.
 func etcOf(t *testing.T, files map[string]string) *env {
 	t.Helper()
 	e := &env{Options: Options{Root: t.TempDir(), User: "dev", SubidCount: hostinfo.MinSubids, LookPath: func(string) string { return "" }}}
@@ -46,7 +46,7 @@ func subidsOf(t *testing.T, e *env) Step {
 	return s
 }
 
-// Two that add rows at a time both do so, and none is lost.
+// TestSubidsAreLocked checks that rows are not lost when several processes add rows at the same time.
 func TestSubidsAreLocked(t *testing.T) {
 	t.Parallel()
 	const accounts = 8
@@ -74,7 +74,7 @@ func TestSubidsAreLocked(t *testing.T) {
 		}
 		assert.Assert(t, len(rows) >= accounts, file)
 	}
-	assert.Assert(t, strings.HasPrefix(e.text(t, "subuid"), "other:100000:65536\r\n"), "rows of others are as they were")
+	assert.Assert(t, strings.HasPrefix(e.text(t, "subuid"), "other:100000:65536\r\n"), "rows of others must not change")
 	left, err := filepath.Glob(e.path("etc/*.lock"))
 	assert.NilError(t, err)
 	assert.DeepEqual(t, left, []string{e.path("etc/.pwd.lock")}) // as lckpwdf(3) leaves it
@@ -91,22 +91,22 @@ func TestSubidLockOfOthers(t *testing.T) {
 		hold(text)
 		_, err := e.lockSubids(ctx)
 		assert.ErrorContains(t, err, "subgid.lock is held by ")
-		assert.Equal(t, errdefs.ReportOf(err).Hints[0], "# if no useradd or usermod runs:\nrm "+hostinfo.Quote(lock))
+		assert.Equal(t, errdefs.ReportOf(err).Hints[0], "# if no useradd or usermod is running:\nrm "+hostinfo.Quote(lock))
 		_, err = os.Stat(e.path("etc/subuid.lock"))
-		assert.ErrorIs(t, err, os.ErrNotExist, "what was taken is given back")
+		assert.ErrorIs(t, err, os.ErrNotExist, "acquired locks must be released")
 	}
 	gone := exec.Command("true")
 	assert.NilError(t, gone.Run())
 	hold(strconv.Itoa(gone.Process.Pid) + "\x00")
 	unlock, err := e.lockSubids(t.Context())
 	assert.NilError(t, err)
-	assert.Equal(t, e.text(t, "subgid.lock"), strconv.Itoa(os.Getpid())+"\x00", "as shadow's programs read it")
+	assert.Equal(t, e.text(t, "subgid.lock"), strconv.Itoa(os.Getpid())+"\x00", "must be in the format of shadow's programs")
 	unlock()
 	_, err = os.Stat(lock)
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// While host setup holds the lock, useradd's kin wait for it, and the other way round.
+// TestSubidLockIsShadows checks that usermod waits while host setup holds the lock.
 func TestSubidLockIsShadows(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root, testutil.Program("usermod"))
@@ -120,7 +120,7 @@ func TestSubidLockIsShadows(t *testing.T) {
 	}
 	unlock, err := lockByLink(t.Context(), e.path(hostinfo.SubuidFile))
 	assert.NilError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it needs a hundredth, and waits for 15 s
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // it needs 10 ms, and waits up to 15 s for a lock
 	defer cancel()
 	out, err := usermod(ctx)
 	assert.ErrorContains(t, err, "killed", out)
@@ -148,19 +148,19 @@ func TestReplaceText(t *testing.T) {
 	b, err := os.ReadFile(link)
 	assert.NilError(t, err)
 	assert.Equal(t, string(b), "after")
-	assert.Assert(t, before.Ino != after.Ino, "readers see one text or the other")
+	assert.Assert(t, before.Ino != after.Ino, "the file must be replaced atomically")
 	assert.DeepEqual(t, []uint32{after.Mode, after.Uid, after.Gid}, []uint32{before.Mode, before.Uid, before.Gid})
 	target, err := os.Readlink(link)
 	assert.NilError(t, err)
 	assert.Equal(t, target, "file")
 }
 
-// The range has no id of an account, a group or a domain of a directory service.
+// TestSubidsOfDirectoryServices checks that the range contains no id of an account, a group or a domain of a directory service.
 func TestSubidsOfDirectoryServices(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		passwd, group, defs string
-		listed, found       string // rows that the service lists, and that it finds by id
+		listed, found       string // rows that the service lists, and rows that it finds by id
 		want                string
 	}{
 		"local only":         {"", "", "", "", "", "dev:100000:65536"},
@@ -196,7 +196,7 @@ func TestSubidsOfDirectoryServices(t *testing.T) {
 
 func firstOf(row string) string { first, _, _ := strings.Cut(row, ":"); return first }
 
-// Where the service gives the ids, no file is read by newuidmap(1), so none is written.
+// TestSubidsFromAService checks that no file is written if a service provides the ids, because newuidmap(1) reads no file then.
 func TestSubidsFromAService(t *testing.T) {
 	t.Parallel()
 	e := etcOf(t, map[string]string{"passwd": "dev:x:2000:2000::/:/bin/sh\n", "nsswitch.conf": "passwd: files sss\nsubid:  sss # IPA\n"})
@@ -216,7 +216,7 @@ func TestSubidsFromAService(t *testing.T) {
 	assert.Equal(t, len(rows), 0)
 	answer("exit 1")
 	_, err = e.missingRows(t.Context())
-	assert.ErrorContains(t, err, "subordinate ids come from sss (subid in /etc/nsswitch.conf), and dev has 0 there: want 65536")
+	assert.ErrorContains(t, err, "subordinate ids come from sss (subid in /etc/nsswitch.conf), and dev has 0 there, but needs 65536")
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
 	assert.Assert(t, !errors.Is(err, os.ErrNotExist))
 }

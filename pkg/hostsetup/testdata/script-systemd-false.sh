@@ -1,13 +1,13 @@
 #!/bin/sh
-# host setup for the account dev, to be run by root
+# host setup for the account dev: run this as root
 set -eu
 
-# give dev 65536 subordinate uids and gids
-# the users inside pods are these ids on the host (subuid(5), subgid(5))
+# assign 65536 subordinate uids and gids to dev
+# users inside pods have these ids on the host (subuid(5), subgid(5))
 usermod --add-subgids 165536-231071 dev
 usermod --add-subuids 165536-231071 dev
 
-# install what a node runs
+# install the programs that a node runs
 # not found: slirp4netns
 # apt-get install -y slirp4netns
 
@@ -22,8 +22,8 @@ overlay
 br_netfilter
 EOF
 
-# raise limits of the kernel
-# inotify instances are few for a node and its pods; user namespaces must be allowed
+# raise kernel limits
+# a node and its pods need more inotify instances; user namespaces must be allowed
 mkdir -p /etc/sysctl.d
 cat > /etc/sysctl.d/99-rootlessnode.conf <<'EOF'
 # Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
@@ -35,9 +35,9 @@ sysctl -q -p /etc/sysctl.d/99-rootlessnode.conf
 # let users open /dev/net/tun
 # the node's network interface is a tap device
 chmod 0666 /dev/net/tun
-# without udev this lasts until the host is started again: run host setup at boot
+# without udev this lasts until the next reboot: run host setup at each boot
 
-# make the runtime directory of dev
-# sockets and locks of a node lie there; no logind makes it on this host
+# create the runtime directory of dev
+# it contains sockets and locks of nodes; this host has no logind to create it
 mkdir -p /run/user
 install -d -m 0700 -o UID -g UID /run/user/UID

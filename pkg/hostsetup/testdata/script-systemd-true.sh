@@ -1,13 +1,13 @@
 #!/bin/sh
-# host setup for the account dev, to be run by root
+# host setup for the account dev: run this as root
 set -eu
 
-# give dev 65536 subordinate uids and gids
-# the users inside pods are these ids on the host (subuid(5), subgid(5))
+# assign 65536 subordinate uids and gids to dev
+# users inside pods have these ids on the host (subuid(5), subgid(5))
 usermod --add-subgids 165536-231071 dev
 usermod --add-subuids 165536-231071 dev
 
-# install what a node runs
+# install the programs that a node runs
 # not found: slirp4netns
 # apt-get install -y slirp4netns
 
@@ -22,8 +22,8 @@ overlay
 br_netfilter
 EOF
 
-# raise limits of the kernel
-# inotify instances are few for a node and its pods; user namespaces must be allowed
+# raise kernel limits
+# a node and its pods need more inotify instances; user namespaces must be allowed
 mkdir -p /etc/sysctl.d
 cat > /etc/sysctl.d/99-rootlessnode.conf <<'EOF'
 # Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
@@ -36,8 +36,8 @@ sysctl -q -p /etc/sysctl.d/99-rootlessnode.conf
 # the node's network interface is a tap device
 chmod 0666 /dev/net/tun
 
-# have systemd delegate all cgroup controllers to user managers
-# pods' limits of CPU, memory and processes are enforced by them; by itself systemd gives only some
+# make systemd delegate all cgroup controllers to user managers
+# limits of pods for CPU, memory and processes need them; by default systemd delegates only some
 mkdir -p /etc/systemd/system/user@.service.d
 cat > /etc/systemd/system/user@.service.d/delegate.conf <<'EOF'
 # Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.
@@ -48,5 +48,5 @@ systemctl daemon-reload
 # takes effect at the next login of dev, or now with: systemctl restart user@$(id -u dev).service
 
 # enable linger for dev
-# without it logind ends the account's processes at its last logout
+# without it logind stops the account's processes when its last session ends
 loginctl enable-linger dev
