@@ -24,8 +24,8 @@ import (
 type nodeAddress struct {
 	mu sync.Mutex
 	ip netip.Addr
-	// published is the address that the cluster has, and warned the one that the status reports. Only readNodeAddress
-	// and, after it, followAddress use them.
+	// published is the address that was last written to the cluster, and warned the address that the status last
+	// reported. Only readNodeAddress and, after it, followAddress use them.
 	published, warned netip.Addr
 }
 

@@ -63,7 +63,7 @@ func portDriver(name string) (port.ChildDriver, error) {
 }
 
 // recordingDriver wraps a driver that gets its address inside the child, and writes the address to a file. The node
-// role reads the file, and so does the parent, which reports the address to clients that add ports.
+// role reads the file. The parent reads it too, and reports the address to clients that add ports.
 type recordingDriver struct {
 	network.ChildDriver
 	file string

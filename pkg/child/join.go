@@ -195,8 +195,8 @@ func (n *nodeRole) recordNodeUID(node *corev1.Node) error {
 
 // joinManifests returns the manifests that joining nodes need in a cluster created by rootlessnode.
 func (n *nodeRole) joinManifests() ([]byte, error) {
-	const ours = false
-	rbac, rbacErr := resources.JoinRBAC(ours, n.cfg.EnforcesPolicies())
+	const foreign = false
+	rbac, rbacErr := resources.JoinRBAC(foreign, n.cfg.EnforcesPolicies())
 	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
 	if err := errors.Join(rbacErr, caErr); err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func (n *nodeRole) portSources() portfwd.Options {
 	return o
 }
 
-// sourceFilter tells the port driver in the parent which clients may connect.
+// sourceFilter sends the allowed client addresses of each port to the port driver in the parent.
 type sourceFilter struct{ socket string }
 
 func (s sourceFilter) SetSources(ctx context.Context, allowed map[portfwd.Bind][]netip.Prefix) error {
@@ -93,7 +93,7 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 	return out
 }
 
-// endpoints tells the forwarder which Services have endpoints.
+// endpoints reports to the forwarder which Services have endpoints.
 type endpoints struct{ n *nodeRole }
 
 func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {

@@ -6,7 +6,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// YAML encodes v through its json tags.
+// YAML encodes v as YAML with its json tags.
 func YAML(v any) ([]byte, error) {
 	data, err := yaml.Marshal(v)
 	if err != nil {
@@ -15,7 +15,7 @@ func YAML(v any) ([]byte, error) {
 	return data, nil
 }
 
-// TypeMeta heads every Kubernetes object and configuration file.
+// TypeMeta is the header of Kubernetes objects and configuration files.
 type TypeMeta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

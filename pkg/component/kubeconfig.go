@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Kubeconfig is what a kubeconfig for one user of one cluster holds. Certificates are given either as files, which a
-// renewal can replace without touching the kubeconfig, or as PEM data, for a kubeconfig that stands alone.
+// Kubeconfig is the content of a kubeconfig for one user of one cluster. Certificates are either file names, so that
+// the certificates can be renewed without a change of the kubeconfig, or PEM data, for a self-contained kubeconfig.
 type Kubeconfig struct {
 	// Server is the API server's URL.
 	Server string
@@ -58,7 +58,7 @@ type contextRef struct {
 	User    string `json:"user"`
 }
 
-// RenderKubeconfig returns k as a kubeconfig file. With PEM data in it the result is a secret.
+// RenderKubeconfig encodes k as a kubeconfig file. With PEM data the result is a secret.
 func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
 	if err := k.check(); err != nil {
 		return nil, fmt.Errorf("kubeconfig of %s: %w", k.User, err)
@@ -77,12 +77,12 @@ func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
 func (k Kubeconfig) check() error {
 	var errs []error
 	if k.Server == "" || k.Cluster == "" || k.User == "" {
-		errs = append(errs, errors.New("server, cluster and user must be named"))
+		errs = append(errs, errors.New("server, cluster and user must be set"))
 	}
 	files := k.CAFile != "" && k.CertFile != "" && k.KeyFile != ""
 	data := len(k.CAData) > 0 && len(k.CertData) > 0 && len(k.KeyData) > 0
 	if files == data {
-		errs = append(errs, errors.New("authority, certificate and key must be given, all as files or all as data"))
+		errs = append(errs, errors.New("CA, certificate and key must be set, all as files or all as data"))
 	}
 	return errors.Join(errs...)
 }

@@ -38,7 +38,7 @@ func TestRenderKubeconfig(t *testing.T) {
 func TestRenderKubeconfigRefuses(t *testing.T) {
 	t.Parallel()
 	_, err := RenderKubeconfig(Kubeconfig{})
-	assert.ErrorContains(t, err, "must be named")
+	assert.ErrorContains(t, err, "must be set")
 	assert.ErrorContains(t, err, "all as files or all as data")
 	_, err = RenderKubeconfig(Kubeconfig{
 		Server: "s", Cluster: "c", User: "u", CAFile: "f", CertFile: "f", KeyData: []byte("k"),

@@ -13,20 +13,20 @@ import (
 	"strings"
 )
 
-// Probe asks a component once whether it answers. At least one of URL and Unix is set; with both the URL is asked for
-// over the socket.
+// Probe is a readiness check of a component with a single attempt. At least one of URL and Unix must be set. If both
+// are set, the URL is requested over the socket.
 type Probe struct {
-	// URL answers 200 when all is well.
+	// URL must respond with status 200.
 	URL string
 	// CAFile verifies the server of an https URL.
 	CAFile string
-	// CertFile and KeyFile are the client certificate, where the server wants one.
+	// CertFile and KeyFile are the client certificate, if the server requires one.
 	CertFile, KeyFile string
-	// Unix is a socket that accepts connections when all is well. Without TLS.
+	// Unix is a socket that must accept connections, without TLS.
 	Unix string
 }
 
-// Check makes one attempt and takes no longer than ctx. It leaves no connection and no goroutine behind.
+// Check makes one attempt, limited by ctx. It closes its connection before it returns.
 func (p Probe) Check(ctx context.Context) error {
 	if p.URL == "" {
 		return p.checkUnix(ctx)
@@ -42,9 +42,9 @@ func (p Probe) checkUnix(ctx context.Context) error {
 	return conn.Close()
 }
 
-// answerMax is how much of an unhappy answer goes into the error. The lists of failed checks that Kubernetes programs
-// answer with are shorter.
-const answerMax = 4 << 10
+// bodyLimit is how many bytes of the response to a failed check the error contains. The lists of failed checks of
+// Kubernetes components are shorter.
+const bodyLimit = 4 << 10
 
 func (p Probe) checkURL(ctx context.Context) error {
 	transport, err := p.transport()
@@ -56,12 +56,12 @@ func (p Probe) checkURL(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Not http.Get: redirects are not followed, and no proxy of the user's environment is asked.
+	// Not http.Get, so that redirects are not followed and no proxy of the environment is used.
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("probe %s: %w", p.URL, err)
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, bodyLimit))
 	err = errors.Join(err, resp.Body.Close())
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("probe %s: %s%s", p.URL, resp.Status, reason(string(body)))
@@ -88,7 +88,7 @@ func (p Probe) transport() (*http.Transport, error) {
 	}
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
 	if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s holds no certificate", p.CAFile)
+		return nil, fmt.Errorf("%s contains no certificate", p.CAFile)
 	}
 	if p.CertFile == "" {
 		return t, nil
@@ -101,8 +101,8 @@ func (p Probe) transport() (*http.Transport, error) {
 	return t, nil
 }
 
-// reason picks the failed checks ("[-]etcd failed: …") out of an answer in the form of Kubernetes' health endpoints, and
-// the first line of any other.
+// reason returns the failed checks ("[-]etcd failed: …") of a Kubernetes health endpoint's response, or the first line
+// of any other response.
 func reason(body string) string {
 	var failed []string
 	for line := range strings.Lines(body) {
@@ -121,7 +121,7 @@ func reason(body string) string {
 	return ": " + text
 }
 
-// All returns a check that makes each of checks and joins the faults.
+// All returns a check that runs all checks and joins their errors.
 func All(checks ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var errs []error

@@ -52,7 +52,7 @@ func TestProbeURL(t *testing.T) {
 func TestProbeVerifiesServer(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that are meant to fail
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // failed handshakes are expected
 	server.StartTLS()
 	defer server.Close()
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func TestProbeVerifiesServer(t *testing.T) {
 
 	assert.ErrorContains(t, Probe{URL: server.URL, CAFile: ca}.Check(t.Context()), "404")
 	assert.ErrorContains(t, Probe{URL: server.URL}.Check(t.Context()), "certificate")
-	assert.ErrorContains(t, Probe{URL: server.URL, CAFile: none}.Check(t.Context()), "holds no certificate")
+	assert.ErrorContains(t, Probe{URL: server.URL, CAFile: none}.Check(t.Context()), "contains no certificate")
 	assert.Assert(t, errors.Is(Probe{URL: server.URL, CAFile: ca + "x"}.Check(t.Context()), os.ErrNotExist))
 	assert.Assert(t, errors.Is(Probe{URL: server.URL, CAFile: ca, CertFile: "/none"}.Check(t.Context()), os.ErrNotExist))
 }

@@ -11,12 +11,12 @@ import (
 	"sync"
 )
 
-// Write puts files on disk. Each appears whole and with its mode, through a temporary file beside it and a rename; one
-// that has the wanted content and mode already is left alone. Parent directories are made with mode 0755. All files are
-// tried; the faults are joined.
+// Write writes files to disk. Each file is replaced atomically by a temporary file in the same directory and a rename.
+// A file that already has the wanted content and mode is not written. Parent directories are created with mode 0755.
+// All files are attempted, and the errors are joined.
 func Write(files []File) error {
 	errs := make([]error, len(files))
-	// Side by side, because durable files take their time, and file systems commit many at the price of one.
+	// In parallel, because syncing is slow, and file systems can commit many files at once.
 	var wg sync.WaitGroup
 	for i, f := range files {
 		wg.Go(func() {
@@ -29,13 +29,13 @@ func Write(files []File) error {
 	return errors.Join(errs...)
 }
 
-// MakeDirs makes directories where they are missing and gives those that are there the wanted mode. Parents are made
-// with mode 0755. All are tried; the faults are joined.
+// MakeDirs creates missing directories and sets the mode of existing ones. Parents are created with mode 0755. All
+// directories are attempted, and the errors are joined.
 func MakeDirs(dirs []Dir) error {
 	var errs []error
 	for _, d := range dirs {
 		if err := makeDir(d); err != nil {
-			errs = append(errs, fmt.Errorf("make directory %s: %w", d.Path, err))
+			errs = append(errs, fmt.Errorf("create directory %s: %w", d.Path, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -56,7 +56,7 @@ func makeDir(d Dir) error {
 	}
 	switch {
 	case !info.IsDir():
-		return errors.New("it is not a directory")
+		return errors.New("not a directory")
 	case info.Mode().Perm() == d.Mode.Perm():
 		return nil
 	}
@@ -72,13 +72,13 @@ func writeFile(f File) error {
 	if err := os.MkdirAll(dir, parentMode); err != nil {
 		return err
 	}
-	// CreateTemp makes the file with 0600, so that a secret is never readable for others, not even for a moment.
+	// CreateTemp creates the file with mode 0600, so that a secret is never readable by others.
 	tmp, err := os.CreateTemp(dir, ".tmp-"+filepath.Base(f.Path)+"-*")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // after the rename there is nothing to remove
-	if err := fill(tmp, f); err != nil {
+	defer func() { _ = os.Remove(tmp.Name()) }() // fails after the rename
+	if err := writeTemp(tmp, f); err != nil {
 		return err
 	}
 	if err := os.Rename(tmp.Name(), f.Path); err != nil || !f.Durable {
@@ -87,7 +87,7 @@ func writeFile(f File) error {
 	return syncDir(dir)
 }
 
-// syncDir brings a rename to the disk.
+// syncDir syncs a directory, so that a rename in it survives a crash.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -96,20 +96,20 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-func fill(tmp *os.File, f File) error {
+func writeTemp(tmp *os.File, f File) error {
 	_, err := tmp.Write(f.Data)
 	if err == nil {
 		err = tmp.Chmod(f.Mode)
 	}
 	if err == nil && f.Durable {
-		// A rename may reach the disk before the data does, and leave an empty file after a crash of the host.
+		// A rename may reach the disk before the data, which would leave an empty file after a crash.
 		err = tmp.Sync()
 	}
 	return errors.Join(err, tmp.Close())
 }
 
 func unchanged(f File) (bool, error) {
-	// A link is replaced: writing through one could reach a file of the host (copy-up leaves such links).
+	// A symbolic link is replaced, because copy-up creates links to files of the host, which must not be changed.
 	info, err := os.Lstat(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -118,7 +118,7 @@ func unchanged(f File) (bool, error) {
 		return false, err
 	}
 	if info.IsDir() {
-		return false, errors.New("it is a directory")
+		return false, errors.New("is a directory")
 	}
 	if info.Mode() != f.Mode.Perm() || info.Size() != int64(len(f.Data)) {
 		return false, nil

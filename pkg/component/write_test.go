@@ -34,13 +34,13 @@ func TestWrite(t *testing.T) {
 	assert.Equal(t, len(left), 0)
 }
 
-func TestWriteLeavesWhatIsRight(t *testing.T) {
+func TestWriteKeepsUnchangedFiles(t *testing.T) {
 	t.Parallel()
 	f := File{Path: filepath.Join(t.TempDir(), "f"), Mode: 0o600, Data: []byte("same")}
 	assert.NilError(t, Write([]File{f}))
 	before, err := os.Stat(f.Path)
 	assert.NilError(t, err)
-	// A date that no new file could have.
+	// An old time that a new file cannot have.
 	assert.NilError(t, os.Chtimes(f.Path, time.Unix(1, 0), time.Unix(1, 0)))
 	assert.NilError(t, Write([]File{f}))
 	after, err := os.Stat(f.Path)
@@ -73,14 +73,14 @@ func TestWriteReplacesLinks(t *testing.T) {
 	assert.NilError(t, os.WriteFile(host, []byte("host"), 0o600))
 	link := filepath.Join(dir, "link")
 	assert.NilError(t, os.Symlink(host, link))
-	for _, content := range []string{"host", "ours"} {
+	for _, content := range []string{"host", "new"} {
 		assert.NilError(t, Write([]File{{Path: link, Mode: 0o600, Data: []byte(content)}}))
 		info, err := os.Lstat(link)
 		assert.NilError(t, err)
 		assert.Assert(t, info.Mode().IsRegular())
 		data, err := os.ReadFile(host)
 		assert.NilError(t, err)
-		assert.Equal(t, string(data), "host", "nothing goes through the link")
+		assert.Equal(t, string(data), "host", "the target of the link must not change")
 	}
 }
 
@@ -95,7 +95,7 @@ func TestWriteTriesAll(t *testing.T) {
 		{Path: filepath.Join(dir, "file/below"), Mode: 0o600},
 		{Path: good, Mode: 0o600},
 	})
-	assert.ErrorContains(t, err, "directory: it is a directory")
+	assert.ErrorContains(t, err, "directory: is a directory")
 	assert.ErrorContains(t, err, "file/below")
 	_, err = os.Stat(good)
 	assert.NilError(t, err)
@@ -120,5 +120,5 @@ func TestMakeDirs(t *testing.T) {
 
 	assert.NilError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	err = MakeDirs([]Dir{{filepath.Join(dir, "file"), 0o700}, {filepath.Join(dir, "file/below"), 0o700}})
-	assert.Equal(t, strings.Count(fmt.Sprint(err), "make directory"), 2)
+	assert.Equal(t, strings.Count(fmt.Sprint(err), "create directory"), 2)
 }

@@ -37,8 +37,9 @@ type podSecurityExemptions struct {
 	Namespaces     []string `json:"namespaces"`
 }
 
-// admissionFiles renders the defaults of Pod Security admission; nothing where they are Kubernetes' own. The same level
-// warns: only pods are refused, and whoever applies a Deployment of such pods would not learn of it otherwise.
+// admissionFiles renders the defaults of Pod Security admission, or returns nil if they are those of Kubernetes. The
+// same level also warns: only pods are rejected, so users who apply a Deployment with such pods would not notice the
+// rejection.
 func admissionFiles(e component.Env) ([]component.File, error) {
 	level := e.Config.PodSecurity
 	if level == config.PodSecurityPrivileged {
@@ -50,7 +51,7 @@ func admissionFiles(e component.Env) ([]component.File, error) {
 		Plugins: []admissionPlugin{{Name: "PodSecurity", Configuration: podSecurity{
 			TypeMeta: component.TypeMeta{APIVersion: "pod-security.admission.config.k8s.io/v1", Kind: "PodSecurityConfiguration"},
 			Defaults: podSecurityDefaults{level, latest, level, latest, level, latest},
-			// Where the node's own pods run, and those of add-ons that belong to the system.
+			// kube-system has the node's own pods and those of system add-ons.
 			Exemptions: podSecurityExemptions{Usernames: []string{}, RuntimeClasses: []string{}, Namespaces: []string{"kube-system"}},
 		}}},
 	})

@@ -1,7 +1,7 @@
-// Package apiserver renders the embedded kube-apiserver: certificates only, Node and RBAC authorization, Secrets
-// encrypted at rest, anonymous requests for health alone.
+// Package apiserver renders the embedded kube-apiserver: authentication with certificates, Node and RBAC authorization,
+// Secrets encrypted at rest, anonymous requests for health checks only.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package apiserver
 
 import (
@@ -23,9 +23,10 @@ const Name = "kube-apiserver"
 const (
 	readyPath = "/readyz"
 	livePath  = "/livez"
-	// withoutBootstrap leaves out the checks of what a new cluster is given first.
+	// withoutBootstrap excludes the checks for the initial objects of a new cluster.
 	withoutBootstrap = "exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes"
-	// anyAddress: RootlessKit's port driver connects to the tap's address, pods to the Service's, components to loopback.
+	// anyAddress is needed because RootlessKit's port driver connects to the tap's address, pods to the Service's
+	// address, and components to loopback.
 	anyAddress = "0.0.0.0"
 )
 
@@ -47,7 +48,7 @@ type condition struct {
 func Render(e component.Env) (component.Rendered, error) {
 	authn, err := component.YAML(authenticationConfiguration{
 		TypeMeta:  component.TypeMeta{APIVersion: "apiserver.config.k8s.io/v1", Kind: "AuthenticationConfiguration"},
-		Anonymous: anonymous{Enabled: true, Conditions: openPaths(e)},
+		Anonymous: anonymous{Enabled: true, Conditions: anonymousPaths(e)},
 	})
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
@@ -72,11 +73,12 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// clusterInfoPath is where a node that joins learns of the cluster, before it has any credential (kubeadm's discovery).
+// clusterInfoPath is the path at which a joining node finds the cluster's URL and CA without credentials (kubeadm's
+// discovery).
 const clusterInfoPath = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 
-// openPaths are those that anybody may ask for. The last is for nodes that join, where there may be any.
-func openPaths(e component.Env) []condition {
+// anonymousPaths returns the paths that are open to anonymous requests. The last one is for joining nodes.
+func anonymousPaths(e component.Env) []condition {
 	open := []condition{{livePath}, {readyPath}, {"/healthz"}}
 	if e.Config.Serves() {
 		open = append(open, condition{clusterInfoPath})
@@ -84,7 +86,8 @@ func openPaths(e component.Env) []condition {
 	return open
 }
 
-// advertised is the address of the Service kubernetes' endpoint. That of the tap is another node's own on every other node.
+// advertised returns the address of the endpoint of the Service kubernetes. In a multi-node cluster it cannot be the
+// tap's address, because each node uses that address for itself.
 func advertised(e component.Env) string {
 	if e.Config.Serves() {
 		return e.PublicIP
@@ -136,7 +139,7 @@ func authentication(e component.Env, config string) []string {
 func authorization() []string {
 	return []string{
 		component.Flag("authorization-mode", "Node,RBAC"),
-		// In addition to those that are on by default.
+		// In addition to the default plugins.
 		component.Flag("enable-admission-plugins", "NodeRestriction"),
 	}
 }
@@ -146,7 +149,7 @@ func kubelets() []string {
 		component.Flag("kubelet-certificate-authority", pki.CertFile(pki.ClusterCA)),
 		component.Flag("kubelet-client-certificate", pki.CertFile(pki.APIServerKubeletClient)),
 		component.Flag("kubelet-client-key", pki.KeyFile(pki.APIServerKubeletClient)),
-		// The default begins with Hostname, which nothing inside resolves: logs and exec would fail.
+		// The default starts with Hostname, which cannot be resolved inside; logs and exec would fail.
 		component.Flag("kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname"),
 	}
 }
@@ -160,29 +163,30 @@ func limits(e component.Env) []string {
 	}
 }
 
-// Issuer of service account tokens: the name by which every pod reaches the API server.
+// Issuer returns the issuer of service account tokens: the name of the API server for pods.
 func Issuer(e component.Env) string {
 	return "https://kubernetes.default.svc." + e.Config.Cluster.Domain
 }
 
-// Ready asks for readyz, as the administrator. On the first start of a cluster it takes a second or more longer than
-// Serving, until the default roles are made: controller manager, scheduler and kube-proxy can do nothing before that.
+// Ready returns a check that requests readyz as the administrator. At the first start of a cluster it succeeds a second
+// or more later than Serving, when the default roles exist: the controller manager, the scheduler and kube-proxy cannot
+// work without them.
 func Ready(e component.Env) func(context.Context) error {
 	return probe(e, readyPath).Check
 }
 
-// Serving asks whether the API server answers requests, whoever may be allowed any. It is enough for those whose rights
-// are not made of roles: the administrator and, through the Node authorizer, the kubelet.
+// Serving returns a check that the API server responds to requests, before the default roles exist. It is sufficient
+// for users whose access does not depend on roles: the administrator and, because of the Node authorizer, the kubelet.
 func Serving(e component.Env) func(context.Context) error {
 	return probe(e, readyPath+"?"+withoutBootstrap).Check
 }
 
-// Alive asks whether a new process would be better. Not so when etcd is slow or away: a restart, with every watch begun
-// anew, is the last thing that a busy machine needs.
+// Alive returns a check that fails if a restart of the API server may help. A slow or unavailable etcd does not count,
+// because a restart, which also restarts all watches, would add load to a busy machine.
 func Alive(e component.Env) func(context.Context) error { return alive(e).Check }
 
-// Nor do the default roles count, which a new cluster gets one by one: on a machine where that takes minutes, a server that
-// is ended for it begins anew each time. The unit that waits for them knows.
+// The default roles do not count either. A new cluster gets them one by one, and if that takes minutes on a slow
+// machine, each restart would begin again. The unit api-roles waits for them.
 func alive(e component.Env) component.Probe {
 	return probe(e, livePath+"?exclude=etcd&"+withoutBootstrap)
 }
@@ -196,7 +200,7 @@ func probe(e component.Env, path string) component.Probe {
 	}
 }
 
-// HostURL is the API server's URL for users of the host.
+// HostURL returns the URL of the API server for users of the host.
 func HostURL(e component.Env) string {
 	if e.Config.Joins() {
 		return e.APIServerURL
@@ -208,8 +212,8 @@ func HostURL(e component.Env) string {
 	return "https://" + net.JoinHostPort(address, strconv.Itoa(e.Config.API.Port))
 }
 
-// AdminKubeconfig renders the administrator's kubeconfig for users of the host, from the certificates in pkiDir. It is
-// to be kept with mode 0600.
+// AdminKubeconfig renders the admin kubeconfig for users of the host, from the certificates in pkiDir. It is a secret
+// and must be written with mode 0600.
 func AdminKubeconfig(e component.Env, pkiDir string) ([]byte, error) {
 	if e.Config.API.Port == 0 {
 		return nil, errors.New("admin kubeconfig: the API server has no port on the host")
@@ -217,5 +221,5 @@ func AdminKubeconfig(e component.Env, pkiDir string) ([]byte, error) {
 	return pki.Kubeconfig(pkiDir, pki.Admin, HostURL(e), ClusterName(e))
 }
 
-// ClusterName is the name of cluster and context in kubeconfigs.
+// ClusterName returns the name of the cluster and context in kubeconfigs.
 func ClusterName(e component.Env) string { return "rootlessnode-" + e.Config.Name }

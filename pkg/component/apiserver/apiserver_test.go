@@ -17,7 +17,7 @@ func TestRender(t *testing.T) {
 	fixture.Golden(t, Render)
 }
 
-func TestAuthenticationIsUnderstood(t *testing.T) {
+func TestAuthenticationIsValid(t *testing.T) {
 	t.Parallel()
 	r, err := Render(fixture.Env())
 	assert.NilError(t, err)
@@ -25,10 +25,10 @@ func TestAuthenticationIsUnderstood(t *testing.T) {
 	assert.NilError(t, yaml.UnmarshalStrict(fixture.File(r, "authentication.yaml"), &c))
 	assert.Equal(t, c.APIVersion, apiserverv1.SchemeGroupVersion.String())
 	assert.Assert(t, c.Anonymous.Enabled)
-	assert.Equal(t, len(c.Anonymous.Conditions), 3, "an empty list would let anonymous requests in everywhere")
+	assert.Equal(t, len(c.Anonymous.Conditions), 3, "an empty list would allow anonymous requests to all paths")
 }
 
-func TestPodSecurityIsUnderstood(t *testing.T) {
+func TestPodSecurityIsValid(t *testing.T) {
 	t.Parallel()
 	r, err := Render(fixture.Poor())
 	assert.NilError(t, err)
@@ -56,9 +56,9 @@ func TestHostURL(t *testing.T) {
 	}
 }
 
-// A restart is no cure for an etcd that is slow or away, nor for roles that are made slowly: only what the API server itself
-// lacks may ask for one.
-func TestAliveDoesNotAskForEtcdAndRoles(t *testing.T) {
+// TestAliveIgnoresEtcdAndRoles checks that neither a slow or unavailable etcd nor missing default roles cause a
+// restart, which would not help.
+func TestAliveIgnoresEtcdAndRoles(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
 	assert.Equal(t, alive(e).URL, e.APIServerURL+"/livez?exclude=etcd&"+withoutBootstrap)

@@ -7,7 +7,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// configVersion is containerd 2.4's own: older ones are migrated at each start, with a warning.
+// configVersion is the version of containerd 2.4. Older versions are migrated at each start, with a warning.
 const configVersion = 4
 
 type configuration struct {
@@ -53,7 +53,7 @@ type cri struct {
 type cni struct {
 	BinDirs []string `toml:"bin_dirs"`
 	ConfDir string   `toml:"conf_dir"`
-	// A plugin for lo would be two processes more for each pod.
+	// The loopback plugin would cost two more processes for each pod.
 	InternalLoopback bool `toml:"use_internal_loopback"`
 }
 
@@ -108,7 +108,7 @@ type server struct {
 	Address string `toml:"address"`
 }
 
-// The names of the runtime and of what starts it.
+// Names of the OCI runtime and of its shim.
 const (
 	runcName    = "runc"
 	shimType    = "io.containerd.runc.v2"
@@ -120,7 +120,8 @@ func configFor(e component.Env) configuration {
 		Version: configVersion,
 		Root:    layout.InsideContainerdRoot,
 		State:   layout.InsideContainerdRun,
-		// What can do nothing in a user namespace, or is not used: each would be probed, and its failure logged.
+		// Plugins that cannot work in a user namespace or are not used. containerd would probe each of them and log the
+		// failure.
 		DisabledPlugins: []string{
 			"io.containerd.snapshotter.v1.blockfile",
 			"io.containerd.snapshotter.v1.btrfs",
@@ -137,7 +138,7 @@ func configFor(e component.Env) configuration {
 			"io.containerd.metrics.v1.grpc-otel",
 			"io.containerd.image-verifier.v1.bindir",
 		},
-		// Without these there is no node: say so at start, not at the first pod.
+		// Required plugins make containerd fail at start and not at the first pod.
 		RequiredPlugins: []string{"io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"},
 		Debug:           debug{Level: logLevel(e.Config.LogLevel)},
 		Plugins: plugins{
@@ -158,10 +159,10 @@ func configFor(e component.Env) configuration {
 
 func criFor(e component.Env) cri {
 	return cri{
-		// Profiles cannot be loaded, scores not lowered, and hugetlb is not delegated.
+		// A user namespace cannot load AppArmor profiles or lower OOM scores, and hugetlb is not delegated.
 		DisableAppArmor: true, RestrictOOMScoreAdj: true,
 		TolerateMissingHugetlbController: true, DisableHugetlbController: true,
-		// The other place is /run/netns, which may be a link to the host's.
+		// The alternative is /run/netns, which may be a link to the host's directory.
 		NetNSMountsUnderStateDir: true,
 		CNI:                      cni{BinDirs: []string{e.BinDir("cni")}, ConfDir: layout.InsideCNIConf, InternalLoopback: true},
 		Containerd: runtimes{
@@ -182,7 +183,8 @@ func imagesFor(e component.Env) images {
 	}
 }
 
-// transferFor: CRI pulls images through the transfer service, which must know the snapshotter to unpack for.
+// transferFor returns the settings of the transfer service, which pulls images for CRI and must know the snapshotter to
+// unpack them for.
 func transferFor(e component.Env) transfer {
 	return transfer{
 		ConfigPath:   layout.InsideRegistryConf,
@@ -190,7 +192,7 @@ func transferFor(e component.Env) transfer {
 	}
 }
 
-// logLevel: what containerd calls info it says of every container.
+// logLevel returns containerd's log level. Its level info has messages for each container.
 func logLevel(level string) string {
 	switch level {
 	case "info", "warning":

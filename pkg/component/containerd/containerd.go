@@ -1,6 +1,7 @@
-// Package containerd renders containerd for a node in a user namespace, in the format of containerd 2.4 (version 4).
+// Package containerd renders containerd for a node in a user namespace, in the configuration format of containerd 2.4
+// (version 4).
 //
-// Runs in: child side. It renders; Ready's check connects once to each of two sockets.
+// Runs in: child side. It only renders; Ready's check connects once to each of two sockets.
 package containerd
 
 import (
@@ -23,17 +24,19 @@ const (
 	SnapshotterNative        = "native"
 )
 
-// FuseOverlayfs is the name of the component that serves the fuse-overlayfs snapshotter, and FuseOverlayfsSock where.
+// FuseOverlayfs is the name of the component that serves the fuse-overlayfs snapshotter, and FuseOverlayfsSock is its
+// socket.
 const (
 	FuseOverlayfs     = "fuse-overlayfs-snapshotter"
 	FuseOverlayfsSock = layout.InsideContainerdRun + "/fuse-overlayfs.sock"
 )
 
 const (
-	// ttrpcSock is asked by shims, which send their events there.
+	// ttrpcSock is the socket to which shims send their events.
 	ttrpcSock = layout.InsideContainerdSock + ".ttrpc"
 	nriSock   = layout.InsideContainerdRun + "/nri.sock"
-	// socketDirMax is containerd's limit on the directory of shim sockets, in characters: their names are long.
+	// socketDirMax is the maximum length of the directory of shim sockets, in characters, because socket names are
+	// long.
 	socketDirMax = 42
 )
 
@@ -64,11 +67,11 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// RenderFuseOverlayfs returns the component that containerd needs beside it with the fuse-overlayfs snapshotter. It
-// must be ready before containerd starts.
+// RenderFuseOverlayfs returns the component that containerd needs for the fuse-overlayfs snapshotter. It must be ready
+// before containerd starts.
 func RenderFuseOverlayfs(e component.Env) (component.Rendered, error) {
 	if e.FuseOverlayfsPath == "" {
-		return component.Rendered{}, fmt.Errorf("render %s: its program is not known", FuseOverlayfs)
+		return component.Rendered{}, fmt.Errorf("render %s: the path of the program is not set", FuseOverlayfs)
 	}
 	root := layout.InsideContainerdRoot + "/io.containerd.snapshotter.v1." + SnapshotterFuseOverlayfs
 	return component.Rendered{
@@ -79,12 +82,12 @@ func RenderFuseOverlayfs(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// Ready connects to the CRI and event sockets. containerd opens them once all of its plugins are loaded.
+// Ready returns a check that connects to the CRI and event sockets. containerd opens them when all plugins are loaded.
 func Ready(component.Env) func(context.Context) error {
 	return component.All(component.Probe{Unix: layout.InsideContainerdSock}.Check, component.Probe{Unix: ttrpcSock}.Check)
 }
 
-// ReadyFuseOverlayfs connects to the snapshotter's socket.
+// ReadyFuseOverlayfs returns a check that connects to the snapshotter's socket.
 func ReadyFuseOverlayfs(component.Env) func(context.Context) error {
 	return component.Probe{Unix: FuseOverlayfsSock}.Check
 }

@@ -37,7 +37,7 @@ func TestRenderFuseOverlayfs(t *testing.T) {
 	golden.Assert(t, fixture.Text(r), "fuse-overlayfs.golden")
 
 	_, err = RenderFuseOverlayfs(fixture.Env())
-	assert.ErrorContains(t, err, "not known")
+	assert.ErrorContains(t, err, "is not set")
 }
 
 func TestRenderRefusesUndecidedSnapshotter(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package controllermanager renders the embedded kube-controller-manager: one instance without leader election, on
-// loopback, each controller with a service account of its own.
+// loopback, with a separate service account for each controller.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package controllermanager
 
 import (
@@ -61,7 +61,7 @@ func signing() []string {
 func network(e component.Env) []string {
 	c := e.Config
 	mask := "node-cidr-mask-size"
-	if len(c.PodCIDRs()) > 1 { // one flag a family then; that of IPv6 is 64 by default
+	if len(c.PodCIDRs()) > 1 { // one flag per family; the default for IPv6 is 64
 		mask += "-ipv4"
 	}
 	return []string{
@@ -73,23 +73,23 @@ func network(e component.Env) []string {
 }
 
 func controllers(e component.Env) []string {
-	// Bootstrap tokens need the two that are off by default.
+	// Bootstrap tokens need two controllers that are disabled by default.
 	run := "*,bootstrap-signer-controller,token-cleaner-controller"
 	if e.Config.Serves() {
-		// The node role approves the certificates of nodes. This controller would approve those that it refuses, if anybody gave
-		// nodes or tokens the right that kubeadm gives them.
+		// The node role approves the certificates of nodes. This controller could approve requests that the node role
+		// denies, if an administrator gave nodes or tokens the permissions that kubeadm gives them.
 		run += ",-certificatesigningrequest-approving-controller"
 	}
 	return []string{
 		component.Flag("cluster-name", apiserver.ClusterName(e)),
 		component.Flag("use-service-account-credentials", "true"),
 		component.Flag("controllers", run),
-		// It makes this directory, and cannot make the default one below /usr.
+		// The controller manager creates this directory, and cannot create the default one below /usr.
 		component.Flag("flex-volume-plugin-dir", layout.InsideVolumePlugins),
 	}
 }
 
-// Ready asks for healthz.
+// Ready returns a check that requests healthz.
 func Ready(e component.Env) func(context.Context) error {
 	return pki.LoopbackProbe(e.Config.Inside.ControllerManagerPort).Check
 }

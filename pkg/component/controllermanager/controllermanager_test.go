@@ -15,7 +15,7 @@ func TestRender(t *testing.T) {
 	fixture.Golden(t, Render)
 }
 
-// TestCertificatesOfNodesHaveOneApprover: where other nodes join, only the node role's approver decides.
+// TestCertificatesOfNodesHaveOneApprover checks that only the node role's approver decides in a multi-node cluster.
 func TestCertificatesOfNodesHaveOneApprover(t *testing.T) {
 	t.Parallel()
 	for e, want := range map[*component.Env]bool{new(fixture.Server()): true, new(fixture.Env()): false} {

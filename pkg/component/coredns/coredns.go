@@ -1,7 +1,7 @@
-// Package coredns renders the cluster DNS: a Deployment of CoreDNS and what belongs to it, as manifests for the API
-// server. It is an add-on and not a component: it runs as a pod.
+// Package coredns renders the cluster DNS: a Deployment of CoreDNS and its other objects, as manifests for the API
+// server. It is an add-on that runs as a pod, not a component.
 //
-// Runs in: either side. It renders, and touches nothing.
+// Runs in: either side. It only renders.
 package coredns
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
 )
 
-// Namespace and Deployment name what a caller may wait for.
+// Namespace and Deployment identify the Deployment of CoreDNS.
 const (
 	Namespace  = "kube-system"
 	Deployment = "coredns"
@@ -59,12 +59,12 @@ func render(e component.Env) ([]byte, error) {
 	return objects.Encode()
 }
 
-// Corefile returns CoreDNS's configuration for a cluster domain, and config.HostName for hostAddress. Other names go to the
-// servers in the pod's resolv.conf, which is the kubelet's; with no servers there, CoreDNS would refuse to start, and
-// forward is false.
+// Corefile returns CoreDNS's configuration for a cluster domain, with an entry for config.HostName at hostAddress. If
+// forward is set, other names are resolved by the servers in the pod's resolv.conf, which the kubelet writes. It must
+// not be set if there are no servers, because CoreDNS would not start.
 func Corefile(domain, hostAddress string, forward bool) (string, error) {
 	if domain == "" || strings.ContainsAny(domain, " \t\r\n{}\"#") {
-		return "", fmt.Errorf("cluster.domain: %q is not a domain", domain)
+		return "", fmt.Errorf("cluster.domain: invalid domain %q", domain)
 	}
 	if _, err := netip.ParseAddr(hostAddress); err != nil {
 		return "", fmt.Errorf("network.hostAddress: %w", err)

@@ -71,8 +71,9 @@ func TestManifestsRefuse(t *testing.T) {
 	}
 }
 
-// Without name servers CoreDNS would not start with the forward plugin.
-func TestCorefileForwardsWhereThereAreServers(t *testing.T) {
+// TestCorefileForwardsIfServersExist checks that the forward plugin is left out without name servers, because CoreDNS
+// would not start.
+func TestCorefileForwardsIfServersExist(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
 	e.NameServers = nil

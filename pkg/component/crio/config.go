@@ -74,10 +74,10 @@ type nri struct {
 	Listen string `toml:"nri_listen"`
 }
 
-// runcName is the name of the OCI runtime, whichever program it is.
+// runcName is the name of the OCI runtime, also if the program is a shim.
 const runcName = "runc"
 
-// storage is how images become file systems, in containers/storage's words.
+// storage is the storage configuration of containers/storage.
 type storage struct {
 	driver, mountProgram string
 }
@@ -88,7 +88,7 @@ func storageFor(e component.Env) (storage, error) {
 		return storage{driver: "overlay"}, nil
 	case storageFuseOverlayfs:
 		if e.FuseOverlayfsPath == "" {
-			return storage{}, fmt.Errorf("the program %s is not known", storageFuseOverlayfs)
+			return storage{}, fmt.Errorf("the path of the program %s is not set", storageFuseOverlayfs)
 		}
 		return storage{driver: "overlay", mountProgram: e.FuseOverlayfsPath}, nil
 	case storageNative:
@@ -109,11 +109,11 @@ func configFor(e component.Env, s storage) configuration {
 	return configuration{CRIO: table{
 		Root: graphRoot, RunRoot: layout.InsideStorageRun, StorageDriver: s.driver, StorageOption: options,
 		LogDir: layout.InsidePodLogs,
-		// On tmpfs: each start of the node is a boot to CRI-O, which then drops the containers that died with the last.
+		// On tmpfs, so that CRI-O treats each start of the node as a boot and removes the containers of the last run.
 		VersionFile: layout.InsideCRIORun + "/version",
-		// It survives: its absence at a start makes CRI-O look for half-written layers.
+		// On disk, because CRI-O checks for incomplete layers if the file is missing at a start.
 		CleanShutdownFile: layout.InsideCRIORoot + "/clean.shutdown",
-		// The kubelet sends streams on to this address; it is the node's own loopback.
+		// The kubelet connects to this address for streams; it is the node's loopback.
 		API:     api{Listen: layout.InsideCRIOSock, StreamAddress: component.Loopback, StreamPort: "0"},
 		Runtime: runtimeFor(e),
 		Image: image{
@@ -128,25 +128,26 @@ func configFor(e component.Env, s storage) configuration {
 func runtimeFor(e component.Env) runtime {
 	return runtime{
 		LogLevel: logLevel(e.Config.LogLevel),
-		// The default is systemd, which is not there. A conmon lies in its pod's cgroup, so that it outlives CRI-O.
+		// The default systemd is not available. conmon is in its pod's cgroup, so that it survives the end of CRI-O.
 		CgroupManager: "cgroupfs", ConmonCgroup: "pod",
 		Conmon: e.CRIO.Conmon, PinnsPath: e.CRIO.Pinns,
 		NamespacesDir:            layout.InsideCRIORun + "/ns",
 		ContainerExitsDir:        layout.InsideCRIORun + "/exits",
 		ContainerAttachSocketDir: layout.InsideCRIORun,
-		// The host's hooks are not made for this; profiles cannot be loaded; criu and IRQs are root's.
+		// Hooks of the host are not meant for this node; AppArmor profiles, CRIU and IRQ settings need root.
 		HooksDir: []string{}, ApparmorProfile: "unconfined", IRQBalanceConfigRestoreFile: "disable",
-		// As containerd has it: processes of pods may listen on any port of their own.
+		// As with containerd, processes of pods may listen on any port.
 		DefaultSysctls: []string{"net.ipv4.ip_unprivileged_port_start=0"},
 		DefaultRuntime: runcName,
 		Runtimes:       map[string]handler{runcName: {Type: "oci", Path: e.OCIRuntime, Root: layout.InsideCRIORun + "/runc"}},
 	}
 }
 
-// graphRoot holds images and containers.
+// graphRoot contains images and containers.
 const graphRoot = layout.InsideCRIORoot + "/storage"
 
-// The part of containers-storage.conf(5) that CRI-O takes from its own configuration, for skopeo and podman.
+// The part of containers-storage.conf(5) that skopeo and podman need; CRI-O has the same values in its own
+// configuration.
 type storageConfiguration struct {
 	Storage storageTable `toml:"storage"`
 }
@@ -173,7 +174,7 @@ func storageConfigFor(s storage) storageConfiguration {
 	}}
 }
 
-// logLevel: what CRI-O calls info it says of every request.
+// logLevel returns CRI-O's log level. Its level info has messages for each request.
 func logLevel(level string) string {
 	switch level {
 	case "info", "warning":

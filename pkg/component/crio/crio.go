@@ -1,6 +1,6 @@
 // Package crio renders CRI-O for a node in a user namespace, in the format of CRI-O 1.28 and later (crio.conf(5)).
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package crio
 
 import (
@@ -14,31 +14,31 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Name of the component, and of its program.
+// Name of the component and of its program.
 const Name = "crio"
 
-// Values of component.Env.Snapshotter, and the program behind the second.
+// Values of component.Env.Snapshotter. The second is also the name of its program.
 const (
 	storageOverlay       = "overlayfs"
 	storageFuseOverlayfs = "fuse-overlayfs"
 	storageNative        = "native"
 )
 
-// DefaultCgroup is where CRI-O puts containers of pods that name no parent.
+// DefaultCgroup is the cgroup in which CRI-O puts containers of pods without a cgroup parent.
 const DefaultCgroup = "/crio"
 
-// rootless makes CRI-O leave out what no user namespace may set: device rules, limits without a controller, lower OOM
-// scores, AppArmor profiles, gid= of mounts (its server/rootless_linux.go).
-const rootless = "_CRIO_ROOTLESS=1"
+// rootlessEnv makes CRI-O skip settings that need root: device rules, limits without a controller, lower OOM scores,
+// AppArmor profiles, gid= of mounts (CRI-O, server/rootless_linux.go).
+const rootlessEnv = "_CRIO_ROOTLESS=1"
 
-// Render returns CRI-O's configuration, that of its storage and of the images it may pull, and its arguments.
+// Render returns CRI-O's arguments and the configuration of CRI-O, its storage and its image policy.
 func Render(e component.Env) (component.Rendered, error) {
 	storage, err := storageFor(e)
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
 	if e.CRIO.Crio == "" || e.CRIO.Conmon == "" {
-		return component.Rendered{}, fmt.Errorf("render %s: its programs are not known", Name)
+		return component.Rendered{}, fmt.Errorf("render %s: the paths of CRI-O's programs are not set", Name)
 	}
 	conf, err := toml.Marshal(configFor(e, storage))
 	if err != nil {
@@ -49,7 +49,7 @@ func Render(e component.Env) (component.Rendered, error) {
 		return component.Rendered{}, fmt.Errorf("render %s: encode TOML: %w", Name, err)
 	}
 	file := component.RunFile("crio.conf")
-	env := []string{rootless}
+	env := []string{rootlessEnv}
 	if conf := e.Config.CRIO.RegistriesConf; conf != "" {
 		env = append(env, "CONTAINERS_REGISTRIES_CONF="+conf)
 	}
@@ -69,20 +69,21 @@ func Render(e component.Env) (component.Rendered, error) {
 			{Path: policyFile, Mode: 0o644, Data: []byte(anyImage)},
 		},
 		Path: e.CRIO.Crio,
-		// No drop-ins: what an administrator has for the host's own CRI-O is not for this one.
+		// An empty drop-in directory, because the host's drop-ins are for the host's own CRI-O.
 		Args: []string{"--config", file, "--config-dir", component.RunFile("crio.conf.d")},
 		Env:  env,
 	}, nil
 }
 
-// policyFile is where skopeo and podman look too; anyImage lets everything be pulled, as containerd does
-// (containers-policy.json(5)). Without a policy CRI-O pulls nothing.
+// policyFile is also read by skopeo and podman. anyImage allows all images, as containerd does
+// (containers-policy.json(5)). Without a policy CRI-O cannot pull images.
 const (
 	policyFile = layout.InsideContainersConf + "/policy.json"
 	anyImage   = `{"default": [{"type": "insecureAcceptAnything"}]}` + "\n"
 )
 
-// Ready asks CRI-O who it is, over its socket: it answers once the storage is open and CRI is served.
+// Ready returns a check that requests CRI-O's info page over its socket. CRI-O responds when the storage is open and
+// CRI is served.
 func Ready(component.Env) func(context.Context) error {
 	return component.Probe{Unix: layout.InsideCRIOSock, URL: "http://crio/info"}.Check
 }

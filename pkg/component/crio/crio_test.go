@@ -11,11 +11,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/fixture"
 )
 
-// with makes a node of the fixture one that runs CRI-O.
+// with returns a node of the fixture that runs CRI-O.
 func with(e component.Env) component.Env {
 	e.Config.CRI.Runtime = config.RuntimeCRIO
 	e.CRIO = component.CRIOPrograms{Crio: "/usr/bin/crio", Conmon: "/usr/bin/conmon"}
-	if len(e.Unenforced) > 0 { // the poor one
+	if len(e.Unenforced) > 0 { // fixture.Poor
 		e.FuseOverlayfsPath = "/usr/bin/fuse-overlayfs"
 		e.CRIO = component.CRIOPrograms{Crio: "/opt/components/crio", Conmon: "/home/u/bin/conmon", Pinns: "/opt/components/pinns"}
 		e.Config.CRIO.NRI = true
@@ -31,7 +31,7 @@ func TestRender(t *testing.T) {
 	fixture.Golden(t, func(e component.Env) (component.Rendered, error) { return Render(with(e)) })
 }
 
-// TestFilesAreTOML: and nothing is lost on the way to CRI-O's table.
+// TestFilesAreTOML checks that the files can be parsed and that CRI-O's table is complete.
 func TestFilesAreTOML(t *testing.T) {
 	t.Parallel()
 	for _, e := range []component.Env{fixture.Env(), fixture.Poor()} {
@@ -48,7 +48,7 @@ func TestFilesAreTOML(t *testing.T) {
 	}
 }
 
-func TestVFSWhereNothingElseWorks(t *testing.T) {
+func TestVFSFallback(t *testing.T) {
 	t.Parallel()
 	e := with(fixture.Env())
 	e.Snapshotter = storageNative
@@ -64,8 +64,8 @@ func TestRenderRefuses(t *testing.T) {
 		change func(*component.Env)
 	}{
 		{`unknown storage "auto"`, func(e *component.Env) { e.Snapshotter = "auto" }},
-		{"program fuse-overlayfs is not known", func(e *component.Env) { e.Snapshotter = storageFuseOverlayfs }},
-		{"its programs are not known", func(e *component.Env) { e.CRIO.Conmon = "" }},
+		{"path of the program fuse-overlayfs is not set", func(e *component.Env) { e.Snapshotter = storageFuseOverlayfs }},
+		{"the paths of CRI-O's programs are not set", func(e *component.Env) { e.CRIO.Conmon = "" }},
 	} {
 		e := with(fixture.Env())
 		tc.change(&e)

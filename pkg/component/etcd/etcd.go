@@ -1,7 +1,7 @@
-// Package etcd renders the datastore of the embedded control plane: one member, on loopback, with mutual TLS towards an
-// authority of its own, so that no other certificate of the cluster opens it.
+// Package etcd renders the datastore of the embedded control plane: one member on loopback, with mutual TLS and a
+// separate CA, so that no other certificate of the cluster gives access to it.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package etcd
 
 import (
@@ -16,10 +16,10 @@ import (
 // Name of the component.
 const Name = "etcd"
 
-// dataMode is what etcd insists on for its data.
+// dataMode is the mode that etcd requires for its data directory.
 const dataMode = 0o700
 
-// Render returns etcd's arguments. It needs no files but certificates.
+// Render returns etcd's arguments. Apart from certificates etcd needs no files.
 func Render(e component.Env) (component.Rendered, error) {
 	in, cp := e.Config.Inside, e.Config.ControlPlane
 	client, peer := ClientURL(e), secureURL(in.EtcdPeerPort)
@@ -59,7 +59,7 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// Ready asks etcd over its client port, which answers once the member has a leader and can serve.
+// Ready returns a check on etcd's client port, which succeeds when the member has a leader and can serve.
 func Ready(e component.Env) func(context.Context) error {
 	return component.Probe{
 		URL:      ClientURL(e) + "/readyz",
@@ -69,12 +69,12 @@ func Ready(e component.Env) func(context.Context) error {
 	}.Check
 }
 
-// ClientURL is where the API server finds etcd.
+// ClientURL returns the URL at which the API server connects to etcd.
 func ClientURL(e component.Env) string { return secureURL(e.Config.Inside.EtcdClientPort) }
 
 func secureURL(port int) string { return "https://" + component.LoopbackAddress(port) }
 
-// logLevel: etcd says at info what it does all day long.
+// logLevel returns etcd's log level. Its level info logs routine operations.
 func logLevel(level string) string {
 	if level == "debug" {
 		return level

@@ -14,21 +14,21 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// SubnetEnv is what flanneld tells of the lease in use.
+// SubnetEnv is the content of flanneld's subnet file: the lease in use.
 type SubnetEnv struct {
-	// Network is the pod network of the whole cluster, Subnet this node's part of it. Subnet's address is the one that
-	// the node's bridge takes.
+	// Network is the pod network of the cluster, and Subnet the node's part of it. The address of Subnet is that of the
+	// node's bridge.
 	Network, Subnet netip.Prefix
-	// NetworkV6 and SubnetV6 are those of IPv6, the zero Prefix without it.
+	// NetworkV6 and SubnetV6 are the IPv6 ranges, or the zero Prefix without IPv6.
 	NetworkV6, SubnetV6 netip.Prefix
 	// MTU of pod interfaces in bytes.
 	MTU int
-	// IPMasq tells whether flanneld masquerades what leaves the pod network. CNI does it otherwise.
+	// IPMasq reports whether flanneld masquerades traffic that leaves the pod network. Otherwise CNI does.
 	IPMasq bool
 }
 
-// ParseSubnetEnv parses flannel's subnet.env: lines of KEY=VALUE. Keys that are not needed are ignored, since flannel
-// adds some from time to time; those that are must be there and good, and all faults are told.
+// ParseSubnetEnv parses flannel's subnet.env, which has lines of KEY=VALUE. Unknown keys are ignored, because new
+// flannel versions may add some. The required keys must be present and valid; all errors are returned.
 func ParseSubnetEnv(data []byte) (SubnetEnv, error) {
 	values := map[string]string{}
 	var errs []error
@@ -76,7 +76,7 @@ const keyNetworkV6 = "FLANNEL_IPV6_NETWORK"
 
 type family struct{ network, subnet netip.Prefix }
 
-// families are the lease's ranges, IPv4 first.
+// families returns the lease's ranges, IPv4 first.
 func (e SubnetEnv) families() []family {
 	out := []family{{e.Network, e.Subnet}}
 	if e.NetworkV6.IsValid() {
@@ -101,13 +101,13 @@ func prefix6(s string) (netip.Prefix, error) {
 	return p, err
 }
 
-// minMTU is what every IPv4 host must take (RFC 791).
+// minMTU is the smallest MTU of IPv4 (RFC 791).
 const minMTU = 68
 
 func mtu(s string) (int, error) {
 	v, err := strconv.Atoi(s)
 	if err == nil && v < minMTU {
-		err = fmt.Errorf("%d bytes are less than %d, the least for IPv4", v, minMTU)
+		err = fmt.Errorf("%d bytes is less than %d, the minimum for IPv4", v, minMTU)
 	}
 	return v, err
 }
@@ -155,17 +155,17 @@ const (
 	bridgeName = "cni0"
 )
 
-// RenderCNI returns the CNI network of the node as a file, to be written once the lease is in use. containerd watches
-// the directory; the Node gets Ready by this file.
+// RenderCNI returns the CNI configuration of the node as a file. It must be written after flannel has a lease, because
+// containerd watches the directory and the Node becomes Ready when the file exists.
 func RenderCNI(e component.Env, env SubnetEnv) (component.File, error) {
 	b := bridge{
 		Type: "bridge", Bridge: bridgeName, MTU: env.MTU, IsDefaultGateway: true,
-		// A pod may reach itself through its Service.
+		// Hairpin mode lets a pod reach itself through its Service.
 		HairpinMode: true,
 		IPMasq:      !env.IPMasq,
 		IPAM:        hostLocal{Type: "host-local"},
 	}
-	for _, f := range env.families() { // a pod gets one address of each
+	for _, f := range env.families() { // a pod gets one address per family
 		b.IPAM.Ranges = append(b.IPAM.Ranges, []ipRange{{Subnet: f.subnet.Masked().String()}})
 		b.IPAM.Routes = append(b.IPAM.Routes, route{Dst: f.network.Masked().String()})
 	}
@@ -185,7 +185,7 @@ func RenderCNI(e component.Env, env SubnetEnv) (component.File, error) {
 	return component.File{Path: layout.InsideCNIConfFile, Mode: 0o644, Data: append(data, '\n')}, nil
 }
 
-// packetFilter is the one that kube-proxy uses, so that no second one is needed.
+// packetFilter returns the packet filter that kube-proxy uses, so that the node needs only one.
 func packetFilter(e component.Env) string {
 	if e.KubeProxyMode == kubeproxy.ModeNFTables {
 		return "nftables"

@@ -1,7 +1,7 @@
-// Package flannel renders flanneld, which gives the node its part of the pod network, and the CNI configuration that
-// follows from the lease it takes.
+// Package flannel renders flanneld, which leases the node's part of the pod network, and the CNI configuration for the
+// lease.
 //
-// Runs in: child side. It renders; Ready's check makes one request and reads one file.
+// Runs in: child side. It only renders; Ready's check makes one request and reads one file.
 package flannel
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Name of the component; Program is its file.
+// Name is the name of the component, and Program that of its program.
 const (
 	Name    = "flannel"
 	Program = "flanneld"
@@ -38,16 +38,16 @@ type backend struct {
 	Port int `json:",omitempty"`
 }
 
-// AnnotationPublicIP on the Node tells flannel by which address others reach it, where that is not the interface's. Its flag
-// --public-ip would also be the source address of vxlan packets (flannel 0.28.10), and the kernel sends none from an address
-// that it does not have.
+// AnnotationPublicIP on the Node sets the address at which other nodes reach flannel, if it is not the interface's
+// address. The flag --public-ip would also set the source address of VXLAN packets (flannel 0.28.10), and the kernel
+// cannot send from an address that it does not have.
 const AnnotationPublicIP = "flannel.alpha.coreos.com/public-ip-overwrite"
 
 // Backends.
 const backendVXLAN = "vxlan"
 
-// Render returns flanneld's files, arguments and environment. It may be started once the API server answers: it waits
-// for its Node to have a pod CIDR by itself.
+// Render returns flanneld's files, arguments and environment. It may start when the API server is ready; it waits
+// itself until its Node has a pod CIDR.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile("flannel.kubeconfig")
 	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.Flannel)
@@ -94,7 +94,7 @@ func netConfFor(e component.Env) netConf {
 	return c
 }
 
-// Ready asks flanneld whether its lease is in use, and checks that it has written the subnet file.
+// Ready returns a check that flanneld has a lease and has written the subnet file.
 func Ready(e component.Env) func(context.Context) error {
 	probe := component.Probe{
 		URL: "http://" + component.LoopbackAddress(e.Config.Inside.FlannelHealthzPort) + "/readyz",

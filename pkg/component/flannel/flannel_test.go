@@ -63,14 +63,14 @@ func TestParseSubnetEnv(t *testing.T) {
 		text string
 		want []string
 	}{
-		"empty":          {"", []string{"FLANNEL_NETWORK is missing", "FLANNEL_SUBNET is missing", "FLANNEL_MTU is missing", "FLANNEL_IPMASQ is missing"}},
-		"half":           {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUB", []string{"line 2", "FLANNEL_SUBNET is missing"}},
-		"all wrong":      {"FLANNEL_NETWORK=x\nFLANNEL_SUBNET=::/64\nFLANNEL_MTU=-1\nFLANNEL_IPMASQ=perhaps", []string{"FLANNEL_NETWORK:", "not an IPv4 network", "FLANNEL_MTU: -1", "FLANNEL_IPMASQ:"}},
-		"elsewhere":      {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.43.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"10.43.0.1/24 is not in network"}},
-		"half of IPv6":   {lease + "FLANNEL_IPV6_NETWORK=fd00::/56", []string{"FLANNEL_IPV6_SUBNET is missing"}},
-		"IPv4 as IPv6":   {lease + "FLANNEL_IPV6_NETWORK=10.0.0.0/8\nFLANNEL_IPV6_SUBNET=x", []string{"not an IPv6 network", "FLANNEL_IPV6_SUBNET:"}},
-		"IPv6 elsewhere": {lease + "FLANNEL_IPV6_NETWORK=fd00:1::/56\nFLANNEL_IPV6_SUBNET=fd00:2::1/64", []string{"fd00:2::1/64 is not in network"}},
-		"too wide":       {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.1/8\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"is not in network"}},
+		"empty":         {"", []string{"FLANNEL_NETWORK is missing", "FLANNEL_SUBNET is missing", "FLANNEL_MTU is missing", "FLANNEL_IPMASQ is missing"}},
+		"half":          {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUB", []string{"line 2", "FLANNEL_SUBNET is missing"}},
+		"all wrong":     {"FLANNEL_NETWORK=x\nFLANNEL_SUBNET=::/64\nFLANNEL_MTU=-1\nFLANNEL_IPMASQ=perhaps", []string{"FLANNEL_NETWORK:", "not an IPv4 network", "FLANNEL_MTU: -1", "FLANNEL_IPMASQ:"}},
+		"other network": {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.43.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"10.43.0.1/24 is not in network"}},
+		"half of IPv6":  {lease + "FLANNEL_IPV6_NETWORK=fd00::/56", []string{"FLANNEL_IPV6_SUBNET is missing"}},
+		"IPv4 as IPv6":  {lease + "FLANNEL_IPV6_NETWORK=10.0.0.0/8\nFLANNEL_IPV6_SUBNET=x", []string{"not an IPv6 network", "FLANNEL_IPV6_SUBNET:"}},
+		"other IPv6":    {lease + "FLANNEL_IPV6_NETWORK=fd00:1::/56\nFLANNEL_IPV6_SUBNET=fd00:2::1/64", []string{"fd00:2::1/64 is not in network"}},
+		"too wide":      {"FLANNEL_NETWORK=10.42.0.0/16\nFLANNEL_SUBNET=10.42.0.1/8\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true", []string{"is not in network"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

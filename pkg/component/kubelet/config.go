@@ -15,9 +15,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// The part of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) that is set here. What is absent keeps the kubelet's
-// default: failCgroupV1 passes, since /sys/fs/cgroup inside is always a cgroup2 mount, and imageServiceEndpoint is
-// containerRuntimeEndpoint.
+// The part of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) that is set here. Missing fields keep the kubelet's
+// defaults: the check of failCgroupV1 passes because /sys/fs/cgroup inside is always a cgroup2 mount, and
+// imageServiceEndpoint defaults to containerRuntimeEndpoint.
 type configuration struct {
 	component.TypeMeta `json:",inline"`
 
@@ -94,11 +94,12 @@ type userNamespaces struct {
 	IDsPerPod int64 `json:"idsPerPod"`
 }
 
-// gateUserNamespace lets the kubelet go on where a user namespace may not write kernel settings, and read no /dev/kmsg.
+// gateUserNamespace makes the kubelet ignore errors that occur in a user namespace when it writes kernel settings and
+// reads /dev/kmsg.
 const gateUserNamespace = "KubeletInUserNamespace"
 
-// none is written for durations that switch something off.
-const none = "0s"
+// disabled is the value of durations that turns a feature off.
+const disabled = "0s"
 
 func configFor(e component.Env) configuration {
 	c := configuration{
@@ -108,14 +109,15 @@ func configFor(e component.Env) configuration {
 		PodLogsDir:               layout.InsidePodLogs,
 		VolumePluginDir:          layout.InsideVolumePlugins,
 
-		// There is no system bus for root inside, so no systemd driver; the runtime says the same over CRI.
+		// The systemd driver needs a system bus, which does not exist inside. The runtime reports the same driver over
+		// CRI.
 		CgroupDriver: "cgroupfs",
-		// The root of the cgroup namespace is the node's own subtree.
+		// The root of the cgroup namespace is the node's subtree.
 		CgroupRoot: "/", CgroupsPerQOS: true,
-		// The last three of these are zero because they cannot be had: swapoff, sysctls and a lower score are not ours.
+		// Turning off swap, setting sysctls and lowering the OOM score need root on the host.
 		FailSwapOn: false, ProtectKernelDefaults: false, OOMScoreAdj: 0,
-		// No logind to ask for a delay of the shutdown.
-		ShutdownGracePeriod: none, ShutdownGracePeriodCriticalPods: none,
+		// There is no logind that could delay a shutdown.
+		ShutdownGracePeriod: disabled, ShutdownGracePeriodCriticalPods: disabled,
 		LocalStorageCapacityIsolation: e.LocalStorageCapacityIsolation,
 		SeccompDefault:                e.SeccompDefault,
 	}
@@ -129,7 +131,7 @@ func (c *configuration) serving(e component.Env) {
 	c.Address, c.Port = e.NodeIP, in.KubeletPort
 	c.HealthzBindAddress, c.HealthzPort = component.Loopback, in.KubeletHealthzPort
 	if e.Config.Joins() {
-		// Both certificates come from the cluster, by requests of the kubelet that somebody there approves.
+		// The kubelet requests both certificates from the cluster, where they are approved.
 		c.ServerTLSBootstrap, c.RotateCertificates = true, true
 	} else {
 		c.TLSCertFile, c.TLSPrivateKeyFile = pki.CertFile(pki.KubeletServer), pki.KeyFile(pki.KubeletServer)
@@ -141,20 +143,20 @@ func (c *configuration) serving(e component.Env) {
 	c.ResolvConf = layout.InsideResolvConf
 }
 
-// PodCgroup is the cgroup, from the root of the node's tree, that holds all pods.
+// PodCgroup is the parent cgroup of all pods, relative to the root of the node's tree.
 const PodCgroup = "/kubepods"
 
-// qosCgroups tells whether the kubelet may keep a cgroup for each pod and class of pods. When it starts and finds those
-// of the classes it writes cpu.weight and memory.low into them, and ends where the controllers are missing (kubelet
-// 1.37, qos_container_manager_linux.go): it would never come back from a restart while pods run. Without the
-// controllers these cgroups limit nothing, so containers then lie in PodCgroup side by side.
+// qosCgroups reports whether the kubelet may create cgroups for pods and QoS classes. If these exist when it starts,
+// the kubelet writes cpu.weight and memory.low into those of the classes, and exits if the controllers are missing
+// (kubelet 1.37, qos_container_manager_linux.go). It could then not restart while pods run. Without the controllers
+// these cgroups have no effect, so all containers are in PodCgroup.
 func qosCgroups(e component.Env) bool {
 	return !slices.Contains(e.Unenforced, "cpu") && !slices.Contains(e.Unenforced, "memory")
 }
 
-// statusReport is how often the kubelet writes a status that has not changed: Kubernetes' own default, which holds only where
-// the update frequency is not set (SetDefaults_KubeletConfiguration in pkg/kubelet/apis/config/v1beta1). Each such write goes
-// to everybody who watches Nodes, several on every node.
+// statusReport is how often the kubelet writes an unchanged status. It is the default of Kubernetes, which only applies
+// if the update frequency is not set (SetDefaults_KubeletConfiguration in pkg/kubelet/apis/config/v1beta1). Each write
+// causes an event for all watches of Nodes, several on every node.
 const statusReport = 5 * time.Minute
 
 func (c *configuration) user(e component.Env) {
@@ -192,7 +194,8 @@ func renderConfig(e component.Env) ([]byte, error) {
 	return yaml.Marshal(merge(fields, e.Config.Kubelet.ExtraConfig))
 }
 
-// merge lays over on base: objects field by field, everything else (lists too) whole. A null takes the field away.
+// merge merges over into base: objects field by field; other values, including lists, are replaced. A null removes the
+// field.
 func merge(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for k, v := range over {

@@ -1,6 +1,6 @@
 // Package kubelet renders the kubelet of a node in a user namespace.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package kubelet
 
 import (
@@ -22,11 +22,11 @@ import (
 // Name of the component.
 const Name = "kubelet"
 
-// LabelUnenforced is the node label that names the cgroup controllers whose limits are not enforced. It is outside of
-// kubernetes.io, where NodeRestriction would not let a kubelet set it.
+// LabelUnenforced is the node label that lists the cgroup controllers whose limits are not enforced. It is not in the
+// kubernetes.io domain, where NodeRestriction would not let a kubelet set it.
 const LabelUnenforced = "rootlessnode.dev/unenforced"
 
-// nodeIPs are the addresses that the Node has: one, or one of each family.
+// nodeIPs returns the addresses of the Node: one, or one for each family.
 func nodeIPs(e component.Env) string {
 	if e.NodeIPv6 == "" {
 		return e.NodeIP
@@ -52,8 +52,9 @@ func Render(e component.Env) (component.Rendered, error) {
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
 	}
 	if e.Config.MultiNode() {
-		// The node role is the provider: it writes the addresses by which others reach the node, none of which the kubelet finds
-		// inside, and makes the Node object, without the taint that the kubelet would add and no node may remove itself.
+		// The node role acts as the cloud provider: it sets the addresses at which other nodes reach this one, which
+		// the kubelet cannot detect inside, and creates the Node object without the taint that the kubelet would add
+		// and that a node may not remove itself.
 		args = append(args, component.Flag("cloud-provider", "external"))
 	} else {
 		args = append(args, component.Flag("node-ip", nodeIPs(e)))
@@ -79,20 +80,20 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// Kubeconfig is the node's own: of the embedded control plane, or of the cluster that it joined.
+// Kubeconfig returns the kubelet's kubeconfig, for the embedded control plane or for the cluster that the node joined.
 func Kubeconfig(e component.Env) ([]byte, error) {
 	return pki.ClientKubeconfig(e, pki.KubeletClient)
 }
 
-// Ready asks for healthz, which the kubelet serves on loopback without TLS.
+// Ready returns a check that requests healthz, which the kubelet serves on loopback without TLS.
 func Ready(e component.Env) func(context.Context) error {
 	return component.Probe{
 		URL: "http://" + component.LoopbackAddress(e.Config.Inside.KubeletHealthzPort) + "/healthz",
 	}.Check
 }
 
-// Labels are what the Node object must be labelled with. The kubelet sets them when it registers the Node for the first
-// time, and never again: on a Node that is there already they have to be patched.
+// Labels returns the labels of the Node object. The kubelet sets them only when it registers the Node for the first
+// time; on an existing Node they must be patched.
 func Labels(e component.Env) map[string]string {
 	labels := maps.Clone(e.Config.NodeLabels)
 	if len(e.Unenforced) > 0 {
@@ -112,10 +113,10 @@ func joinLabels(labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// resolvConf is what pods with dnsPolicy Default get as /etc/resolv.conf. A server on loopback would be another one in
-// each network namespace, so that none is let through.
-func resolvConf(servers []string, noneIsRight bool) ([]byte, error) {
-	if len(servers) == 0 && !noneIsRight {
+// resolvConf returns /etc/resolv.conf of pods with dnsPolicy Default. Loopback servers are rejected, because pods
+// cannot reach them in their own network namespace. allowEmpty permits an empty list.
+func resolvConf(servers []string, allowEmpty bool) ([]byte, error) {
+	if len(servers) == 0 && !allowEmpty {
 		return nil, errors.New("no name servers for pods")
 	}
 	var b bytes.Buffer

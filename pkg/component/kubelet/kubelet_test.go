@@ -32,7 +32,7 @@ func decode(t *testing.T, e component.Env) kubeletv1beta1.KubeletConfiguration {
 	return c
 }
 
-func TestConfigIsUnderstood(t *testing.T) {
+func TestConfigIsValid(t *testing.T) {
 	t.Parallel()
 	c := decode(t, fixture.Env())
 	assert.DeepEqual(t, c.EnforceNodeAllocatable, []string{"pods"})
@@ -54,7 +54,7 @@ func TestExtraConfigIsMergedByField(t *testing.T) {
 	assert.Equal(t, c.EvictionHard["nodefs.available"], "1%", "the other thresholds must stay")
 	assert.Equal(t, *c.Authentication.Webhook.Enabled, true)
 	assert.Equal(t, c.Authentication.Webhook.CacheTTL.Duration.String(), "1m0s")
-	assert.Assert(t, c.OOMScoreAdj == nil, "null takes a field away")
+	assert.Assert(t, c.OOMScoreAdj == nil, "null removes a field")
 	assert.Equal(t, *c.UserNamespaces.IDsPerPod, int64(65536))
 	assert.Assert(t, c.FeatureGates[gateUserNamespace] && c.FeatureGates["Example"])
 }
@@ -100,5 +100,5 @@ func TestResolvConf(t *testing.T) {
 	}
 	data, err = resolvConf(nil, true)
 	assert.NilError(t, err)
-	assert.Equal(t, len(data), 0, "a node without an uplink has nobody to ask")
+	assert.Equal(t, len(data), 0, "a node without an uplink has no name servers")
 }

@@ -17,21 +17,21 @@ func enforced(e component.Env, controller string) bool {
 	return !slices.Contains(e.Unenforced, controller)
 }
 
-// enforcesAllocatable tells whether the kubelet can limit all pods together: it writes cpu.weight, memory.max and
-// pids.max of PodCgroup in one go, and gives up at the first that fails (kubelet 1.37, enforceNodeAllocatableCgroups).
+// enforcesAllocatable reports whether the kubelet can limit all pods together. It writes cpu.weight, memory.max and
+// pids.max of PodCgroup together and stops at the first error (kubelet 1.37, enforceNodeAllocatableCgroups).
 func enforcesAllocatable(e component.Env) bool {
 	return enforced(e, "cpu") && enforced(e, "memory") && enforced(e, "pids")
 }
 
-// enforce is the kubelet's enforceNodeAllocatable. An empty list and none at all are two things to the kubelet: the latter
-// means its default, which enforces.
+// enforce returns the kubelet's enforceNodeAllocatable. An empty list is not the same as a missing one: the latter
+// means the default, which enforces limits.
 func enforce(e component.Env) []string {
-	asked := e.Config.Kubelet.EnforceNodeAllocatable
+	requested := e.Config.Kubelet.EnforceNodeAllocatable
 	switch {
 	case !qosCgroups(e):
 		return []string{}
-	case !slices.Contains(asked, config.EnforceAuto):
-		return append([]string{}, asked...)
+	case !slices.Contains(requested, config.EnforceAuto):
+		return append([]string{}, requested...)
 	case enforcesAllocatable(e):
 		return []string{"pods"}
 	}
@@ -58,9 +58,10 @@ func (c *configuration) resources(e component.Env) {
 	}
 }
 
-// reservations makes the kubelet's allocatable true. It takes the machine for its capacity, whatever cgroup it is in, and
-// there is no setting for another: so what of the machine is not the node's is reserved along with what the components
-// need. Allocatable is then the node's ceiling less systemReserved, less the memory at which pods are evicted.
+// reservations returns the kubelet's systemReserved, such that allocatable is correct. The kubelet uses the whole
+// machine as its capacity, regardless of its cgroup, and has no setting to change that. So the part of the machine that
+// the node may not use is reserved, in addition to what the components need. Allocatable is then the node's ceiling
+// minus resources.systemReserved and minus the memory eviction threshold.
 func reservations(e component.Env) map[string]string {
 	own, m := e.Config.Resources.SystemReserved, e.Machine
 	reserve := func(own, machine, ceiling, evict int64) int64 {
@@ -68,7 +69,7 @@ func reservations(e component.Env) map[string]string {
 			own += machine - ceiling
 		}
 		if machine > 0 {
-			own = min(own, max(machine-evict, 0)) // the kubelet does not start with reservations beyond its capacity
+			own = min(own, max(machine-evict, 0)) // the kubelet does not start if the reservations exceed its capacity
 		}
 		return own
 	}

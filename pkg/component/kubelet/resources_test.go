@@ -14,7 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// TestRenderCapped: everything of config.Resources at once, as the kubelet reads it.
+// TestRenderCapped renders a config with all fields of config.Resources.
 func TestRenderCapped(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
@@ -36,8 +36,8 @@ func TestRenderCapped(t *testing.T) {
 	assert.DeepEqual(t, c.EnforceNodeAllocatable, []string{"pods"})
 }
 
-// TestAllocatableIsTheCapLessTheComponents does the kubelet's sum: capacity less reservations less the eviction threshold.
-func TestAllocatableIsTheCapLessTheComponents(t *testing.T) {
+// TestAllocatable computes allocatable as the kubelet does: capacity minus reservations minus the eviction threshold.
+func TestAllocatable(t *testing.T) {
 	t.Parallel()
 	const gi, mi = int64(1) << 30, int64(1) << 20
 	machine := hostinfo.Machine{CPUs: 4, MemoryBytes: 8 * gi, Tasks: 32768}
@@ -52,9 +52,9 @@ func TestAllocatableIsTheCapLessTheComponents(t *testing.T) {
 			layout.Limits{CPUMilli: 1250, MemoryBytes: 3*gi - 100*mi, Pids: 3072}},
 		"a cap beyond the machine": {layout.Limits{CPUMilli: 9000, MemoryBytes: 99 * gi, Pids: 99999}, machine, "100Mi",
 			layout.Limits{CPUMilli: 3750, MemoryBytes: 7*gi - 100*mi, Pids: 31744}},
-		"eviction as a share is one of the machine": {layout.Limits{MemoryBytes: 4 * gi}, machine, "25%",
+		"an eviction threshold in percent of the machine": {layout.Limits{MemoryBytes: 4 * gi}, machine, "25%",
 			layout.Limits{CPUMilli: 3750, MemoryBytes: gi, Pids: 31744}},
-		"a machine smaller than what the components want": {layout.Limits{}, hostinfo.Machine{CPUs: 1, MemoryBytes: gi, Tasks: 900}, "100Mi",
+		"a machine smaller than the reservation": {layout.Limits{}, hostinfo.Machine{CPUs: 1, MemoryBytes: gi, Tasks: 900}, "100Mi",
 			layout.Limits{CPUMilli: 750}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,10 +89,10 @@ func TestPodPids(t *testing.T) {
 		change(&e)
 		return decode(t, e).PodPidsLimit
 	}
-	assert.Assert(t, limit(func(*component.Env) {}) == nil, "no limit unless asked for")
+	assert.Assert(t, limit(func(*component.Env) {}) == nil, "no limit unless requested")
 	assert.Equal(t, *limit(func(e *component.Env) { e.Config.Resources.PodPids = 100; e.Ceiling.Pids = 4096 }), int64(100))
 	assert.Equal(t, *limit(func(e *component.Env) { e.Ceiling.Pids = 4096 }), int64(3072))
-	assert.Equal(t, *limit(func(e *component.Env) { e.Ceiling.Pids = 600 }), int64(1), "the cgroup above has less than the components want")
+	assert.Equal(t, *limit(func(e *component.Env) { e.Ceiling.Pids = 600 }), int64(1), "the parent cgroup has less than the reservation")
 }
 
 func TestEnforceNodeAllocatable(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package kubeproxy renders kube-proxy for a node in a user namespace, where conntrack's limits cannot be written.
+// Package kubeproxy renders kube-proxy for a node in a user namespace, where the limits of conntrack cannot be written.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package kubeproxy
 
 import (
@@ -22,8 +22,9 @@ const (
 	ModeIPTables = "iptables"
 )
 
-// The part of KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) that is set here. nodePortAddresses is absent
-// where the Node's address is the one inside: by default node ports answer there, and there the port driver connects to.
+// The part of KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) that is set here. nodePortAddresses is not set
+// if the Node's address is the one inside, because node ports listen there by default, and the port driver connects
+// there.
 type configuration struct {
 	component.TypeMeta `json:",inline"`
 	ClientConnection   clientConnection `json:"clientConnection"`
@@ -54,8 +55,8 @@ type conntrack struct {
 	UDPStreamTimeout      string `json:"udpStreamTimeout"`
 }
 
-// leave tells kube-proxy not to touch a timeout of conntrack.
-const leave = "0s"
+// keepTimeout makes kube-proxy keep a conntrack timeout.
+const keepTimeout = "0s"
 
 // Render returns kube-proxy's configuration, kubeconfig and arguments.
 func Render(e component.Env) (component.Rendered, error) {
@@ -98,14 +99,14 @@ func configFor(e component.Env, kubeconfig string) configuration {
 		Mode:               e.KubeProxyMode,
 		ClusterCIDR:        strings.Join(e.Config.PodCIDRs(), ","),
 		DetectLocalMode:    "ClusterCIDR",
-		// nf_conntrack_max is read-only outside of the first network namespace; the timeouts are on older kernels.
+		// nf_conntrack_max is read-only outside the initial network namespace; on older kernels the timeouts are too.
 		Conntrack: conntrack{
-			TCPEstablishedTimeout: leave, TCPCloseWaitTimeout: leave, UDPTimeout: leave, UDPStreamTimeout: leave,
+			TCPEstablishedTimeout: keepTimeout, TCPCloseWaitTimeout: keepTimeout, UDPTimeout: keepTimeout, UDPStreamTimeout: keepTimeout,
 		},
 	}
 }
 
-// Ready asks for healthz.
+// Ready returns a check that requests healthz.
 func Ready(e component.Env) func(context.Context) error {
 	return component.Probe{
 		URL: "http://" + component.LoopbackAddress(e.Config.Inside.KubeProxyHealthzPort) + "/healthz",

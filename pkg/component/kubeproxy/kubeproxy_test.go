@@ -21,7 +21,7 @@ func TestRenderInACluster(t *testing.T) {
 	fixture.GoldenCluster(t, Render)
 }
 
-func TestConfigIsUnderstood(t *testing.T) {
+func TestConfigIsValid(t *testing.T) {
 	t.Parallel()
 	for _, e := range []component.Env{fixture.Env(), fixture.Poor()} {
 		r, err := Render(e)
@@ -29,7 +29,7 @@ func TestConfigIsUnderstood(t *testing.T) {
 		var c proxyv1alpha1.KubeProxyConfiguration
 		assert.NilError(t, yaml.UnmarshalStrict(fixture.File(r, "kube-proxy.yaml"), &c))
 		assert.Equal(t, c.APIVersion, proxyv1alpha1.SchemeGroupVersion.String())
-		assert.Equal(t, *c.Conntrack.MaxPerCore, int32(0), "absent would mean a limit that cannot be set")
+		assert.Equal(t, *c.Conntrack.MaxPerCore, int32(0), "the default is a limit that cannot be set")
 		assert.Equal(t, *c.OOMScoreAdj, int32(0))
 		assert.Equal(t, len(c.NodePortAddresses), 0)
 	}

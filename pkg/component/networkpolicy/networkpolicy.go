@@ -1,6 +1,6 @@
 // Package networkpolicy renders kube-network-policies, which enforces NetworkPolicies for the pods of the node.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package networkpolicy
 
 import (
@@ -11,16 +11,19 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 )
 
-// Name of the component and of its file.
+// Name of the component and of its program.
 const Name = "kube-network-policies"
 
-// queueID is the NFQUEUE of the node's network namespace that packets wait in. It is upstream's.
+// queueID is the NFQUEUE in the node's network namespace for packets that wait for a decision. It is the default of
+// kube-network-policies.
 const queueID = 100
 
-// Render returns the kubeconfig and arguments. It may be started once the API server lets its user read; it needs no lease.
+// Render returns the kubeconfig and arguments. The component may start when its user can read policies; it does not
+// need flannel's lease.
 //
-// It fails closed: while it does not run, no new connection from or to a pod with a policy is made, and what is established
-// goes on. A policy is a promise that a crash must not break, and the supervisor starts it again within a second.
+// The component fails closed: while it does not run, new connections from and to pods with a policy are blocked, and
+// established connections continue. A crash must not disable policies, and the supervisor restarts the component within
+// a second.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile(Name + ".kubeconfig")
 	kubeconfig, err := pki.ClientKubeconfig(e, pki.NetworkPolicy)
@@ -41,7 +44,8 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// Ready asks whether policies are enforced: they are known, the rules are there, and the queue has a reader.
+// Ready returns a check that policies are enforced: they are loaded, the packet filter rules exist, and the queue has a
+// reader.
 func Ready(e component.Env) func(context.Context) error {
 	return component.Probe{
 		URL: "http://" + component.LoopbackAddress(e.Config.Inside.NetworkPolicyPort) + "/readyz",

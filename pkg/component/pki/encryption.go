@@ -42,8 +42,8 @@ type boxKey struct {
 // boxKeySize is the key length of secretbox (XSalsa20-Poly1305) in bytes.
 const boxKeySize = 32
 
-// encryption makes the EncryptionConfiguration with a random key, once. A file that is there belongs to the user from
-// then on, who may add keys or providers to it; it is only checked to be one.
+// encryption creates the EncryptionConfiguration with a random key, if it does not exist. Users may add keys and
+// providers to an existing file, which is only validated.
 func (e *ensurer) encryption() error {
 	found := false
 	err := e.read(encryption, func(data []byte) error {
@@ -53,7 +53,7 @@ func (e *ensurer) encryption() error {
 			return err
 		}
 		if c.Kind != encryptionKind || len(c.Resources) == 0 {
-			return fmt.Errorf("it is not an %s with resources", encryptionKind)
+			return fmt.Errorf("not an %s with resources", encryptionKind)
 		}
 		e.keys = append(e.keys, component.File{Path: e.path(encryption), Mode: keyMode, Data: data})
 		return nil
@@ -63,13 +63,13 @@ func (e *ensurer) encryption() error {
 	}
 	secret := make([]byte, boxKeySize)
 	if _, err := rand.Read(secret); err != nil {
-		return fmt.Errorf("make encryption key: %w", err)
+		return fmt.Errorf("generate encryption key: %w", err)
 	}
 	data, err := component.YAML(encryptionConfiguration{
 		TypeMeta: component.TypeMeta{APIVersion: "apiserver.config.k8s.io/v1", Kind: encryptionKind},
 		Resources: []encryptedResources{{
 			Resources: []string{"secrets"},
-			// identity is last: nothing is written in the clear, but what was is still read.
+			// identity is last, so that unencrypted data can be read but is not written.
 			Providers: []provider{{SecretBox: &secretBox{Keys: []boxKey{{Name: "key1", Secret: secret}}}}, {Identity: &struct{}{}}},
 		}},
 	})
@@ -83,8 +83,8 @@ func (e *ensurer) encryption() error {
 
 const encryptionKind = "EncryptionConfiguration"
 
-// Kubeconfig renders a kubeconfig that stands alone: the certificate called name, its key and the cluster's authority
-// are read from dir and embedded. The result is a secret.
+// Kubeconfig renders a self-contained kubeconfig. The certificate name, its key and the cluster CA are read from dir
+// and embedded. The result is a secret.
 func Kubeconfig(dir, name, server, cluster string) ([]byte, error) {
 	k := component.Kubeconfig{Server: server, Cluster: cluster, User: name}
 	var errs []error
@@ -93,7 +93,7 @@ func Kubeconfig(dir, name, server, cluster string) ([]byte, error) {
 	} {
 		data, err := os.ReadFile(filepath.Join(dir, file))
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("not made yet: %w", err)
+			err = fmt.Errorf("not created yet: %w", err)
 		}
 		errs = append(errs, err)
 		*to = data
@@ -104,9 +104,9 @@ func Kubeconfig(dir, name, server, cluster string) ([]byte, error) {
 	return component.RenderKubeconfig(k)
 }
 
-// ClientKubeconfig returns the kubeconfig of a component that runs on each node. With the embedded control plane it names the
-// certificate called name. In a cluster that the node joined every component uses the node's own certificate: the admission
-// plugin NodeRestriction then confines its writes to the node's own Node object.
+// ClientKubeconfig returns the kubeconfig of a component that runs on each node. With the embedded control plane it
+// refers to the certificate name. On a worker every component uses the node's certificate, so that the admission plugin
+// NodeRestriction limits its writes to the node's own Node object.
 func ClientKubeconfig(e component.Env, name string) ([]byte, error) {
 	cluster := "rootlessnode-" + e.Config.Name
 	if !e.Config.Joins() {
@@ -117,13 +117,14 @@ func ClientKubeconfig(e component.Env, name string) ([]byte, error) {
 	})
 }
 
-// NodeCert is the kubelet's link to the certificate and key, in one file, of a node that joined a cluster. The kubelet replaces
-// it when it renews the certificate (client-go, util/certificate); client-go reads a file that a kubeconfig names again, for
-// each connection and every five minutes, and then closes the connections of the old certificate (transport/cert_rotation.go).
+// NodeCert is the kubelet's link to the file with the certificate and key of a worker. The kubelet replaces it when it
+// renews the certificate (client-go, util/certificate). client-go reads a file in a kubeconfig again for each
+// connection and every five minutes, and then closes the connections of the old certificate
+// (transport/cert_rotation.go).
 const NodeCert = layout.InsideKubeletPKI + "/kubelet-client-current.pem"
 
-// FileKubeconfig renders a kubeconfig for use inside. It names the certificate called name by its path, so that a
-// renewed certificate needs no new kubeconfig.
+// FileKubeconfig renders a kubeconfig for use inside. It refers to the certificate name by its path, so that it remains
+// valid when the certificate is renewed.
 func FileKubeconfig(name, server, cluster string) ([]byte, error) {
 	return component.RenderKubeconfig(component.Kubeconfig{
 		Server: server, Cluster: cluster, User: name,

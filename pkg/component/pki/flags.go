@@ -2,9 +2,9 @@ package pki
 
 import "github.com/rootlessnode/rootlessnode/pkg/component"
 
-// LoopbackFlags are the flags by which a control plane program serves on the loopback of the node's network namespace:
-// with the certificate name, which also says who it is, and leaving it to the API server, which kubeconfig reaches, who
-// may ask what. kube-controller-manager and kube-scheduler share them.
+// LoopbackFlags returns the flags with which kube-controller-manager and kube-scheduler serve on the loopback of the
+// node's network namespace. They serve with the certificate name, and delegate authentication and authorization to the
+// API server of the kubeconfig.
 func LoopbackFlags(name, kubeconfig string, port int) []string {
 	return []string{
 		component.Flag("authentication-kubeconfig", kubeconfig),
@@ -18,7 +18,7 @@ func LoopbackFlags(name, kubeconfig string, port int) []string {
 	}
 }
 
-// LoopbackProbe asks /healthz of a program that serves as LoopbackFlags say.
+// LoopbackProbe returns a check that requests /healthz of a program that runs with LoopbackFlags.
 func LoopbackProbe(port int) component.Probe {
 	return component.Probe{URL: "https://" + component.LoopbackAddress(port) + "/healthz", CAFile: CertFile(ClusterCA)}
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Authorities.
+// Names of authorities.
 const (
 	ClusterCA    = "ca"
 	EtcdCA       = "etcd/ca"
 	FrontProxyCA = "front-proxy-ca"
 )
 
-// Certificates.
+// Names of certificates.
 const (
 	APIServer              = "apiserver"
 	APIServerKubeletClient = "apiserver-kubelet-client"
@@ -31,7 +31,7 @@ const (
 	NetworkPolicy          = "network-policy"
 )
 
-// Users that certificates carry and that roles are bound to.
+// Users in certificates to which roles are bound.
 const (
 	UserKubeletClient     = "rootlessnode:apiserver-kubelet-client"
 	UserFlannel           = "rootlessnode:flannel"
@@ -42,11 +42,11 @@ const (
 	UserScheduler         = "system:kube-scheduler"
 	// GroupMasters passes every authorization check.
 	GroupMasters = "system:masters"
-	// GroupNodes is what the Node authorizer asks for, besides NodeUser.
+	// GroupNodes is the group that the Node authorizer requires, in addition to NodeUser.
 	GroupNodes = "system:nodes"
 )
 
-// NodeUser is the user that the kubelet of the node nodeName must be (Node authorizer).
+// NodeUser returns the user name that the Node authorizer requires of the kubelet on node nodeName.
 func NodeUser(nodeName string) string { return "system:node:" + nodeName }
 
 const (
@@ -55,17 +55,17 @@ const (
 	encryption = "encryption-config.yaml"
 )
 
-// CertFile and KeyFile are the paths inside of the certificate and the key with one of the names above.
+// CertFile returns the path inside of the certificate with one of the names above.
 func CertFile(name string) string { return filepath.Join(layout.InsidePKI, name+certSuffix) }
 
-// KeyFile is CertFile's counterpart.
+// KeyFile returns the path inside of the key with one of the names above.
 func KeyFile(name string) string { return filepath.Join(layout.InsidePKI, name+keySuffix) }
 
-// ServiceAccountKey and ServiceAccountPub are the paths inside of the key pair that signs service account tokens.
+// ServiceAccountKey returns the path inside of the private key that signs service account tokens.
 func ServiceAccountKey() string { return filepath.Join(layout.InsidePKI, saKey) }
 
-// ServiceAccountPub is the public half.
+// ServiceAccountPub returns the path inside of the public key that verifies service account tokens.
 func ServiceAccountPub() string { return filepath.Join(layout.InsidePKI, saPub) }
 
-// EncryptionConfig is the path inside of the API server's EncryptionConfiguration.
+// EncryptionConfig returns the path inside of the API server's EncryptionConfiguration.
 func EncryptionConfig() string { return filepath.Join(layout.InsidePKI, encryption) }

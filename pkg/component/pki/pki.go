@@ -1,12 +1,12 @@
-// Package pki keeps the keys and certificates of a node's embedded control plane: authorities, a certificate a
-// component, the key pair of service account tokens and the key that encrypts Secrets at rest.
+// Package pki manages the keys and certificates of a node's embedded control plane: authorities, one certificate per
+// component, the key pair for service account tokens, and the key that encrypts Secrets at rest.
 //
-// Everything is ECDSA P-256. Keys never leave the directory that they were made in; they are 0600 in a 0700 directory.
-// An authority keeps its key for ever: renewed, it goes on to vouch for what it signed before. A certificate gets a new
-// key on renewal. The package never overwrites what it cannot read: a damaged file is an error, because it may be all
-// that is left of a cluster.
+// All keys are ECDSA P-256. They are created in their directory, do not leave it, and have mode 0600 in a directory of
+// mode 0700. An authority keeps its key when its certificate is renewed, so that certificates that it signed before
+// remain valid. Other certificates get a new key on renewal. The package never overwrites files that it cannot read: a
+// damaged file is an error, because it may be the only copy of a cluster's key.
 //
-// Runs in: parent or child side; it is given the directory.
+// Runs in: parent or child side; the caller passes the directory.
 package pki
 
 import (
@@ -33,21 +33,21 @@ const (
 	certMode fs.FileMode = 0o644
 )
 
-// Changes tells what Ensure did, by the names of authorities, certificates and files.
+// Changes lists what Ensure did, by the names of authorities, certificates and files.
 type Changes struct {
-	// Created did not exist before. Renewed did, and were near their end or not what is wanted any more.
+	// Created did not exist before. Renewed existed, and were close to their end or did not match the Spec.
 	Created, Renewed []string
 }
 
-// None tells whether nothing had to be done.
+// None reports whether nothing was changed.
 func (c Changes) None() bool { return len(c.Created) == 0 && len(c.Renewed) == 0 }
 
-// Ensure makes and renews what want lists below dir, and the service account key pair and the encryption
-// configuration. What is there and good is left alone. Renewed is what has less than a third of its life left at now,
-// is not valid yet, or differs from want in subject, names, uses or authority.
+// Ensure creates and renews the authorities and certificates of want below dir, the service account key pair and the
+// encryption configuration. Valid files are kept. A certificate is renewed if less than a third of its lifetime is left
+// at now, if it is not valid yet, or if its subject, names, usages or authority differ from want.
 //
-// Everything that exists is read and checked before anything is written; files that cannot be read or parsed are
-// errors, all told together, and then nothing is changed.
+// All existing files are read and checked before anything is written. If files cannot be read or parsed, all errors are
+// returned and nothing is changed.
 func Ensure(dir string, want Spec, now time.Time) (Changes, error) {
 	e := &ensurer{dir: dir, spec: want, now: now, authorities: map[string]pair{}}
 	if err := e.plan(); err != nil {
@@ -70,7 +70,8 @@ type ensurer struct {
 	now         time.Time
 	authorities map[string]pair
 
-	// keys are written before certs: a key without its certificate is a beginning, and the other way round a puzzle.
+	// keys are written before certs, because a key without its certificate is a normal intermediate state, whereas a
+	// certificate without its key is not.
 	keys, certs []component.File
 	changes     Changes
 }
@@ -80,7 +81,7 @@ func (e *ensurer) plan() error {
 	for _, a := range e.spec.Authorities {
 		errs = append(errs, e.authority(a))
 	}
-	// Certificates need their authorities, so that those faults come first, and alone.
+	// Certificates need their authorities, so errors of authorities are returned first, without others.
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -116,11 +117,11 @@ func (e *ensurer) authority(a Authority) error {
 	}
 	switch {
 	case old.cert != nil && old.key == nil:
-		return errdefs.WithHintf(fmt.Errorf("%s: the authority's certificate is there but its key is not", e.path(a.Name+keySuffix)),
-			"put the key back; or remove %s as well, and every certificate is made anew", e.path(a.Name+certSuffix))
+		return errdefs.WithHintf(fmt.Errorf("%s: the authority has a certificate but no key", e.path(a.Name+keySuffix)),
+			"restore the key, or remove %s as well to create all certificates again", e.path(a.Name+certSuffix))
 	case old.cert != nil && !old.key.PublicKey.Equal(old.cert.PublicKey):
 		return errdefs.WithHintf(fmt.Errorf("%s: the authority's key does not belong to its certificate", e.path(a.Name+keySuffix)),
-			"put the right key back; or remove both files, and every certificate is made anew")
+			"restore the right key, or remove both files to create all certificates again")
 	}
 	if old.cert != nil && e.fresh(old.cert) && old.cert.IsCA && old.cert.Subject.CommonName == a.CommonName {
 		e.authorities[a.Name] = old
@@ -138,19 +139,19 @@ func (e *ensurer) authority(a Authority) error {
 		return fmt.Errorf("%s: %w", a.Name, err)
 	}
 	e.authorities[a.Name] = pair{key, cert}
-	return e.put(a.Name, pair{key, cert}, old.cert != nil, true)
+	return e.add(a.Name, pair{key, cert}, old.cert != nil, true)
 }
 
 func (e *ensurer) certificate(c Certificate) error {
 	ca, ok := e.authorities[c.Authority]
 	if !ok {
-		return fmt.Errorf("%s: no authority %q", c.Name, c.Authority)
+		return fmt.Errorf("%s: unknown authority %q", c.Name, c.Authority)
 	}
 	old, err := e.load(c.Name, e.readUnlessEmpty)
 	if err != nil {
 		return err
 	}
-	if old.good() && e.fresh(old.cert) && matches(c, old.cert) && signedBy(ca.cert, old.cert) {
+	if old.valid() && e.fresh(old.cert) && matches(c, old.cert) && signedBy(ca.cert, old.cert) {
 		e.keepKey(c.Name, old.key)
 		return nil
 	}
@@ -162,23 +163,24 @@ func (e *ensurer) certificate(c Certificate) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
 	}
-	return e.put(c.Name, pair{key, cert}, old.cert != nil, false)
+	return e.add(c.Name, pair{key, cert}, old.cert != nil, false)
 }
 
-// good tells whether there is a certificate with its own key. A stop between the writing of the two leaves a pair that
-// does not fit, which is made anew.
-func (p pair) good() bool {
+// valid reports whether the pair has a certificate and the matching key. An interrupted write can leave a pair that
+// does not match, which is then created again.
+func (p pair) valid() bool {
 	return p.cert != nil && p.key != nil && p.key.PublicKey.Equal(p.cert.PublicKey)
 }
 
-// fresh tells whether cert is valid now and has at least a third of its life left.
+// fresh reports whether cert is valid now and has at least a third of its lifetime left.
 func (e *ensurer) fresh(cert *x509.Certificate) bool {
 	life := cert.NotAfter.Sub(cert.NotBefore)
 	return !e.now.Before(cert.NotBefore) && cert.NotAfter.Sub(e.now) >= life/3
 }
 
-// put has a pair written. A durable key is one that a crash of the host must not take: others are made anew.
-func (e *ensurer) put(name string, p pair, renewed, durable bool) error {
+// add schedules a pair to be written. Keys that cannot be created again are durable, so that they survive a crash of
+// the host.
+func (e *ensurer) add(name string, p pair, renewed, durable bool) error {
 	keyPEM, err := encodeKey(p.key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -197,7 +199,7 @@ func (e *ensurer) note(name string, renewed bool) {
 	}
 }
 
-// keepKey has the file of a good key closed again, if somebody opened it to others.
+// keepKey restores the mode of a valid key's file.
 func (e *ensurer) keepKey(name string, key *ecdsa.PrivateKey) {
 	path := e.path(name + keySuffix)
 	data, err := os.ReadFile(path)
@@ -208,7 +210,7 @@ func (e *ensurer) keepKey(name string, key *ecdsa.PrivateKey) {
 
 func (e *ensurer) path(name string) string { return filepath.Join(e.dir, filepath.FromSlash(name)) }
 
-// load reads a key and its certificate. What is missing is nil; what is damaged is an error.
+// load reads a key and its certificate. Missing files are nil; damaged files are errors.
 func (e *ensurer) load(name string, read func(name string, parse func([]byte) error) error) (pair, error) {
 	var p pair
 	keyErr := read(name+keySuffix, func(data []byte) (err error) {
@@ -233,10 +235,10 @@ func (e *ensurer) read(name string, parse func([]byte) error) error {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return errdefs.WithHintf(err, "restore %s from a backup, or remove it and whatever pair it belongs to is made anew", path)
+	return errdefs.WithHintf(err, "restore %s from a backup, or remove it to create it again", path)
 }
 
-// readUnlessEmpty takes an empty file for a missing one: a crash of the host leaves such files of those that are not
+// readUnlessEmpty treats an empty file as missing, because a crash of the host can leave empty files that were not
 // written durably.
 func (e *ensurer) readUnlessEmpty(name string, parse func([]byte) error) error {
 	if info, err := os.Lstat(e.path(name)); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
@@ -270,7 +272,7 @@ func (e *ensurer) serviceAccount() error {
 		return err
 	}
 	e.keys = append(e.keys, component.File{Path: e.path(saKey), Mode: keyMode, Data: keyPEM, Durable: true})
-	// More public keys may stand in the file, put there by somebody who changes the signing key.
+	// The file may contain more public keys, which an administrator added to change the signing key.
 	old, err := os.ReadFile(e.path(saPub))
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && (made || !bytes.Contains(old, pubPEM))) {
 		e.certs = append(e.certs, component.File{Path: e.path(saPub), Mode: certMode, Data: pubPEM})

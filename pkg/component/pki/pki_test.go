@@ -41,8 +41,8 @@ func ensure(t *testing.T, dir string, spec Spec, now time.Time) Changes {
 	return changes
 }
 
-// made returns a directory in which everything was made at birth.
-func made(t *testing.T) (dir string, spec Spec) {
+// newPKI returns a directory in which all files were created at the time birth.
+func newPKI(t *testing.T) (dir string, spec Spec) {
 	t.Helper()
 	dir, spec = filepath.Join(t.TempDir(), "pki"), nodeSpec(t)
 	ensure(t, dir, spec, birth)
@@ -80,7 +80,7 @@ func tree(t *testing.T, dir string) map[string]string {
 
 func TestChains(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
+	dir, spec := newPKI(t)
 	for _, want := range spec.Certificates {
 		cert := certOf(t, dir, want.Name)
 		for _, ca := range spec.Authorities {
@@ -99,7 +99,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// Who enforces policies has a certificate where they are enforced, and nowhere else.
+// TestNetworkPolicyCertificate checks that the certificate exists only if policies are enforced.
 func TestNetworkPolicyCertificate(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
@@ -144,7 +144,7 @@ func TestServerNames(t *testing.T) {
 	assert.NilError(t, certOf(t, dir, EtcdServer).VerifyHostname("127.0.0.1"))
 }
 
-func TestUnspecifiedBindAddressIsNoName(t *testing.T) {
+func TestUnspecifiedBindAddress(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
 	e.Config.API.BindAddress = "0.0.0.0"
@@ -153,7 +153,7 @@ func TestUnspecifiedBindAddressIsNoName(t *testing.T) {
 	assert.Assert(t, !slices.Contains(spec.Certificates[0].Addresses, netip.IPv4Unspecified()))
 }
 
-func TestSpecTellsAllFaults(t *testing.T) {
+func TestSpecReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
 	e.NodeIP, e.Config.API.BindAddress, e.Config.Cluster.ServiceCIDR = "?", "everywhere", "10.43.0.0"
@@ -165,7 +165,7 @@ func TestSpecTellsAllFaults(t *testing.T) {
 
 func TestPermissions(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
+	dir, spec := newPKI(t)
 	check := func() {
 		t.Helper()
 		assert.NilError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -193,9 +193,9 @@ func TestPermissions(t *testing.T) {
 	check()
 }
 
-func TestSecondTimeChangesNothing(t *testing.T) {
+func TestEnsureTwice(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
+	dir, spec := newPKI(t)
 	before := tree(t, dir)
 	assert.Equal(t, len(before), 2*(3+13)+3)
 	assert.Assert(t, ensure(t, dir, spec, birth.Add(200*day)).None())
@@ -220,7 +220,7 @@ func TestRenewal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, spec := made(t)
+			dir, spec := newPKI(t)
 			before, now := tree(t, dir), birth.Add(c.after)
 			changes := ensure(t, dir, spec, now)
 			assert.Equal(t, len(changes.Created), 0)
@@ -228,7 +228,7 @@ func TestRenewal(t *testing.T) {
 			after := tree(t, dir)
 			for _, a := range spec.Authorities {
 				key := filepath.Join(dir, a.Name+keySuffix)
-				assert.Equal(t, after[key], before[key], "the authority's key stays")
+				assert.Equal(t, after[key], before[key], "an authority keeps its key")
 				assert.Assert(t, !now.After(certOf(t, dir, a.Name).NotAfter))
 			}
 			for _, want := range spec.Certificates {
@@ -240,10 +240,11 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// A component that still has the old authority must go on to trust the new certificates, and the other way round.
+// TestRenewedAuthorityIsTheSame checks that the old and the new certificate of an authority verify the same
+// certificates.
 func TestRenewedAuthorityIsTheSame(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
+	dir, spec := newPKI(t)
 	oldCA, oldCert := certOf(t, dir, ClusterCA), certOf(t, dir, Admin)
 	ensure(t, dir, spec, birth.Add(2500*day))
 	newCA, newCert := certOf(t, dir, ClusterCA), certOf(t, dir, Admin)
@@ -261,7 +262,7 @@ func TestLeafEndsWithItsAuthority(t *testing.T) {
 	assert.Equal(t, certOf(t, dir, Admin).NotAfter, certOf(t, dir, ClusterCA).NotAfter)
 }
 
-func TestWhatIsWantedChanges(t *testing.T) {
+func TestSpecChanges(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(c *Certificate)
@@ -278,11 +279,11 @@ func TestWhatIsWantedChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, spec := made(t)
+			dir, spec := newPKI(t)
 			c.change(&spec.Certificates[0])
 			changes := ensure(t, dir, spec, birth)
 			assert.Equal(t, slices.Contains(changes.Renewed, APIServer), c.renew)
-			assert.Assert(t, is.Len(changes.Renewed, len(changes.Renewed)&1), "nothing else changes")
+			assert.Assert(t, is.Len(changes.Renewed, len(changes.Renewed)&1), "no other certificate changes")
 			assert.Assert(t, ensure(t, dir, spec, birth).None())
 		})
 	}
@@ -305,7 +306,7 @@ func TestLostFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, spec := made(t)
+			dir, spec := newPKI(t)
 			for _, f := range c.remove {
 				assert.NilError(t, os.Remove(filepath.Join(dir, f)))
 			}
@@ -319,10 +320,10 @@ func TestLostFiles(t *testing.T) {
 	}
 }
 
-func TestInterruptedWriteIsMended(t *testing.T) {
+func TestInterruptedWriteIsRepaired(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
-	// The new key was written and the certificate was not.
+	dir, spec := newPKI(t)
+	// The new key was written, but the certificate was not.
 	assert.NilError(t, os.WriteFile(filepath.Join(dir, "admin.key"), read(t, dir, "scheduler.key"), 0o600))
 	assert.DeepEqual(t, ensure(t, dir, spec, birth).Renewed, []string{Admin})
 	// The host crashed before the files reached the disk.
@@ -349,12 +350,12 @@ func TestDamage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, spec := made(t)
+			dir, spec := newPKI(t)
 			for f, content := range damage {
 				assert.NilError(t, os.WriteFile(filepath.Join(dir, f), []byte(content), 0o600))
 			}
 			before := tree(t, dir)
-			// Everything is due for renewal, and still nothing may be touched.
+			// All certificates need renewal, but nothing may be changed.
 			_, err := Ensure(dir, spec, birth.Add(4000*day))
 			for f := range damage {
 				assert.ErrorContains(t, err, filepath.Join(dir, f))
@@ -367,11 +368,11 @@ func TestDamage(t *testing.T) {
 
 func TestAuthorityWithoutItsKey(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
+	dir, spec := newPKI(t)
 	assert.NilError(t, os.Remove(filepath.Join(dir, "ca.key")))
 	_, err := Ensure(dir, spec, birth)
-	assert.ErrorContains(t, err, "its key is not")
-	assert.Assert(t, strings.Contains(errdefs.ReportOf(err).Hints[0], "put the key back"))
+	assert.ErrorContains(t, err, "has a certificate but no key")
+	assert.Assert(t, strings.Contains(errdefs.ReportOf(err).Hints[0], "restore the key"))
 
 	assert.NilError(t, os.WriteFile(filepath.Join(dir, "ca.key"), read(t, dir, "etcd/ca.key"), 0o600))
 	_, err = Ensure(dir, spec, birth)
@@ -381,17 +382,17 @@ func TestAuthorityWithoutItsKey(t *testing.T) {
 func TestUnknownAuthority(t *testing.T) {
 	t.Parallel()
 	spec := nodeSpec(t)
-	spec.Certificates[0].Authority = "nobody"
+	spec.Certificates[0].Authority = "missing"
 	dir := filepath.Join(t.TempDir(), "pki")
 	_, err := Ensure(dir, spec, birth)
-	assert.ErrorContains(t, err, `no authority "nobody"`)
+	assert.ErrorContains(t, err, `unknown authority "missing"`)
 	_, err = os.Stat(dir)
-	assert.Assert(t, errors.Is(err, fs.ErrNotExist), "nothing half made")
+	assert.Assert(t, errors.Is(err, fs.ErrNotExist), "no file may be left")
 }
 
 func TestServiceAccountKey(t *testing.T) {
 	t.Parallel()
-	dir, spec := made(t)
+	dir, spec := newPKI(t)
 	pub, _ := pem.Decode(read(t, dir, saPub))
 	parsed, err := x509.ParsePKIXPublicKey(pub.Bytes)
 	assert.NilError(t, err)
@@ -399,7 +400,7 @@ func TestServiceAccountKey(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Assert(t, key.PublicKey.Equal(parsed))
 
-	// An older public key in the file keeps older tokens good.
+	// An older public key in the file keeps older tokens valid.
 	other, err := newKey()
 	assert.NilError(t, err)
 	otherPEM, err := encodePublic(&other.PublicKey)
@@ -410,21 +411,21 @@ func TestServiceAccountKey(t *testing.T) {
 	assert.Equal(t, string(read(t, dir, saPub)), both)
 }
 
-func TestEncryptionConfigIsUnderstood(t *testing.T) {
+func TestEncryptionConfigIsValid(t *testing.T) {
 	t.Parallel()
-	dir, _ := made(t)
+	dir, _ := newPKI(t)
 	var c apiserverv1.EncryptionConfiguration
 	assert.NilError(t, yaml.UnmarshalStrict(read(t, dir, encryption), &c))
 	assert.Equal(t, c.APIVersion, apiserverv1.SchemeGroupVersion.String())
 	assert.DeepEqual(t, c.Resources[0].Resources, []string{"secrets"})
 	assert.Assert(t, c.Resources[0].Providers[0].Secretbox != nil && c.Resources[0].Providers[1].Identity != nil)
-	other, _ := made(t)
+	other, _ := newPKI(t)
 	assert.Assert(t, string(read(t, dir, encryption)) != string(read(t, other, encryption)))
 }
 
 func TestKubeconfig(t *testing.T) {
 	t.Parallel()
-	dir, _ := made(t)
+	dir, _ := newPKI(t)
 	data, err := Kubeconfig(dir, Admin, "https://127.0.0.1:6443", "c")
 	assert.NilError(t, err)
 	var k struct {
@@ -438,7 +439,7 @@ func TestKubeconfig(t *testing.T) {
 	assert.Equal(t, string(k.Users[0].User.Key), string(read(t, dir, "admin.key")))
 
 	_, err = Kubeconfig(t.TempDir(), Admin, "https://127.0.0.1:6443", "c")
-	assert.ErrorContains(t, err, "not made yet")
+	assert.ErrorContains(t, err, "not created yet")
 }
 
 func FuzzParse(f *testing.F) {

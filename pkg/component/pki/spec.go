@@ -11,9 +11,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component"
 )
 
-// Spec is the set of keys and certificates that there must be.
+// Spec is the set of keys and certificates that must exist.
 type Spec struct {
-	// CALifetime and Lifetime of what is newly made.
+	// CALifetime and Lifetime are the lifetimes of new authorities and certificates.
 	CALifetime, Lifetime time.Duration
 	Authorities          []Authority
 	Certificates         []Certificate
@@ -30,19 +30,19 @@ type Authority struct {
 type Certificate struct {
 	// Name is the file name below the PKI directory, without .crt and .key.
 	Name string
-	// Authority is the Name of the one that signs.
+	// Authority is the Name of the authority that signs it.
 	Authority string
-	// CommonName and Organizations are user and groups to Kubernetes.
+	// CommonName and Organizations are the user and groups in Kubernetes.
 	CommonName    string
 	Organizations []string
-	// Server and Client are the uses that it is good for.
+	// Server and Client are the allowed usages.
 	Server, Client bool
-	// DNSNames and Addresses that a server is reached by. Order and duplicates do not matter.
+	// DNSNames and Addresses are those of the server. Order and duplicates do not matter.
 	DNSNames  []string
 	Addresses []netip.Addr
 }
 
-// NodeSpec is what a node with the embedded control plane needs.
+// NodeSpec returns the certificates of a node with the embedded control plane.
 func NodeSpec(e component.Env) (Spec, error) {
 	api, err := apiServer(e)
 	if err != nil {
@@ -57,7 +57,7 @@ func NodeSpec(e component.Env) (Spec, error) {
 	client := func(name, ca, user string, groups ...string) Certificate {
 		return Certificate{Name: name, Authority: ca, CommonName: user, Organizations: groups, Client: true}
 	}
-	// Both uses: these programs serve their health under the name that they go to the API server by.
+	// Both usages, because these programs also serve their health endpoint with the client certificate.
 	local := func(name, ca, user string) Certificate {
 		c := client(name, ca, user)
 		c.Server, c.DNSNames, c.Addresses = true, []string{localhost}, loop
@@ -100,7 +100,7 @@ func loopbackAddresses() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// nodeAddresses are the addresses that the Node has.
+// nodeAddresses returns the addresses of the Node.
 func nodeAddresses(e component.Env) ([]netip.Addr, error) {
 	var out []netip.Addr
 	for _, s := range []string{e.NodeIP, e.NodeIPv6, e.PublicIP} {
@@ -116,7 +116,8 @@ func nodeAddresses(e component.Env) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// apiServer collects every name by which the API server can be asked for: from the host, by pods and inside.
+// apiServer returns the API server's certificate with all names by which it is reached from the host, from pods and
+// inside.
 func apiServer(e component.Env) (Certificate, error) {
 	cfg := e.Config
 	c := Certificate{
@@ -161,7 +162,8 @@ func apiServer(e component.Env) (Certificate, error) {
 	return c, errors.Join(errs...)
 }
 
-// APIServerNames are the DNS names, in lower case, and the addresses in the API server's certificate, which no other may have.
+// APIServerNames returns the DNS names, in lower case, and the addresses in the API server's certificate. No other
+// certificate may have them.
 func APIServerNames(e component.Env) (names []string, addresses []netip.Addr, err error) {
 	c, err := apiServer(e)
 	if err != nil {
@@ -173,7 +175,7 @@ func APIServerNames(e component.Env) (names []string, addresses []netip.Addr, er
 	return names, c.Addresses, nil
 }
 
-// normal sorts names and addresses and drops duplicates, so that order does not count as a change.
+// normal sorts names and addresses and removes duplicates, so that only real differences count as changes.
 func (c Certificate) normal() Certificate {
 	c.Organizations = uniq(c.Organizations, strings.Compare)
 	c.DNSNames = uniq(c.DNSNames, strings.Compare)

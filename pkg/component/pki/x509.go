@@ -22,13 +22,13 @@ const (
 	pemPublic = "PUBLIC KEY"
 )
 
-// backdate lets a certificate be valid for a clock that is set back a little after it was made.
+// backdate is how long before its creation a certificate is valid, in case the clock is set back.
 const backdate = 5 * time.Minute
 
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
+		return nil, fmt.Errorf("generate key: %w", err)
 	}
 	return key, nil
 }
@@ -38,7 +38,7 @@ func selfSign(a Authority, key *ecdsa.PrivateKey, now time.Time, life time.Durat
 		Subject:   pkix.Name{CommonName: a.CommonName},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		// No authority below these, so that a stolen certificate can sign nothing.
+		// No intermediate authorities, so that a stolen certificate cannot sign others.
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 	}
 	return create(template, template, key, key)
@@ -55,7 +55,7 @@ func sign(c Certificate, key *ecdsa.PrivateKey, ca pair, now time.Time, life tim
 	for _, a := range c.Addresses {
 		template.IPAddresses = append(template.IPAddresses, net.IP(a.AsSlice()))
 	}
-	// A chain is only as good as its shortest link: do not promise more.
+	// A certificate must not outlive its authority.
 	if template.NotAfter.After(ca.cert.NotAfter) {
 		template.NotAfter = ca.cert.NotAfter
 	}
@@ -81,7 +81,7 @@ func (c Certificate) usages() []x509.ExtKeyUsage {
 	return u
 }
 
-// matches tells whether cert is what want describes. want is normal.
+// matches reports whether cert matches want, which must be normal.
 func matches(want Certificate, cert *x509.Certificate) bool {
 	have := Certificate{Organizations: cert.Subject.Organization, DNSNames: cert.DNSNames}
 	for _, ip := range cert.IPAddresses {
@@ -124,7 +124,7 @@ func encodePublic(key *ecdsa.PublicKey) ([]byte, error) {
 func parseCert(data []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != pemCert {
-		return nil, errors.New("it holds no certificate in PEM form")
+		return nil, errors.New("no certificate in PEM format")
 	}
 	return x509.ParseCertificate(block.Bytes)
 }
@@ -132,7 +132,7 @@ func parseCert(data []byte) (*x509.Certificate, error) {
 func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != pemKey {
-		return nil, errors.New("it holds no private key in PEM form (PKCS #8)")
+		return nil, errors.New("no private key in PEM format (PKCS #8)")
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
@@ -140,7 +140,7 @@ func parseKey(data []byte) (*ecdsa.PrivateKey, error) {
 	}
 	ec, ok := key.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("it holds a key of type %T, not an ECDSA key", key)
+		return nil, fmt.Errorf("key of type %T is not an ECDSA key", key)
 	}
 	return ec, nil
 }

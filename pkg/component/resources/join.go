@@ -11,7 +11,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/component/internal/manifest"
 )
 
-// Strings, for nothing can write to them: the node role and others ask for these at the same time.
+// Strings are immutable, so concurrent callers can share them.
 var (
 	//go:embed join.yaml
 	join string
@@ -23,42 +23,44 @@ var (
 	obsolete string
 )
 
-// What nodes read of a cluster before they are part of it.
+// Objects that nodes read before they are part of the cluster.
 const (
 	publicNamespace = "kube-public"
-	// clusterInfoName and kubeconfigKey are where kubeadm's discovery looks (k8s.io/cluster-bootstrap/token/api).
+	// clusterInfoName and kubeconfigKey are defined by kubeadm's discovery (k8s.io/cluster-bootstrap/token/api).
 	clusterInfoName = "cluster-info"
 	kubeconfigKey   = "kubeconfig"
 	// factsName is the ConfigMap of clusterjoin.Cluster.
 	factsName = "rootlessnode"
 )
 
-// Objects of join.yaml that not every cluster gets, as "Kind name". A cluster of ours has an approver of its own, which looks
-// at more than the controller manager's does; a cluster of others has kube-public and, made by kubeadm, a role for cluster-info.
+// Objects of join.yaml that only some clusters need, as "Kind name". A cluster of rootlessnode has its own approver,
+// which checks more than the controller manager's does. A foreign cluster has kube-public and, if kubeadm created it, a
+// role for cluster-info.
 var (
 	onlyForeign = map[string]bool{
 		"ClusterRoleBinding rootlessnode:approve-node-client": true, "ClusterRoleBinding rootlessnode:renew-node-client": true,
 	}
-	onlyOurs = map[string]bool{
+	onlyOwn = map[string]bool{
 		"Namespace kube-public": true, "Role rootlessnode:cluster-info": true, "RoleBinding rootlessnode:cluster-info": true,
 	}
 )
 
-// JoinRBAC returns what a cluster needs for rootlessnode's workers, as a YAML stream with comments, to be applied in its order:
-// the rights of bootstrap tokens and nodes. foreign is for a cluster with another control plane. A cluster of rootlessnode's gets
-// the namespace kube-public first, because the API server creates it some time after it is ready, and an admission policy for
-// what nodes write. policies adds what kube-network-policies of workers needs: with it each node may read all pods.
+// JoinRBAC returns the objects that a cluster needs for rootlessnode's workers, as a YAML stream with comments, to be
+// applied in order: the permissions of bootstrap tokens and nodes. Set foreign for a cluster with another control
+// plane. A cluster of rootlessnode also gets the namespace kube-public, because the API server creates it only some
+// time after it is ready, and an admission policy for writes of nodes. policies adds the permissions of
+// kube-network-policies on workers, with which each node may read all pods.
 func JoinRBAC(foreign, policies bool) ([]byte, error) {
 	const separator = "---\n"
 	var kept []string
 	for document := range strings.SplitSeq(join, "\n"+separator) {
 		objects, err := manifest.Decode([]byte(document))
 		if err != nil || len(objects) != 1 {
-			return nil, fmt.Errorf("join.yaml: %d objects between two lines of dashes: %w", len(objects), err)
+			return nil, fmt.Errorf("join.yaml: %d objects in one document: %w", len(objects), err)
 		}
 		meta, _ := objects[0]["metadata"].(map[string]any)
 		id := fmt.Sprint(objects[0]["kind"], " ", meta["name"])
-		if foreign && onlyOurs[id] || !foreign && onlyForeign[id] {
+		if foreign && onlyOwn[id] || !foreign && onlyForeign[id] {
 			continue
 		}
 		kept = append(kept, strings.TrimRight(document, "\n")+"\n")
@@ -72,9 +74,9 @@ func JoinRBAC(foreign, policies bool) ([]byte, error) {
 	return []byte(strings.Join(kept, separator)), nil
 }
 
-// ClusterInfo returns the ConfigMap kube-public/cluster-info, by which holders of a bootstrap token find the API server and
-// its authority. server is the URL by which nodes reach it, https://HOST:PORT; ca the authority's certificates in PEM. The
-// controller manager's bootstrapsigner adds a signature for each token. Like kubeadm's, its cluster has the empty name.
+// ClusterInfo returns the ConfigMap kube-public/cluster-info, in which holders of a bootstrap token find the API server
+// and its CA. server is the URL for nodes, https://HOST:PORT; ca are the CA certificates in PEM. The controller
+// manager's bootstrapsigner adds a signature for each token. As in kubeadm's ConfigMap, the cluster's name is empty.
 func ClusterInfo(server string, ca []byte) ([]byte, error) {
 	kubeconfig, err := manifest.Objects{{
 		"apiVersion": "v1", "kind": "Config", "contexts": nil, "users": nil, "current-context": "", "preferences": map[string]any{},
@@ -88,8 +90,8 @@ func ClusterInfo(server string, ca []byte) ([]byte, error) {
 	return publicConfigMap(clusterInfoName, map[string]any{kubeconfigKey: string(kubeconfig)})
 }
 
-// ClusterFacts returns the ConfigMap kube-public/rootlessnode: what all nodes of the cluster agree on. Its keys are the JSON
-// names of clusterjoin.Cluster, its numbers are decimal.
+// ClusterFacts returns the ConfigMap kube-public/rootlessnode, which contains the settings that are the same on all
+// nodes of the cluster. Its keys are the JSON names of clusterjoin.Cluster, and its numbers are decimal.
 func ClusterFacts(e component.Env) ([]byte, error) {
 	c, f := e.Config.Cluster, e.Config.Flannel
 	data := map[string]any{
@@ -109,9 +111,9 @@ func publicConfigMap(name string, data map[string]any) ([]byte, error) {
 	}}.Encode()
 }
 
-// Obsolete returns the objects that former versions created and that this one deletes, for kubeapi.Client.Remove.
+// Obsolete returns the objects that earlier versions created and that this version deletes, for kubeapi.Client.Remove.
 func Obsolete() []byte { return []byte(obsolete) }
 
-// NodePolicy returns the admission policy for what nodes write, which a cluster without workers must not have: there the kubelet
-// creates the Node object. The order is that for kubeapi.Client.Remove.
+// NodePolicy returns the admission policy for writes of nodes. A cluster without workers must not have it, because
+// there the kubelet creates the Node object. The order is that for kubeapi.Client.Remove.
 func NodePolicy() []byte { return []byte(joinNodes) }

@@ -29,7 +29,7 @@ func TestJoinRBAC(t *testing.T) {
 		file              string
 		documents         int
 	}{
-		{false, false, "join-ours.golden", 11}, {true, false, "join-foreign.golden", 8}, {true, true, "join-policies.golden", 10},
+		{false, false, "join-own.golden", 11}, {true, false, "join-foreign.golden", 8}, {true, true, "join-policies.golden", 10},
 	} {
 		data, err := JoinRBAC(c.foreign, c.policies)
 		assert.NilError(t, err)
@@ -37,7 +37,7 @@ func TestJoinRBAC(t *testing.T) {
 		documents := strings.Split(string(data), "---\n")
 		assert.Assert(t, is.Len(documents, c.documents))
 
-		// Every binding binds a role that is here or that Kubernetes has, and every object is of its type.
+		// Each binding refers to a role of the manifests or of Kubernetes, and each object matches its type.
 		roles, bindings := map[string]bool{}, map[string]string{}
 		for _, d := range documents {
 			var kind struct{ Kind string }
@@ -59,7 +59,7 @@ func TestJoinRBAC(t *testing.T) {
 			case *rbacv1.RoleBinding:
 				bindings[o.Namespace+"/"+o.Name] = o.RoleRef.Kind + " " + o.Namespace + "/" + o.RoleRef.Name
 			case *rbacv1.ClusterRoleBinding:
-				assert.Assert(t, bindings["/"+o.Name] == "", "twice: %s", o.Name)
+				assert.Assert(t, bindings["/"+o.Name] == "", "duplicate: %s", o.Name)
 				bindings["/"+o.Name] = o.RoleRef.Kind + " /" + o.RoleRef.Name
 			}
 		}
@@ -69,8 +69,8 @@ func TestJoinRBAC(t *testing.T) {
 	}
 }
 
-// TestJoinRBACByTwoAtOnce: nothing that callers share is written to, which the race detector sees.
-func TestJoinRBACByTwoAtOnce(t *testing.T) {
+// TestJoinRBACConcurrent checks, with the race detector, that callers share no mutable data.
+func TestJoinRBACConcurrent(t *testing.T) {
 	t.Parallel()
 	var got [2][]byte
 	var two sync.WaitGroup
@@ -82,7 +82,8 @@ func TestJoinRBACByTwoAtOnce(t *testing.T) {
 	assert.Equal(t, string(got[0]), string(got[1]))
 }
 
-// TestObsolete: what is deleted is nothing that is applied, and what shows that something is left comes last.
+// TestObsolete checks that no obsolete object is also applied, and that the object that indicates remaining objects is
+// last.
 func TestObsolete(t *testing.T) {
 	t.Parallel()
 	ids := func(stream []byte, err error) map[string]bool {
@@ -104,7 +105,7 @@ func TestObsolete(t *testing.T) {
 	for id := range obsolete {
 		assert.Assert(t, !applied[id], id)
 	}
-	// Those of 862df23, in a cluster with workers and networkPolicy.
+	// The objects of commit 862df23 in a cluster with workers and networkPolicy.
 	for _, name := range []string{"kube-proxy", "flannel", "network-policy"} {
 		assert.Assert(t, obsolete["Secret kube-system rootlessnode-"+name] && obsolete["ServiceAccount kube-system rootlessnode-"+name], name)
 	}
@@ -122,17 +123,18 @@ func TestObsolete(t *testing.T) {
 	}
 }
 
-// TestJoinRBACIsBesideManifests: what is applied one after the other must not undo itself.
-func TestJoinRBACIsBesideManifests(t *testing.T) {
+// TestJoinRBACDoesNotOverlapManifests checks that the two sets of manifests have no object in common, so that applying
+// one does not revert the other.
+func TestJoinRBACDoesNotOverlapManifests(t *testing.T) {
 	t.Parallel()
-	ours, err := JoinRBAC(false, true)
+	own, err := JoinRBAC(false, true)
 	assert.NilError(t, err)
 	e := fixture.Env()
 	e.Config.NetworkPolicy = config.NetworkPolicyKube
 	first, err := Manifests(e)
 	assert.NilError(t, err)
 	seen := map[string]string{}
-	for _, d := range strings.Split(string(first)+"---\n"+string(ours), "---\n") {
+	for _, d := range strings.Split(string(first)+"---\n"+string(own), "---\n") {
 		var o map[string]any
 		assert.NilError(t, yaml.Unmarshal([]byte(d), &o))
 		meta := o["metadata"].(map[string]any)

@@ -1,7 +1,7 @@
-// Package resources collects the Kubernetes objects that the embedded control plane starts with: rights for the users
-// that only rootlessnode has, and the cluster DNS.
+// Package resources renders the initial Kubernetes objects of the embedded control plane: roles for rootlessnode's
+// users, and the cluster DNS.
 //
-// Runs in: either side. It renders, and touches nothing.
+// Runs in: either side. It only renders.
 package resources
 
 import (
@@ -20,8 +20,8 @@ var rbac []byte
 //go:embed policies.yaml
 var policies []byte
 
-// Manifests returns all objects as a YAML stream, to be applied in its order as soon as the API server answers. The
-// namespace kube-system is the first of them: the API server makes it by itself, but some time after it is ready.
+// Manifests returns all objects as a YAML stream, to be applied in order when the API server is ready. The namespace
+// kube-system is the first one, because the API server creates it only some time after it is ready.
 func Manifests(e component.Env) ([]byte, error) {
 	objects, err := manifest.Decode(rbac)
 	if err != nil {

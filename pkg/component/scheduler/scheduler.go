@@ -1,6 +1,6 @@
 // Package scheduler renders the embedded kube-scheduler: one instance without leader election, on loopback.
 //
-// Runs in: child side. It renders; Ready's check makes one request.
+// Runs in: child side. It only renders; Ready's check makes one request.
 package scheduler
 
 import (
@@ -65,7 +65,7 @@ func Render(e component.Env) (component.Rendered, error) {
 	}, nil
 }
 
-// Ready asks for healthz.
+// Ready returns a check that requests healthz.
 func Ready(e component.Env) func(context.Context) error {
 	return pki.LoopbackProbe(e.Config.Inside.SchedulerPort).Check
 }

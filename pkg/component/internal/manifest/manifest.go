@@ -1,5 +1,5 @@
-// Package manifest edits streams of Kubernetes objects as data: decoded, changed by field and encoded again, so that no
-// value can break the YAML around it.
+// Package manifest edits streams of Kubernetes objects as data: it decodes them, sets fields and encodes them again, so
+// that a value cannot break the YAML around it.
 //
 // Runs in: either side. Pure.
 package manifest
@@ -12,12 +12,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Objects in the order in which they are applied.
+// Objects are Kubernetes objects in the order in which they are applied.
 type Objects []map[string]any
 
 const separator = "---\n"
 
-// Decode parses a stream of YAML documents, each starting with a line of three dashes.
+// Decode parses a stream of YAML documents, separated by lines of three dashes.
 func Decode(stream []byte) (Objects, error) {
 	var objects Objects
 	for i, document := range bytes.Split(stream, []byte("\n"+separator)) {
@@ -32,7 +32,7 @@ func Decode(stream []byte) (Objects, error) {
 	return objects, nil
 }
 
-// Encode is the reverse of Decode.
+// Encode returns the objects as a stream that Decode can parse.
 func (o Objects) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	for i, object := range o {
@@ -48,8 +48,8 @@ func (o Objects) Encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Set puts value at path in the object of that kind and name. A number in path is an index into a list, which must
-// have it; a missing last field is made.
+// Set sets the field at path of the object with that kind and name. A number in path is an index of a list, which must
+// have that element. A missing last field is created.
 func (o Objects) Set(kind, name string, value any, path ...string) error {
 	for _, object := range o {
 		meta, ok := object["metadata"].(map[string]any)
@@ -61,7 +61,7 @@ func (o Objects) Set(kind, name string, value any, path ...string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("no %s %s", kind, name)
+	return fmt.Errorf("%s %s not found", kind, name)
 }
 
 func set(in any, value any, path []string) error {
@@ -74,7 +74,7 @@ func set(in any, value any, path []string) error {
 	}
 	fields, ok := in.(map[string]any)
 	if !ok {
-		return fmt.Errorf("%s: not in an object", path[0])
+		return fmt.Errorf("%s: the parent is not an object", path[0])
 	}
 	fields[path[0]] = value
 	return nil
@@ -91,5 +91,5 @@ func step(in any, name string) (any, error) {
 			return v[i], nil
 		}
 	}
-	return nil, fmt.Errorf("no field %s", name)
+	return nil, fmt.Errorf("field %s not found", name)
 }

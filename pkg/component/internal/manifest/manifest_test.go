@@ -47,8 +47,8 @@ func TestSet(t *testing.T) {
 	assert.NilError(t, err)
 	assert.DeepEqual(t, again, o)
 
-	assert.ErrorContains(t, o.Set("C", "b", 1, "x"), "no C b")
-	assert.ErrorContains(t, o.Set("B", "a", 1, "x"), "no B a")
+	assert.ErrorContains(t, o.Set("C", "b", 1, "x"), "C b not found")
+	assert.ErrorContains(t, o.Set("B", "a", 1, "x"), "B a not found")
 	for _, path := range [][]string{{"list", "1", "x"}, {"list", "-1", "x"}, {"list", "x", "x"}, {"none", "x"}, {"kind", "x", "y"}, {"list", "x"}} {
 		assert.ErrorContains(t, o.Set("B", "b", 1, path...), "B b: ")
 	}
