@@ -7,20 +7,21 @@ import (
 	"slices"
 )
 
-// AddressRanges are addresses and CIDRs. A file may have true instead, for all addresses, or false for none.
+// AddressRanges is a list of addresses and CIDRs. In a file it can also be true, for all addresses, or false, for none.
 type AddressRanges []string
 
-// AllAddresses is what true means.
+// AllAddresses returns the ranges for true: all IPv4 and IPv6 addresses.
 func AllAddresses() AddressRanges { return AddressRanges{"0.0.0.0/0", "::/0"} }
 
-// UnmarshalJSON takes true, false or a list. A list of just "true" or "false" is what --set makes of these words.
+// UnmarshalJSON accepts true, false or a list. It also accepts the lists ["true"] and ["false"], because --set converts the
+// words to these.
 func (r *AddressRanges) UnmarshalJSON(b []byte) error {
 	var list []string
 	var all bool
 	switch {
 	case json.Unmarshal(b, &all) == nil:
 	case json.Unmarshal(b, &list) != nil:
-		return errors.New("want true, false, or a list of addresses and CIDRs")
+		return errors.New("must be true, false, or a list of addresses and CIDRs")
 	case len(list) == 1 && list[0] == "true":
 		all = true
 	case len(list) == 0, len(list) == 1 && list[0] == "false":
@@ -35,7 +36,7 @@ func (r *AddressRanges) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MarshalJSON writes true and false where they say the same.
+// MarshalJSON writes true for all addresses, false for none, otherwise a list.
 func (r AddressRanges) MarshalJSON() ([]byte, error) {
 	switch {
 	case len(r) == 0:
@@ -46,7 +47,7 @@ func (r AddressRanges) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]string(r))
 }
 
-// Prefixes returns the ranges. Entries that Validate refuses are left out.
+// Prefixes returns the ranges. Invalid entries are left out.
 func (r AddressRanges) Prefixes() []netip.Prefix {
 	list := []netip.Prefix{}
 	for _, text := range r {
@@ -57,7 +58,7 @@ func (r AddressRanges) Prefixes() []netip.Prefix {
 	return list
 }
 
-// parseRange reads an address or a CIDR.
+// parseRange parses an address or a CIDR.
 func parseRange(text string) (netip.Prefix, bool) {
 	if ip, err := netip.ParseAddr(text); err == nil && ip.Zone() == "" {
 		ip = ip.Unmap()

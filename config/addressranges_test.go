@@ -28,5 +28,5 @@ func TestAddressRanges(t *testing.T) {
 		assert.DeepEqual(t, back, c)
 	}
 	_, err := LoadBytes([]byte(head+"ports: {externalIPs: 7}\n"), "f")
-	assert.ErrorContains(t, err, "ports.externalIPs: want true, false, or a list of addresses and CIDRs")
+	assert.ErrorContains(t, err, "ports.externalIPs: must be true, false, or a list of addresses and CIDRs")
 }

@@ -5,17 +5,17 @@ import (
 	"errors"
 )
 
-// AutoBool is a switch with three positions: on, off, or what the host can do. A config writes it as true, false or auto.
+// AutoBool is a setting with three values: on, off, or auto for what the host supports. In a file: true, false or auto.
 type AutoBool string
 
-// Positions of an AutoBool. The zero value is Auto.
+// Values of an AutoBool. The zero value means Auto.
 const (
 	Auto AutoBool = "auto"
 	On   AutoBool = "true"
 	Off  AutoBool = "false"
 )
 
-// UnmarshalJSON takes true and false as well as text.
+// UnmarshalJSON accepts booleans and strings.
 func (a *AutoBool) UnmarshalJSON(b []byte) error {
 	var text string
 	if json.Unmarshal(b, &text) != nil {
@@ -26,7 +26,7 @@ func (a *AutoBool) UnmarshalJSON(b []byte) error {
 		*a = v
 		return nil
 	}
-	return errors.New("want auto, true or false, have " + string(b))
+	return errors.New("must be auto, true or false, got " + string(b))
 }
 
 // MarshalJSON writes on and off as booleans.

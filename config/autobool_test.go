@@ -24,7 +24,7 @@ func TestAutoBool(t *testing.T) {
 	assert.NilError(t, c.Set("network.slirpSeccomp", "auto"))
 	assert.Equal(t, c.Network.SlirpSeccomp, Auto)
 	for _, text := range []string{"yes", "1", "[true]"} {
-		assert.ErrorContains(t, c.Set("network.slirpSeccomp", text), "want auto, true or false", text)
+		assert.ErrorContains(t, c.Set("network.slirpSeccomp", text), "must be auto, true or false", text)
 	}
 	assert.DeepEqual(t, Auto.Choices(), []bool{true, false})
 	assert.DeepEqual(t, AutoBool("").Choices(), []bool{true, false})

@@ -10,28 +10,28 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// dnsHostNumber is the cluster DNS Service's place in the Service network, as kubeadm and others have it.
+// dnsHostNumber is the number of the cluster DNS Service's address in the Service network, as in kubeadm.
 const dnsHostNumber = 10
 
 const (
-	// maxPodStop is the longest timeouts.podStop that Complete fills in: a pod with the default grace period of 30 seconds
-	// ends in it, with its preStop hook, and after it the critical pods.
+	// maxPodStop is the longest timeouts.podStop that Complete sets: enough for a pod with the default grace period of 30
+	// seconds and its preStop hook, followed by the critical pods.
 	maxPodStop = Duration(60 * time.Second)
-	// restStop is what it leaves of timeouts.stop for the rest of the node.
+	// restStop is the part of timeouts.stop that Complete reserves for the rest of the node.
 	restStop = Duration(30 * time.Second)
 )
 
-// HostFacts is what Complete has to know of the host. The caller reads it; this package reads no host.
+// HostFacts are the properties of the host that Complete needs. The caller reads them; this package does not read the host.
 type HostFacts struct {
-	// Hostname as uname(2) gives it.
+	// Hostname is the host name that uname(2) returns.
 	Hostname string
-	// XDGDataHome is $XDG_DATA_HOME, or ~/.local/share where that is unset: absolute.
+	// XDGDataHome is the absolute path of $XDG_DATA_HOME, or ~/.local/share if that is unset.
 	XDGDataHome string
 }
 
-// Complete fills in what Default leaves open: NodeName, DataDir, Cluster.DNSAddress, Timeouts.PodStop and Ports.BindAddresses.
-// What is set stays. A node that joins has no control plane of its own; one that serves others has its API server on one port inside
-// and outside.
+// Complete sets the fields that Default leaves empty: NodeName, DataDir, Cluster.DNSAddress, Timeouts.PodStop and
+// Ports.BindAddresses. It does not change fields that are set, with two exceptions: a node that joins a cluster gets no control
+// plane, and a node that serves others gets the same API server port inside as outside.
 func (c *NodeConfig) Complete(h HostFacts) {
 	if c.NodeName == "" {
 		c.NodeName = strings.ToLower(strings.TrimSuffix(h.Hostname, "."))
@@ -68,19 +68,20 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	}
 }
 
-// UseName sets the node's name as --name and ROOTLESSNODE_NAME do. A file that carries another name of its own (an
-// effective config printed for another node) is refused, so that no node runs with the data of its neighbour unnoticed.
+// UseName sets the node's name, as --name and ROOTLESSNODE_NAME do. It returns an error of class errdefs.ErrConfig if the
+// config has another name, such as an effective config that was printed for another node; otherwise this node would use the
+// data of the other one.
 func (c *NodeConfig) UseName(name string) error {
 	if c.Name != DefaultName && c.Name != name {
-		err := fmt.Errorf("name: the config is that of node %q, but node %q was asked for", c.Name, name)
+		err := fmt.Errorf("name: the config belongs to node %q, not to node %q", c.Name, name)
 		return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, err),
-			"take the lines name: and dataDir: out of the config, or say --name %s", c.Name)
+			"remove the lines name: and dataDir: from the config, or use --name %s", c.Name)
 	}
 	c.Name = name
 	return nil
 }
 
-// nthAddress is the address n places after the first of p, or the zero Addr if p is too small.
+// nthAddress returns the address n places after the first address of p, or the zero Addr if p is too small.
 func nthAddress(p netip.Prefix, n int) netip.Addr {
 	a := p.Masked().Addr()
 	for range n {

@@ -2,11 +2,11 @@ package config
 
 import "time"
 
-// pauseImage is what the images beside the components hold.
+// pauseImage is the pause image that is shipped with the components.
 const pauseImage = "registry.k8s.io/pause:3.10.2"
 
-// Default returns the configuration of a node for which nothing was asked, except what depends on the host (NodeName,
-// DataDir, ComponentsDir) or on other fields (Cluster.DNSAddress, Ports.BindAddresses): Complete fills in those.
+// Default returns the default configuration, without the fields that depend on the host (NodeName, DataDir, ComponentsDir)
+// or on other fields (Cluster.DNSAddress, Ports.BindAddresses). Complete sets most of them.
 func Default() *NodeConfig {
 	return &NodeConfig{
 		APIVersion: APIVersion,

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// MarshalJSON writes d as Go writes durations.
+// MarshalJSON writes d in the format of time.Duration.String.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// UnmarshalJSON reads what time.ParseDuration reads.
+// UnmarshalJSON reads a string in the format of time.ParseDuration.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("duration %s: write it as a string such as \"90s\"", b)
+		return fmt.Errorf("duration %s: must be a string such as \"90s\"", b)
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("duration %q: write it as a number with a unit, such as \"90s\" or \"24h\"", s)
+		return fmt.Errorf("duration %q: must be a number with a unit, such as \"90s\" or \"24h\"", s)
 	}
 	*d = Duration(v)
 	return nil

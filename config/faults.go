@@ -7,7 +7,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// faults gathers what is wrong, so that all of it is told at once.
+// faults collects errors, so that all of them are reported at once.
 type faults struct{ list []error }
 
 func (fs *faults) add(field, hint, format string, args ...any) {
@@ -17,7 +17,7 @@ func (fs *faults) add(field, hint, format string, args ...any) {
 
 func (fs *faults) err() error { return errors.Join(fs.list...) }
 
-// prefixEach puts source before each of the joined errors, keeping their hints.
+// prefixEach adds source as a prefix to each of the joined errors and keeps their hints.
 func prefixEach(source string, err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

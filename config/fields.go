@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// fieldByName returns the field of the struct v that has name in the file, in exactly this case.
+// fieldByName returns the field of the struct v with this JSON name. Case matters.
 func fieldByName(v reflect.Value, name string) (reflect.Value, bool) {
 	t := v.Type()
 	for i := range t.NumField() {
@@ -27,7 +27,7 @@ func omitsEmpty(f reflect.StructField) bool {
 	return opts == "omitempty"
 }
 
-// leaf is one field that holds a value, not further fields.
+// leaf is a field that is not a group of fields.
 type leaf struct {
 	path  string
 	value reflect.Value
@@ -57,8 +57,8 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// didYouMean proposes the field meant by a key that t does not have: its nearest field, or where the key stands
-// elsewhere in the configuration.
+// didYouMean returns a suggestion for a key that t does not have, or "": the most similar field of t, or the field of the same
+// name elsewhere in the configuration.
 func didYouMean(path, key string, t reflect.Type) string {
 	best, distance := "", len(key)/2+1
 	for i := range t.NumField() {
@@ -78,7 +78,7 @@ func didYouMean(path, key string, t reflect.Type) string {
 	return ""
 }
 
-// editDistance is the number of letters to insert, delete, replace or swap with their neighbour to turn a into b.
+// editDistance returns the number of letters to insert, delete, replace or swap with their neighbour to change a to b.
 func editDistance(a, b string) int {
 	var before []int
 	row := make([]int, len(b)+1)

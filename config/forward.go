@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Forward is one static forward: a port of the host and the node's port behind it, or as many as Count in a row.
+// Forward is one static forward of Count consecutive host ports to ports of the node.
 type Forward struct {
-	// HostIP to listen on. The zero Addr stands for each of ports.bindAddresses.
+	// HostIP is the address to listen on. The zero Addr means all of ports.bindAddresses.
 	HostIP netip.Addr
-	// HostPort and NodePort, 1 to 65535; the first ones of a range. HostPort 0 leaves the choice to the node.
+	// HostPort and NodePort are the first ports, 1 to 65535. With HostPort 0 the node picks the host port.
 	HostPort, NodePort int
 	// Proto is tcp or udp.
 	Proto string
-	// Count is 1 for a single port.
+	// Count is the number of ports, 1 for a single port.
 	Count int
 }
 
-// String writes f in the form that ParseForward reads.
+// String returns f in the format that ParseForward reads.
 func (f Forward) String() string {
 	s := fmt.Sprintf("%s:%s/%s", portRange(f.HostPort, f.Count), portRange(f.NodePort, f.Count), f.Proto)
 	if !f.HostIP.IsValid() {
@@ -38,21 +38,21 @@ func portRange(first, count int) string {
 	return fmt.Sprintf("%d-%d", first, first+count-1)
 }
 
-// ParseForward reads "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". An IPv6 HOSTIP stands in brackets; tcp is the default. Both
-// ports may be ranges "FIRST-LAST" of one length; HOSTPORT may be 0, which leaves the choice to the node.
+// ParseForward parses "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". An IPv6 HOSTIP must be in brackets; the default protocol is tcp.
+// Both ports may be ranges "FIRST-LAST" of the same length. With HOSTPORT 0 the node picks the host port.
 func ParseForward(s string) (Forward, error) {
 	f := Forward{Proto: "tcp"}
 	ports, proto, hasProto := strings.Cut(s, "/")
 	if hasProto {
 		if proto != "tcp" && proto != "udp" {
-			return Forward{}, fmt.Errorf("protocol %q: want tcp or udp", proto)
+			return Forward{}, fmt.Errorf("protocol %q: must be tcp or udp", proto)
 		}
 		f.Proto = proto
 	}
-	// The last two colons part the ports; whatever stands before them is the address.
+	// The last two colons separate the ports; the address is before them.
 	ports, nodePort, ok := cutLast(ports, ":")
 	if !ok {
-		return Forward{}, fmt.Errorf("%q: want [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]", s)
+		return Forward{}, fmt.Errorf("%q: must have the form [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]", s)
 	}
 	address, hostPort, hasIP := cutLast(ports, ":")
 	if !hasIP {
@@ -79,7 +79,7 @@ func ParseForward(s string) (Forward, error) {
 	return f, nil
 }
 
-// parsePorts reads a port or a range of ports.
+// parsePorts parses a port or a range of ports.
 func parsePorts(s string) (first, count int, err error) {
 	low, high, ranged := strings.Cut(s, "-")
 	if first, err = parsePort(low); err != nil || !ranged {
@@ -92,19 +92,19 @@ func parsePorts(s string) (first, count int, err error) {
 	return first, last - first + 1, err
 }
 
-// ParsePickRange reads "FIRST-LAST", two ports of which the first is not below 1024.
+// ParsePickRange parses "FIRST-LAST", a range of ports from 1024 on.
 func ParsePickRange(s string) (first, last int, err error) {
 	first, count, err := parsePorts(s)
 	if err != nil {
 		return 0, 0, err
 	}
 	if first < privilegedPorts {
-		return 0, 0, fmt.Errorf("%q: want ports from %d on", s, privilegedPorts)
+		return 0, 0, fmt.Errorf("%q: must not contain ports below %d", s, privilegedPorts)
 	}
 	return first, first + count - 1, nil
 }
 
-// privilegedPorts end where the kernel's default for net.ipv4.ip_unprivileged_port_start lies.
+// privilegedPorts is the kernel's default for net.ipv4.ip_unprivileged_port_start, the first unprivileged port.
 const privilegedPorts = 1024
 
 func parseHostIP(s string) (netip.Addr, error) {
@@ -112,7 +112,7 @@ func parseHostIP(s string) (netip.Addr, error) {
 	if bracketed {
 		var closed bool
 		if bare, closed = strings.CutSuffix(bare, "]"); !closed {
-			return netip.Addr{}, fmt.Errorf("host address %q: no closing bracket", s)
+			return netip.Addr{}, fmt.Errorf("host address %q: missing closing bracket", s)
 		}
 	}
 	ip, err := netip.ParseAddr(bare)
@@ -120,9 +120,9 @@ func parseHostIP(s string) (netip.Addr, error) {
 	case err != nil:
 		return netip.Addr{}, fmt.Errorf("host address %q: not an IP address", s)
 	case ip.Zone() != "":
-		return netip.Addr{}, fmt.Errorf("host address %q: an address with a zone cannot be forwarded", s)
+		return netip.Addr{}, fmt.Errorf("host address %q: addresses with a zone are not supported", s)
 	case ip.Is6() != bracketed:
-		return netip.Addr{}, fmt.Errorf("host address %q: brackets are for IPv6, and IPv6 needs them", s)
+		return netip.Addr{}, fmt.Errorf("host address %q: IPv6 addresses, and only these, must be in brackets", s)
 	}
 	return ip, nil
 }
@@ -130,7 +130,7 @@ func parseHostIP(s string) (netip.Addr, error) {
 func parsePort(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 || s[0] == '0' {
-		return 0, fmt.Errorf("%q: want a number from 1 to 65535", s)
+		return 0, fmt.Errorf("%q: must be a number between 1 and 65535", s)
 	}
 	return int(n), nil
 }

@@ -20,7 +20,7 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// joining is a complete config after these changes.
+// joining returns a complete config with these changes.
 func joining(t *testing.T, set map[string]string) *NodeConfig {
 	t.Helper()
 	c := Default()
@@ -54,20 +54,20 @@ func TestValidateJoin(t *testing.T) {
 		want []string
 	}{
 		{map[string]string{"join.server": "ftp://a", "join.caCertHashes": "sha256:12"}, []string{"join.server: ", "join.caCertHashes[0]: "}},
-		{map[string]string{"join.server": "https://a", "join.kubeconfig": "/k"}, []string{"join.kubeconfig: there is join.server already"}},
+		{map[string]string{"join.server": "https://a", "join.kubeconfig": "/k"}, []string{"join.kubeconfig: cannot be combined with join.server"}},
 		{map[string]string{"join.kubeconfig": "k"}, []string{"join.kubeconfig: "}},
-		{map[string]string{"join.kubeconfig": "/k", "join.caCertHashes": "sha256:" + strings.Repeat("a", 64)}, []string{"join.caCertHashes: pins"}},
+		{map[string]string{"join.kubeconfig": "/k", "join.caCertHashes": "sha256:" + strings.Repeat("a", 64)}, []string{"join.caCertHashes: requires join.server"}},
 		{map[string]string{"controlPlane.embedded": "false"}, []string{"controlPlane.embedded: "}},
 		{map[string]string{"join.server": "https://a", "flannel.backend": "host-gw", "ports.driver": "none", "network.driver": "none", "network.ipv6": "true"},
-			[]string{"flannel.backend: host-gw", "ports.driver: none", "network.driver: none", "network.ipv6: is not there"}},
+			[]string{"flannel.backend: host-gw: not supported", "ports.driver: none", "network.driver: none", "network.ipv6: not supported"}},
 		{map[string]string{"join.server": "https://a", "podSecurity": "baseline"}, []string{"podSecurity: baseline has no effect on a worker"}},
 		{map[string]string{"controlPlane.apiServerExtraArgs": "--admission-control-config-file=/x", "podSecurity": "baseline"},
 			[]string{"controlPlane.apiServerExtraArgs[0]: --admission-control-config-file replaces the file"}},
-		{map[string]string{"api.bindAddress": "2001:db8::1"}, []string{"api.bindAddress: 2001:db8::1: other nodes"}},
-		{map[string]string{"nodeIP": "10.0.2.100"}, []string{"nodeIP: 10.0.2.100 lies in network.cidr"}},
+		{map[string]string{"api.bindAddress": "2001:db8::1"}, []string{"api.bindAddress: 2001:db8::1: must be an IPv4 address"}},
+		{map[string]string{"nodeIP": "10.0.2.100"}, []string{"nodeIP: 10.0.2.100 is in network.cidr"}},
 		{map[string]string{"nodeIP": "127.0.0.1"}, []string{"nodeIP: "}},
 		{map[string]string{"nodeIP": "::1"}, []string{"nodeIP: "}},
-		{map[string]string{"nodeIP": "192.0.2.2", "api.bindAddress": "192.0.2.1"}, []string{"nodeIP: 192.0.2.2 is where pods of other nodes look"}},
+		{map[string]string{"nodeIP": "192.0.2.2", "api.bindAddress": "192.0.2.1"}, []string{"nodeIP: 192.0.2.2: pods of other nodes reach the API server"}},
 	} {
 		err := joining(t, tc.set).Validate()
 		for _, want := range tc.want {

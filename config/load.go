@@ -15,13 +15,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// maxFileSize bounds what Load reads: a configuration is a page of text, and a device or a log given by mistake is not.
+// maxFileSize limits the size of the file that Load reads, in bytes, in case a device or a log is given by mistake.
 const maxFileSize = 1 << 20
 
-// Load reads the configuration file at path over Default. It is strict: an unknown field, a field given twice, a value
-// of the wrong type, a second document or another apiVersion or kind is an error of class errdefs.ErrConfig, and all
-// such faults are reported together. A field that is null or absent keeps its default; maps are merged key by key,
-// lists are replaced. Load neither completes nor validates.
+// Load reads the configuration file at path and merges it into Default. It is strict: unknown fields, duplicate fields, values
+// of the wrong type, a second document, and another apiVersion or kind are errors of class errdefs.ErrConfig, which are
+// reported together. A field that is null or absent keeps its default; maps are merged key by key, lists are replaced. Load
+// does not call Complete or Validate.
 func Load(path string) (*NodeConfig, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func Load(path string) (*NodeConfig, error) {
 	return LoadBytes(b.Bytes(), path)
 }
 
-// LoadBytes is Load for a document in memory. The source (a path, "standard input") heads each error.
+// LoadBytes is Load for a document in memory. Each error begins with source, such as a path or "standard input".
 func LoadBytes(b []byte, source string) (*NodeConfig, error) {
 	c := Default()
 	if err := c.merge(b); err != nil {
@@ -47,7 +47,7 @@ func LoadBytes(b []byte, source string) (*NodeConfig, error) {
 
 func (c *NodeConfig) merge(b []byte) error {
 	if n := documents(b); n > 1 {
-		return fmt.Errorf("%d YAML documents: a configuration is one", n)
+		return fmt.Errorf("%d YAML documents, expected one", n)
 	}
 	j, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *NodeConfig) merge(b []byte) error {
 	return fs.err()
 }
 
-// yamlError takes the wrapping off the YAML library's errors: what is left names lines and keys.
+// yamlError removes the prefixes of the YAML library's errors. The rest names lines and keys.
 func yamlError(err error) error {
 	var list []error
 	for line := range strings.Lines(err.Error()) {
@@ -89,14 +89,14 @@ func checkHead(fs *faults, version, kind *string) {
 	}{{"apiVersion", APIVersion, version}, {"kind", Kind, kind}} {
 		switch {
 		case h.got == nil:
-			fs.add(h.field, "", "missing: write %s: %s", h.field, h.want)
+			fs.add(h.field, "", "missing: add %s: %s", h.field, h.want)
 		case *h.got != h.want:
-			fs.add(h.field, "", "%q is not known here, only %q", *h.got, h.want)
+			fs.add(h.field, "", "unsupported value %q, expected %q", *h.got, h.want)
 		}
 	}
 }
 
-// decodeStruct puts the fields of an object into v and reports each that v does not have.
+// decodeStruct decodes the fields of an object into v and reports unknown fields.
 func decodeStruct(fs *faults, path string, object map[string]json.RawMessage, v reflect.Value) {
 	for _, key := range sortedKeys(object) {
 		at := join(path, key)
@@ -116,7 +116,7 @@ func decodeField(fs *faults, at string, raw json.RawMessage, f reflect.Value) {
 	if f.Kind() == reflect.Struct {
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &object); err != nil {
-			fs.add(at, "", "want fields below it, have %s", raw)
+			fs.add(at, "", "must be a mapping of fields, got %s", raw)
 			return
 		}
 		decodeStruct(fs, at, object, f)
@@ -127,7 +127,7 @@ func decodeField(fs *faults, at string, raw json.RawMessage, f reflect.Value) {
 	}
 }
 
-// decodeLeaf fills a copy first, so that a value refused half-way leaves the default whole.
+// decodeLeaf decodes into a copy first, so that f keeps its value on an error.
 func decodeLeaf(raw json.RawMessage, f reflect.Value) error {
 	fresh := reflect.New(f.Type())
 	if f.Kind() == reflect.Map && !f.IsNil() {
@@ -145,7 +145,7 @@ func decodeLeaf(raw json.RawMessage, f reflect.Value) error {
 
 func leafError(raw json.RawMessage, t reflect.Type, err error) string {
 	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Sprintf("want %s, have %s", typeName(t), raw)
+		return fmt.Sprintf("must be %s, got %s", typeName(t), raw)
 	}
 	return err.Error()
 }
@@ -175,8 +175,8 @@ func typeName(t reflect.Type) string {
 	return t.String()
 }
 
-// documents counts the YAML documents that hold more than comments. A line that begins with "---" is a document mark
-// wherever it stands (YAML 1.1, 4.3).
+// documents returns the number of YAML documents that contain more than comments. Every line that begins with "---" starts a
+// document (YAML 1.1, 4.3).
 func documents(b []byte) int {
 	n, content := 0, false
 	for line := range strings.Lines(string(b)) {
@@ -195,7 +195,7 @@ func documents(b []byte) int {
 	return n
 }
 
-// limited is an io.Reader that fails, instead of ending, after so many bytes.
+// limited is an io.Reader that returns an error after left bytes.
 type limited struct {
 	f    *os.File
 	left int

@@ -30,28 +30,28 @@ func TestLoadBytesRefuses(t *testing.T) {
 		{"unlike all", head + "zzzzzzzz: 1", []string{"f: zzzzzzzz: unknown field"}},
 		{"all at once", head + "a1b2c3: 1\nnetwork: {mtu: x, driver: 3}", []string{
 			"f: a1b2c3: unknown field",
-			"f: network.driver: want a string (quote it if it looks like a number or a boolean), have 3",
-			`f: network.mtu: want a whole number, have "x"`,
+			"f: network.driver: must be a string (quote it if it looks like a number or a boolean), got 3",
+			`f: network.mtu: must be a whole number, got "x"`,
 		}},
 		{"twice", head + "api: {port: 1}\napi: {port: 2}", []string{`f: line 4: key "api" already set in map`}},
 		{"no head", "api: {port: 7000}", []string{
-			"f: apiVersion: missing: write apiVersion: rootlessnode.dev/v1alpha1", "f: kind: missing: write kind: NodeConfig",
+			"f: apiVersion: missing: add apiVersion: rootlessnode.dev/v1alpha1", "f: kind: missing: add kind: NodeConfig",
 		}},
-		{"empty", "", []string{"f: apiVersion: missing: write apiVersion: rootlessnode.dev/v1alpha1", "f: kind: missing: write kind: NodeConfig"}},
+		{"empty", "", []string{"f: apiVersion: missing: add apiVersion: rootlessnode.dev/v1alpha1", "f: kind: missing: add kind: NodeConfig"}},
 		{"other version", "apiVersion: rootlessnode.dev/v2\nkind: Node", []string{
-			`f: apiVersion: "rootlessnode.dev/v2" is not known here, only "rootlessnode.dev/v1alpha1"`,
-			`f: kind: "Node" is not known here, only "NodeConfig"`,
+			`f: apiVersion: unsupported value "rootlessnode.dev/v2", expected "rootlessnode.dev/v1alpha1"`,
+			`f: kind: unsupported value "Node", expected "NodeConfig"`,
 		}},
-		{"two documents", head + "---\n" + head, []string{"f: 2 YAML documents: a configuration is one"}},
+		{"two documents", head + "---\n" + head, []string{"f: 2 YAML documents, expected one"}},
 		{"list", "[1]", []string{"f: not a mapping of fields to values"}},
-		{"scalar for a group", head + "network: fast", []string{`f: network: want fields below it, have "fast"`}},
-		{"duration as number", head + "timeouts: {ready: 60}", []string{`f: timeouts.ready: duration 60: write it as a string such as "90s"`}},
+		{"scalar for a group", head + "network: fast", []string{`f: network: must be a mapping of fields, got "fast"`}},
+		{"duration as number", head + "timeouts: {ready: 60}", []string{`f: timeouts.ready: duration 60: must be a string such as "90s"`}},
 		{"duration without unit", head + "timeouts: {ready: '60'}", []string{
-			`f: timeouts.ready: duration "60": write it as a number with a unit, such as "90s" or "24h"`}},
-		{"fraction", head + "network: {mtu: 1500.5}", []string{"f: network.mtu: want a whole number, have 1500.5"}},
-		{"yaml boolean", head + "logLevel: no", []string{"f: logLevel: want a string (quote it if it looks like a number or a boolean), have false"}},
-		{"list of numbers", head + "ports: {static: [80]}", []string{"f: ports.static: want a list of strings, have [80]"}},
-		{"map to numbers", head + "nodeLabels: {a: 1}", []string{`f: nodeLabels: want a mapping to strings (quote numbers), have {"a":1}`}},
+			`f: timeouts.ready: duration "60": must be a number with a unit, such as "90s" or "24h"`}},
+		{"fraction", head + "network: {mtu: 1500.5}", []string{"f: network.mtu: must be a whole number, got 1500.5"}},
+		{"yaml boolean", head + "logLevel: no", []string{"f: logLevel: must be a string (quote it if it looks like a number or a boolean), got false"}},
+		{"list of numbers", head + "ports: {static: [80]}", []string{"f: ports.static: must be a list of strings, got [80]"}},
+		{"map to numbers", head + "nodeLabels: {a: 1}", []string{`f: nodeLabels: must be a mapping to strings (quote numbers), got {"a":1}`}},
 		{"broken", head + "api: {", []string{"f: line 3: did not find expected node content"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestMarshalRoundTrip(t *testing.T) {
 	}
 }
 
-// full is a config in which every field is set.
+// full returns a config in which every field is set.
 func full(t *testing.T) *NodeConfig {
 	t.Helper()
 	c := Default()
@@ -213,7 +213,7 @@ func TestComplete(t *testing.T) {
 	small := Default()
 	small.Cluster.ServiceCIDR = "10.43.0.0/29"
 	small.Complete(HostFacts{Hostname: "h", XDGDataHome: "/y"})
-	assert.ErrorContains(t, small.Validate(), "cluster.serviceCIDR: 10.43.0.0/29: want a prefix of /12 to /28")
+	assert.ErrorContains(t, small.Validate(), "cluster.serviceCIDR: 10.43.0.0/29: must have a prefix length between /12 and /28")
 }
 
 func TestUseName(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Marshal writes c as YAML in the order of its declaration. LoadBytes reads it back to an equal value.
+// Marshal returns c as YAML, with the fields in the order of their declaration. LoadBytes reads it back to an equal value.
 func Marshal(c *NodeConfig) ([]byte, error) {
 	var b bytes.Buffer
 	if err := marshalStruct(&b, "", reflect.ValueOf(c).Elem()); err != nil {

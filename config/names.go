@@ -8,17 +8,17 @@ import (
 // Limits of names, from RFC 1123 and Kubernetes' apimachinery.
 const (
 	maxNodeNameLength   = 63 // of the kubernetes.io/hostname label that carries the name
-	maxNameLength       = 32 // of ours: it stands in socket paths
+	maxNameLength       = 32 // because it is part of socket paths
 	maxDNSNameLength    = 253
 	maxLabelNameLength  = 63
-	maxInterfaceNameLen = 15 // IFNAMSIZ less its NUL
+	maxInterfaceNameLen = 15 // IFNAMSIZ without its NUL
 )
 
 func isLowerAlnum(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 
 func isAlnum(c byte) bool { return isLowerAlnum(c) || 'A' <= c && c <= 'Z' }
 
-// isDNSLabel: lower case letters, digits and inner hyphens, at most 63.
+// isDNSLabel reports whether s is a DNS label: at most 63 lower case letters, digits and inner hyphens.
 func isDNSLabel(s string) bool {
 	if s == "" || len(s) > 63 || !isLowerAlnum(s[0]) || !isLowerAlnum(s[len(s)-1]) {
 		return false
@@ -31,7 +31,7 @@ func isDNSLabel(s string) bool {
 	return true
 }
 
-// isDNSSubdomain: DNS labels joined by dots.
+// isDNSSubdomain reports whether s consists of DNS labels separated by dots.
 func isDNSSubdomain(s string) bool {
 	if len(s) > maxDNSNameLength {
 		return false
@@ -44,10 +44,10 @@ func isDNSSubdomain(s string) bool {
 	return true
 }
 
-// ValidNodeName reports whether a Node object of a rootlessnode may have the name.
+// ValidNodeName reports whether s can be the name of the Node object.
 func ValidNodeName(s string) bool { return isDNSSubdomain(s) && len(s) <= maxNodeNameLength }
 
-// isLabelName: what a label key is after its prefix, and what a label value is.
+// isLabelName reports whether s is a valid label key without a prefix, or a valid label value.
 func isLabelName(s string) bool {
 	if s == "" || len(s) > maxLabelNameLength || !isAlnum(s[0]) || !isAlnum(s[len(s)-1]) {
 		return false
@@ -68,8 +68,8 @@ func isLabelKey(s string) bool {
 	return isDNSSubdomain(prefix) && isLabelName(name)
 }
 
-// kubeletMaySet tells whether the kubelet accepts to set a label of the reserved domains on its own Node
-// (KEP-279, and NodeRestriction on the other side).
+// kubeletMaySet reports whether the kubelet may set the label on its own Node: it accepts only some labels of reserved domains
+// (KEP-279), and NodeRestriction in the API server as well.
 func kubeletMaySet(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
 	if !within(prefix, "kubernetes.io") && !within(prefix, "k8s.io") {
@@ -92,14 +92,14 @@ func within(domain, parent string) bool {
 	return domain == parent || strings.HasSuffix(domain, "."+parent)
 }
 
-// isAbsolute: an absolute path in its shortest form, without the letters that break mount tables and config files.
+// isAbsolute reports whether p is a clean absolute path without control characters, which break mount tables and config files.
 func isAbsolute(p string) bool {
 	return filepath.IsAbs(p) && filepath.Clean(p) == p && !strings.ContainsFunc(p, isControl)
 }
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// isImage: a coarse look at an image reference; the container store has the last word.
+// isImage is a coarse check of an image reference. The container runtime does the full check.
 func isImage(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '"' || r == '\\' })
 }

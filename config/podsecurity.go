@@ -12,7 +12,7 @@ const (
 	PodSecurityRestricted = "restricted"
 )
 
-// admissionFlag is the flag of kube-apiserver by which PodSecurity takes effect.
+// admissionFlag is the flag of kube-apiserver that sets the file with the PodSecurity configuration.
 const admissionFlag = "--admission-control-config-file"
 
 func (c *NodeConfig) validatePodSecurity(fs *faults) {
@@ -22,12 +22,12 @@ func (c *NodeConfig) validatePodSecurity(fs *faults) {
 	}
 	if c.Joins() {
 		fs.add("podSecurity", "podSecurity: privileged    # and label the namespaces, or set podSecurity on the control plane's node",
-			"%s has no effect on a worker: the API server of the cluster admits its pods", c.PodSecurity)
+			"%s has no effect on a worker, because the cluster's API server admits the pods", c.PodSecurity)
 	}
 	for i, arg := range c.ControlPlane.APIServerExtraArgs {
 		if name, _, _ := strings.Cut(arg, "="); name == admissionFlag {
 			fs.add(fmt.Sprintf("controlPlane.apiServerExtraArgs[%d]", i), "podSecurity: privileged    # and configure PodSecurity in that file",
-				"%s replaces the file by which podSecurity %s takes effect", admissionFlag, c.PodSecurity)
+				"%s replaces the file that configures podSecurity %s", admissionFlag, c.PodSecurity)
 		}
 	}
 }

@@ -15,7 +15,7 @@ const (
 	RuntimeExternal = "external"
 )
 
-// CRI says which program runs the containers.
+// CRI selects the container runtime.
 type CRI struct {
 	// Runtime is containerd, crio or external.
 	Runtime string `json:"runtime"`
@@ -23,25 +23,25 @@ type CRI struct {
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
-// CRIO settings, of a node whose CRI.Runtime is RuntimeCRIO. Its program is found in ComponentsDir, then on PATH.
+// CRIO are the settings for CRI.Runtime RuntimeCRIO. The crio program is searched in ComponentsDir, then on PATH.
 type CRIO struct {
-	// Conmon is the monitor of containers. Default: found like CRI-O itself.
+	// Conmon is the path of the container monitor. Default: searched like CRI-O itself.
 	Conmon string `json:"conmon,omitempty"`
-	// StorageDriver is auto (overlay, through the kernel or fuse-overlayfs, else vfs, by probe), overlay or vfs.
+	// StorageDriver is auto (overlay if the kernel or fuse-overlayfs supports it, else vfs), overlay or vfs.
 	StorageDriver string `json:"storageDriver"`
 	// PauseImage is the sandbox image.
 	PauseImage string `json:"pauseImage"`
-	// NRI switches the Node Resource Interface on, at a socket of the node's own.
+	// NRI enables the Node Resource Interface, on a socket inside the node.
 	NRI bool `json:"nri"`
-	// RegistriesConf is a containers-registries.conf(5) of the host.
+	// RegistriesConf is the path of a containers-registries.conf(5) on the host.
 	RegistriesConf string `json:"registriesConf,omitempty"`
-	// SignaturePolicy is a containers-policy.json(5) of the host. Default: every image may be pulled.
+	// SignaturePolicy is the path of a containers-policy.json(5) on the host. Default: all images may be pulled.
 	SignaturePolicy string `json:"signaturePolicy,omitempty"`
 }
 
 const unixScheme = "unix://"
 
-// RuntimeSocket is the path, inside, of the socket on which the node's runtime serves CRI.
+// RuntimeSocket returns the path, inside the node, of the CRI socket of the node's runtime.
 func (c *NodeConfig) RuntimeSocket() string {
 	switch c.CRI.Runtime {
 	case RuntimeCRIO:
@@ -52,10 +52,10 @@ func (c *NodeConfig) RuntimeSocket() string {
 	return layout.InsideContainerdSock
 }
 
-// RuntimeEndpoint is RuntimeSocket as a URL, as the kubelet and crictl take it.
+// RuntimeEndpoint returns RuntimeSocket as a URL for the kubelet and crictl.
 func (c *NodeConfig) RuntimeEndpoint() string { return unixScheme + c.RuntimeSocket() }
 
-// PauseImage is the image that every sandbox needs.
+// PauseImage returns the image of the pod sandboxes.
 func (c *NodeConfig) PauseImage() string {
 	if c.CRI.Runtime == RuntimeCRIO {
 		return c.CRIO.PauseImage
@@ -68,16 +68,16 @@ func (c *NodeConfig) validateRuntime(fs *faults) {
 	path, isUnix := strings.CutPrefix(c.CRI.Endpoint, unixScheme)
 	switch external := c.CRI.Runtime == RuntimeExternal; {
 	case external && c.CRI.Endpoint == "":
-		fs.add("cri.endpoint", "endpoint: unix:///run/my-runtime/cri.sock", "missing: with cri.runtime external it says where the runtime listens")
+		fs.add("cri.endpoint", "endpoint: unix:///run/my-runtime/cri.sock", "required with cri.runtime external")
 	case !external && c.CRI.Endpoint != "":
-		fs.add("cri.endpoint", "cri.runtime: external    # or drop cri.endpoint", "there is one for cri.runtime external alone, not for %s", c.CRI.Runtime)
+		fs.add("cri.endpoint", "cri.runtime: external    # or remove cri.endpoint", "supported only with cri.runtime external, not with %s", c.CRI.Runtime)
 	case external && (!isUnix || !isAbsolute(path)):
-		fs.add("cri.endpoint", "", "%q: want unix:// and the absolute path of a socket inside the node", c.CRI.Endpoint)
+		fs.add("cri.endpoint", "", "%q: must be unix:// followed by the absolute path of a socket inside the node", c.CRI.Endpoint)
 	case external && len(path) > layout.SocketPathMax:
-		fs.add("cri.endpoint", "", "the path of the socket has %d bytes: the kernel takes %d", len(path), layout.SocketPathMax)
+		fs.add("cri.endpoint", "", "the path of the socket has %d bytes, the maximum is %d", len(path), layout.SocketPathMax)
 	}
 	c.validateCRIO(fs)
-	c.validateIdle(fs)
+	c.validateUnusedRuntimes(fs)
 }
 
 func (c *NodeConfig) validateCRIO(fs *faults) {
@@ -91,24 +91,24 @@ func (c *NodeConfig) validateCRIO(fs *faults) {
 			continue
 		}
 		absolute(fs, f.field, f.path)
-		// Real directories inside: what the host has there is not seen.
+		// The node has its own directories here, which hide those of the host.
 		for _, dir := range []string{layout.InsideContainersConf, "/etc/crio", filepath.Dir(layout.InsideStorageRun), layout.InsideCRIORoot} {
 			if f.path == dir || strings.HasPrefix(f.path, dir+"/") {
-				fs.add(f.field, "copy it below your home directory, and name it there", "%s: the node has a %s of its own", f.path, dir)
+				fs.add(f.field, "copy the file below your home directory and set the path of the copy", "%s: not visible inside the node, which has its own %s", f.path, dir)
 			}
 		}
 	}
 }
 
-// validateIdle refuses settings of a runtime that is not the node's: they would do nothing.
-func (c *NodeConfig) validateIdle(fs *faults) {
+// validateUnusedRuntimes rejects settings of a runtime that the node does not use, because they have no effect.
+func (c *NodeConfig) validateUnusedRuntimes(fs *faults) {
 	d := Default()
 	type setting struct {
 		field   string
 		changed bool
 		instead string // with the other runtime
 	}
-	idle := map[string][]setting{
+	settings := map[string][]setting{
 		RuntimeContainerd: {
 			{"containerd.snapshotter", c.Containerd.Snapshotter != d.Containerd.Snapshotter, "crio.storageDriver"},
 			{"containerd.pauseImage", c.Containerd.PauseImage != d.Containerd.PauseImage, "crio.pauseImage"},
@@ -125,18 +125,18 @@ func (c *NodeConfig) validateIdle(fs *faults) {
 		},
 	}
 	for _, of := range []string{RuntimeContainerd, RuntimeCRIO} {
-		for _, s := range idle[of] {
+		for _, s := range settings[of] {
 			if of == c.CRI.Runtime || !s.changed {
 				continue
 			}
 			hint := ""
 			switch {
 			case c.CRI.Runtime == RuntimeExternal:
-				hint = "drop " + s.field + ", and configure the external runtime itself"
+				hint = "remove " + s.field + ", and configure the external runtime instead"
 			case s.instead != "":
-				hint = "drop it, and set " + s.instead + " instead"
+				hint = "remove it, and set " + s.instead + " instead"
 			}
-			fs.add(s.field, hint, "does nothing with cri.runtime %s", c.CRI.Runtime)
+			fs.add(s.field, hint, "has no effect with cri.runtime %s", c.CRI.Runtime)
 		}
 	}
 }

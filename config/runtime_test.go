@@ -42,27 +42,27 @@ func TestRuntimeRefuses(t *testing.T) {
 		change func(*NodeConfig)
 		want   string
 	}{
-		{"unknown", func(c *NodeConfig) { c.CRI.Runtime = "docker" }, `cri.runtime: "docker": want one of containerd, crio, external`},
+		{"unknown", func(c *NodeConfig) { c.CRI.Runtime = "docker" }, `cri.runtime: "docker": must be one of containerd, crio, external`},
 		{"no endpoint", func(c *NodeConfig) { c.CRI.Runtime = RuntimeExternal },
-			"cri.endpoint: missing: with cri.runtime external it says where the runtime listens"},
+			"cri.endpoint: required with cri.runtime external"},
 		{"endpoint of none", func(c *NodeConfig) { c.CRI.Endpoint = "unix:///a" },
-			"cri.endpoint: there is one for cri.runtime external alone, not for containerd"},
+			"cri.endpoint: supported only with cri.runtime external, not with containerd"},
 		{"tcp", func(c *NodeConfig) { c.CRI = CRI{RuntimeExternal, "tcp://10.0.0.1:1"} },
-			`cri.endpoint: "tcp://10.0.0.1:1": want unix:// and the absolute path of a socket inside the node`},
+			`cri.endpoint: "tcp://10.0.0.1:1": must be unix:// followed by the absolute path of a socket inside the node`},
 		{"relative", func(c *NodeConfig) { c.CRI = CRI{RuntimeExternal, "unix://a/b"} },
-			`cri.endpoint: "unix://a/b": want unix:// and the absolute path of a socket inside the node`},
+			`cri.endpoint: "unix://a/b": must be unix:// followed by the absolute path of a socket inside the node`},
 		{"driver", func(c *NodeConfig) { c.CRI.Runtime, c.CRIO.StorageDriver = RuntimeCRIO, "btrfs" },
-			`crio.storageDriver: "btrfs": want one of auto, overlay, vfs`},
+			`crio.storageDriver: "btrfs": must be one of auto, overlay, vfs`},
 		{"covered", func(c *NodeConfig) {
 			c.CRI.Runtime, c.CRIO.RegistriesConf = RuntimeCRIO, "/etc/containers/registries.conf"
 		},
-			"crio.registriesConf: /etc/containers/registries.conf: the node has a /etc/containers of its own"},
+			"crio.registriesConf: /etc/containers/registries.conf: not visible inside the node, which has its own /etc/containers"},
 		{"containerd's with crio", func(c *NodeConfig) { c.CRI.Runtime, c.Containerd.NRI = RuntimeCRIO, true },
-			"containerd.nri: does nothing with cri.runtime crio"},
+			"containerd.nri: has no effect with cri.runtime crio"},
 		{"containerd's with external", func(c *NodeConfig) {
 			c.CRI, c.Containerd.Snapshotter = CRI{RuntimeExternal, "unix:///a"}, "native"
-		}, "containerd.snapshotter: does nothing with cri.runtime external"},
-		{"crio's with containerd", func(c *NodeConfig) { c.CRIO.Conmon = "/usr/bin/conmon" }, "crio.conmon: does nothing with cri.runtime containerd"},
+		}, "containerd.snapshotter: has no effect with cri.runtime external"},
+		{"crio's with containerd", func(c *NodeConfig) { c.CRIO.Conmon = "/usr/bin/conmon" }, "crio.conmon: has no effect with cri.runtime containerd"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +75,7 @@ func TestRuntimeRefuses(t *testing.T) {
 	}
 }
 
-func TestRuntimeTellsAllFaults(t *testing.T) {
+func TestRuntimeReportsAllErrors(t *testing.T) {
 	t.Parallel()
 	c := complete()
 	c.CRI.Runtime, c.Containerd.NRI, c.Containerd.RegistryConfigDir, c.CRIO.PauseImage = RuntimeCRIO, true, "/home/u/certs.d", ""

@@ -9,25 +9,25 @@ import (
 //go:embed sample.yaml
 var sample []byte
 
-// Sample returns the commented configuration file that `rootlessnode config default` prints: every field with its
-// meaning and its default. A field without one stands as "#field: example". Loading it gives Default.
+// Sample returns the commented configuration file that `rootlessnode config default` prints: every field with its meaning and
+// default. A field without a default is "#field: example". Load of the file returns Default.
 func Sample() []byte { return slices.Clone(sample) }
 
-// FieldDoc is what the sample says of one field.
+// FieldDoc is the documentation of one field in the sample.
 type FieldDoc struct {
-	// Path is the field's name for --set: network.mtu.
+	// Path is the path of the field for --set, such as network.mtu.
 	Path string
 	// Value is the default as YAML, or an example if Optional.
 	Value string
 	// Optional fields have no fixed default.
 	Optional bool
-	// Doc is the meaning: one paragraph.
+	// Doc is the meaning of the field, one paragraph.
 	Doc string
-	// Group tells that further fields follow below it, and Value is empty.
+	// Group is true for a group of fields. Value is empty then.
 	Group bool
 }
 
-// Fields returns the documentation of every field and group in the order of the sample.
+// Fields returns the documentation of all fields and groups in the order of the sample.
 func Fields() []FieldDoc {
 	var (
 		out     []FieldDoc
@@ -67,7 +67,7 @@ func Fields() []FieldDoc {
 	return out
 }
 
-// isMapField tells fields whose entries are the user's from groups of fields.
+// isMapField reports whether the field at path is a map or list, not a group of fields.
 func isMapField(path string) bool {
 	return slices.ContainsFunc((&NodeConfig{}).leaves(), func(l leaf) bool { return l.path == path })
 }

@@ -18,8 +18,8 @@ func TestSampleIsDefault(t *testing.T) {
 	assert.DeepEqual(t, c, Default())
 }
 
-// Every field stands in the sample, in the order of its declaration, with a meaning; one without a default stands as a
-// comment that can be switched on.
+// TestSampleMentionsEveryField checks that the sample has all fields, with their meaning, in the order of their declaration.
+// A field without a default is a comment with a valid example.
 func TestSampleMentionsEveryField(t *testing.T) {
 	t.Parallel()
 	var want, got []string
@@ -28,7 +28,7 @@ func TestSampleMentionsEveryField(t *testing.T) {
 	}
 	examples := complete()
 	for _, d := range Fields() {
-		assert.Assert(t, strings.HasSuffix(d.Doc, "."), "%s: wants a sentence, has %q", d.Path, d.Doc)
+		assert.Assert(t, strings.HasSuffix(d.Doc, "."), "%s: %q is not a sentence", d.Path, d.Doc)
 		if d.Group {
 			continue
 		}
@@ -39,8 +39,8 @@ func TestSampleMentionsEveryField(t *testing.T) {
 		}
 	}
 	assert.DeepEqual(t, got, want)
-	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", ""                // one way to join, of three
-	for _, runtime := range []string{RuntimeContainerd, RuntimeCRIO, RuntimeExternal} { // one at a time, with what is its own
+	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", ""                // only one way to join at a time
+	for _, runtime := range []string{RuntimeContainerd, RuntimeCRIO, RuntimeExternal} { // one at a time, with its own settings
 		c := *examples
 		c.CRI.Runtime = runtime
 		if runtime != RuntimeContainerd {
@@ -62,7 +62,7 @@ const (
 	referenceEnd   = "<!-- End of the generated part. -->\n"
 )
 
-// docs/configuration.md holds every field. With -update its table is made anew.
+// TestReference checks that docs/configuration.md has all fields. With -update it writes the table again.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile(referenceFile)

@@ -12,10 +12,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Set changes the one field at path, as `--set PATH=VALUE` does: network.mtu, api.port. The value is text and must fit
-// the field's type. A list is written a,b,c or [a, b, c] and replaces the old one; an entry of a map is addressed by
-// its key, dots and all, as in kubelet.evictionHard.memory.available. It returns an error of class errdefs.ErrConfig
-// and changes nothing if the path or the value cannot be used. Set does not validate.
+// Set changes the field at path, such as network.mtu, as `--set PATH=VALUE` does. The value must match the type of the field.
+// A list is written a,b,c or [a, b, c] and replaces the old one. The path of a map entry ends with its key, which may contain
+// dots, as in kubelet.evictionHard.memory.available. On an invalid path or value, Set returns an error of class
+// errdefs.ErrConfig and changes nothing. Set does not call Validate.
 func (c *NodeConfig) Set(path, value string) error {
 	if err := c.set(path, value); err != nil {
 		return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("set %s: %w", path, err))
@@ -28,7 +28,7 @@ func (c *NodeConfig) set(path, value string) error {
 	case "apiVersion", "kind":
 		return errors.New("cannot be changed")
 	case "name":
-		return errdefs.WithHint(errors.New("is not set like this"), "use --name or ROOTLESSNODE_NAME")
+		return errdefs.WithHint(errors.New("cannot be set here"), "use --name or ROOTLESSNODE_NAME")
 	}
 	v, seen, rest := reflect.ValueOf(c).Elem(), "", path
 	for v.Kind() == reflect.Struct {
@@ -45,7 +45,7 @@ func (c *NodeConfig) set(path, value string) error {
 	}
 	switch {
 	case v.Kind() == reflect.Struct:
-		return errors.New("is a group of fields: name one of them")
+		return errors.New("is a group of fields: specify one of them")
 	case v.Kind() == reflect.Map && rest != "":
 		return setMapEntry(v, rest, value)
 	case rest != "":
@@ -59,7 +59,7 @@ func setLeaf(v reflect.Value, value string) error {
 	if err != nil {
 		return err
 	}
-	fresh := reflect.New(v.Type()).Elem() // a whole map replaces, where a file adds to it
+	fresh := reflect.New(v.Type()).Elem() // a map replaces the old one; a file is merged into it
 	if err := decodeLeaf(raw, fresh); err != nil {
 		return errors.New(leafError(raw, v.Type(), err))
 	}
@@ -81,7 +81,7 @@ func setMapEntry(m reflect.Value, key, value string) error {
 	return nil
 }
 
-// rawValue turns text into the JSON that a field of type t takes.
+// rawValue converts value to JSON for a field of type t.
 func rawValue(t reflect.Type, value string) (json.RawMessage, error) {
 	switch {
 	case t == reflect.TypeFor[Duration](), t.Kind() == reflect.String:
@@ -100,7 +100,7 @@ func rawValue(t reflect.Type, value string) (json.RawMessage, error) {
 		if raw := json.RawMessage(strings.TrimSpace(value)); json.Valid(raw) && string(raw) != "null" {
 			return raw, nil
 		}
-		return nil, fmt.Errorf("want %s, have %q", typeName(t), value)
+		return nil, fmt.Errorf("must be %s, got %q", typeName(t), value)
 	}
 	raw, err := yaml.YAMLToJSONStrict([]byte(value))
 	if err != nil {

@@ -41,21 +41,21 @@ func TestSet(t *testing.T) {
 func TestSetRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ path, value, want string }{
-		{"network.mtu", "big", `set network.mtu: want a whole number, have "big"`},
-		{"network.mtu", "1.5", `set network.mtu: want a whole number, have 1.5`},
-		{"network.mtu", "null", `set network.mtu: want a whole number, have "null"`},
-		{"network.ipv6", "yes", `set network.ipv6: want true or false, have "yes"`},
-		{"network.ipv6", "1", `set network.ipv6: want true or false, have 1`},
-		{"network", "x", "set network: is a group of fields: name one of them"},
+		{"network.mtu", "big", `set network.mtu: must be a whole number, got "big"`},
+		{"network.mtu", "1.5", `set network.mtu: must be a whole number, got 1.5`},
+		{"network.mtu", "null", `set network.mtu: must be a whole number, got "null"`},
+		{"network.ipv6", "yes", `set network.ipv6: must be true or false, got "yes"`},
+		{"network.ipv6", "1", `set network.ipv6: must be true or false, got 1`},
+		{"network", "x", "set network: is a group of fields: specify one of them"},
 		{"network.mtu.x", "1", "set network.mtu.x: network.mtu has no fields below it"},
 		{"network.mtuu", "1", "set network.mtuu: unknown field network.mtuu, did you mean network.mtu?"},
 		{"", "1", "set : unknown field "},
 		{"kind", "x", "set kind: cannot be changed"},
-		{"name", "x", "set name: is not set like this"},
-		{"timeouts.ready", "90", `set timeouts.ready: duration "90": write it as a number with a unit, such as "90s" or "24h"`},
-		{"kubelet.featureGates.X", "maybe", `set kubelet.featureGates.X: want true or false, have "maybe"`},
-		{"kubelet.evictionHard", "5", `set kubelet.evictionHard: want a mapping to strings (quote numbers), have 5`},
-		{"ports.static", "[1, 2]", `set ports.static: want a list of strings, have [1,2]`},
+		{"name", "x", "set name: cannot be set here"},
+		{"timeouts.ready", "90", `set timeouts.ready: duration "90": must be a number with a unit, such as "90s" or "24h"`},
+		{"kubelet.featureGates.X", "maybe", `set kubelet.featureGates.X: must be true or false, got "maybe"`},
+		{"kubelet.evictionHard", "5", `set kubelet.evictionHard: must be a mapping to strings (quote numbers), got 5`},
+		{"ports.static", "[1, 2]", `set ports.static: must be a list of strings, got [1,2]`},
 		{"ports.static", "[", `set ports.static: line 1: did not find expected node content`},
 	} {
 		c := Default()

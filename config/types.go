@@ -1,46 +1,46 @@
-// Package config is the typed, versioned configuration of a node: its defaults, its strict reader and its validation.
+// Package config is the typed, versioned configuration of a node: its defaults, its strict parser and its validation.
 //
-// It is pure: nothing here reads the host, the environment or the network, apart from Load, which reads the one file
-// that it is given. Every port, path, timeout and default number of rootlessnode stands in this package and is printed
-// by `rootlessnode config default`.
+// Nothing here reads the host, the environment or the network, except Load, which reads the given file. All ports, paths,
+// timeouts and limits that users can change are fields in this package; `rootlessnode config default` prints them with their
+// defaults.
 //
 // Runs in: parent, child or either.
 package config
 
 import "time"
 
-// APIVersion and Kind head every configuration file.
+// APIVersion and Kind are required in every configuration file.
 const (
 	APIVersion = "rootlessnode.dev/v1alpha1"
 	Kind       = "NodeConfig"
 )
 
-// DefaultName is the node's name where none is given.
+// DefaultName is the name of the node if none is given.
 const DefaultName = "default"
 
-// NodeConfig is the whole configuration of one node. Begin with Default: a zero NodeConfig is not a usable one. Complete
-// fills in what depends on the host.
+// NodeConfig is the configuration of one node. Start from Default, because a zero NodeConfig is invalid. Complete sets the
+// fields that depend on the host.
 type NodeConfig struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	// Name tells the nodes of one account apart. It is a DNS label of at most 32 characters. It is not read from the
-	// file: --name and ROOTLESSNODE_NAME set it.
+	// Name identifies the node among the nodes of one account, a DNS label of at most 32 characters. It is not meant to be set
+	// in a file: --name and ROOTLESSNODE_NAME set it.
 	Name string `json:"name,omitempty"`
 	// NodeName is the name of the Node object, a DNS subdomain. Default: the host's name in lower case.
 	NodeName string `json:"nodeName,omitempty"`
 	// NodeLabels are set on the Node object when the kubelet registers it.
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 
-	// NodeIP is the address of the host by which other nodes and the control plane reach this one. It matters to a node of
-	// a cluster with others alone: see MultiNode. Default: the address from which the host reaches Join.Server, else
-	// API.BindAddress, else the address of the default route; it is followed when it changes.
+	// NodeIP is the address of the host at which other nodes and the control plane reach this node. It is used only in a
+	// cluster with other nodes (see MultiNode). Default: the address from which the host reaches Join.Server, else
+	// API.BindAddress, else the address of the default route. The default is updated when the address changes.
 	NodeIP string `json:"nodeIP,omitempty"`
 
-	// DataDir keeps what must survive a stop. Default: that of the node's last start, else
+	// DataDir is the directory for data that survives a stop. Default: the one of the node's last start, else
 	// $XDG_DATA_HOME/rootlessnode/nodes/NAME.
 	DataDir string `json:"dataDir,omitempty"`
-	// ComponentsDir holds the components and their manifest. Default: found, in the order of docs/configuration.md.
+	// ComponentsDir is the directory of the components and their manifest. Default: see docs/configuration.md.
 	ComponentsDir string `json:"componentsDir,omitempty"`
 	// LogLevel is debug, info, warning or error.
 	LogLevel string `json:"logLevel"`
@@ -55,11 +55,11 @@ type NodeConfig struct {
 	Resources Resources `json:"resources"`
 	Kubelet   Kubelet   `json:"kubelet"`
 	KubeProxy KubeProxy `json:"kubeProxy"`
-	// CNI says whose the pod network is: flannel, or none, which leaves it to the cluster.
+	// CNI selects the pod network: flannel, or none if the cluster provides one.
 	CNI string `json:"cni"`
-	// NetworkPolicy says what enforces NetworkPolicies for the node's pods: none of the node's own, or kube-network-policies.
+	// NetworkPolicy selects the component that enforces NetworkPolicies for the node's pods: none or kube-network-policies.
 	NetworkPolicy string `json:"networkPolicy"`
-	// PodSecurity is the Pod Security Standard that namespaces of the node's own cluster enforce unless their labels name
+	// PodSecurity is the Pod Security Standard that namespaces of the node's own cluster enforce unless their labels select
 	// another one: privileged, baseline or restricted.
 	PodSecurity  string       `json:"podSecurity"`
 	CRI          CRI          `json:"cri"`
@@ -73,8 +73,8 @@ type NodeConfig struct {
 	Restart      Restart      `json:"restart"`
 }
 
-// Network drivers. DriverAuto takes slirp4netns where it is found and gvisor-tap-vsock, which needs no program of the
-// host, elsewhere. There is no driver for the host's own network: Validate says why.
+// Network drivers. DriverAuto uses slirp4netns if it is installed, otherwise gvisor-tap-vsock, which needs no program on the
+// host. There is no driver for the host's own network; the error of Validate has the reason.
 const (
 	DriverAuto       = "auto"
 	DriverSlirp      = "slirp4netns"
@@ -82,89 +82,90 @@ const (
 	DriverPasta      = "pasta"
 	DriverLXCUserNIC = "lxc-user-nic"
 	DriverVPNKit     = "vpnkit"
-	// DriverNone gives the node a network with nothing behind it: pods reach one another and, through forwarded ports,
-	// the host reaches them, but nothing inside reaches out.
+	// DriverNone isolates the node: pods reach each other, and the host reaches them through forwarded ports, but nothing
+	// inside reaches the outside.
 	DriverNone = "none"
 )
 
-// Port drivers, besides DriverAuto, DriverSlirp, DriverGvisor and DriverNone, which both kinds share. PortsPesto has
-// pasta itself forward, told by its program pesto.
+// Port drivers, in addition to DriverAuto, DriverSlirp, DriverGvisor and DriverNone. With PortsPesto, pasta itself forwards,
+// controlled by its program pesto.
 const (
 	PortsBuiltin = "builtin"
 	PortsPesto   = "pesto"
 )
 
-// HostName is the name by which the node and its pods reach what of the host they may.
+// HostName is the name at which the node and its pods reach the allowed ports of the host.
 const HostName = "host.rootlessnode.internal"
 
-// Network is the node's uplink: how its network namespace reaches the world.
+// Network configures the connection of the node's network namespace to the outside.
 type Network struct {
 	Driver string `json:"driver"`
-	// MTU of the tap device in bytes. 1500 fits every path; 65520 is faster where the path allows it.
+	// MTU of the tap device in bytes. 1500 works on every path; 65520 is faster if the path supports it.
 	MTU int `json:"mtu"`
-	// CIDR of the tap network, IPv4. The node takes the 100th address, the gateway the driver's.
+	// CIDR of the tap network, IPv4. The node has the 100th address; the address of the gateway depends on the driver.
 	CIDR string `json:"cidr"`
-	// AllowHostLoopback lets pods reach the loopback services of the host. Off unless asked.
+	// AllowHostLoopback allows pods to reach services on the loopback of the host.
 	AllowHostLoopback bool `json:"allowHostLoopback"`
-	// AllowHostAddresses lets the node and its pods reach services at the host's other addresses, where they appear as the
-	// host itself. Off unless asked; what the node itself needs there is always reachable.
+	// AllowHostAddresses allows the node and its pods to reach services on the host's other addresses, which see connections
+	// from the host itself. Services that the node needs are always reachable.
 	AllowHostAddresses bool `json:"allowHostAddresses"`
-	// IPv6 gives the node, its pods and its Services IPv6 beside IPv4: a dual-stack cluster. The way out has it where the
-	// driver can.
+	// IPv6 makes the cluster dual-stack: the node, its pods and its Services have IPv6 in addition to IPv4. Connections to the
+	// outside use IPv6 if the driver supports it.
 	IPv6 bool `json:"ipv6"`
-	// SlirpSandbox and SlirpSeccomp confine slirp4netns: to a mount namespace that holds only the host's /etc and /run, and by
-	// a seccomp filter. Auto uses each where the host permits it.
+	// SlirpSandbox and SlirpSeccomp confine slirp4netns to a mount namespace with only the host's /etc and /run, and with a
+	// seccomp filter. Auto uses each of them if the host permits it.
 	SlirpSandbox AutoBool `json:"slirpSandbox"`
 	SlirpSeccomp AutoBool `json:"slirpSeccomp"`
 	// LXCBridge is the bridge that lxc-user-nic connects to.
 	LXCBridge string `json:"lxcBridge"`
-	// HostPorts are TCP ports of the host's loopback that the node and its pods reach at HostAddress.
+	// HostPorts are TCP ports on the host's loopback that the node and its pods reach at HostAddress.
 	HostPorts []int `json:"hostPorts,omitempty"`
-	// HostAddress is what HostName stands for inside: an IPv4 address of the node alone.
+	// HostAddress is the address of HostName inside: an IPv4 address that only the node uses.
 	HostAddress string `json:"hostAddress"`
-	// NameServers for pods. Default: the driver's own forwarder, which asks the host each time.
+	// NameServers for pods. Default: the driver's forwarder, which uses the host's resolver.
 	NameServers []string `json:"nameServers,omitempty"`
 }
 
-// Join says which cluster the node is a worker of; all empty, it brings its own control plane. The bootstrap token is not
-// here: it is needed once, and is a secret.
+// Join selects the cluster that the node joins as a worker. If all fields are empty, the node runs its own control plane. The
+// bootstrap token is not part of the configuration, because it is a secret and needed only once.
 type Join struct {
-	// Server is the API server's URL, https://HOST:PORT. With a bootstrap token the cluster is found there as kubeadm does.
+	// Server is the API server's URL, https://HOST:PORT. With a bootstrap token, the node discovers the cluster there as kubeadm does.
 	Server string `json:"server,omitempty"`
-	// CACertHashes pin the cluster's authority: "sha256:" and the hex digest of its public key (SubjectPublicKeyInfo).
+	// CACertHashes pin the cluster's certificate authority: "sha256:" and the hex digest of its public key (SubjectPublicKeyInfo).
 	CACertHashes []string `json:"caCertHashes,omitempty"`
-	// BootstrapKubeconfig is a kubeconfig of the host whose user may ask for a node certificate.
+	// BootstrapKubeconfig is the path of a kubeconfig on the host whose user may request a node certificate.
 	BootstrapKubeconfig string `json:"bootstrapKubeconfig,omitempty"`
-	// Kubeconfig is a kubeconfig of the host whose user is the node itself (system:node:NAME).
+	// Kubeconfig is the path of a kubeconfig on the host whose user is the node itself (system:node:NAME).
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 }
 
-// Cluster holds the addresses that all nodes of the cluster agree on.
+// Cluster has the addresses that are the same on all nodes of the cluster.
 type Cluster struct {
 	PodCIDR     string `json:"podCIDR"`
 	ServiceCIDR string `json:"serviceCIDR"`
-	// DNSAddress is the cluster DNS Service's address. Default: the tenth of ServiceCIDR.
+	// DNSAddress is the address of the cluster DNS Service. Default: the tenth of ServiceCIDR.
 	DNSAddress string `json:"dnsAddress,omitempty"`
 	Domain     string `json:"domain"`
-	// NodeCIDRMaskSize is the prefix length of each node's share of PodCIDR.
+	// NodeCIDRMaskSize is the prefix length of each node's range in PodCIDR.
 	NodeCIDRMaskSize int `json:"nodeCIDRMaskSize"`
-	// PodCIDRv6 and ServiceCIDRv6 are the ranges of a cluster with Network.IPv6. A node's share of the first is a /64.
+	// PodCIDRv6 and ServiceCIDRv6 are the ranges of a cluster with Network.IPv6. Each node has a /64 of PodCIDRv6.
 	PodCIDRv6     string `json:"podCIDRv6"`
 	ServiceCIDRv6 string `json:"serviceCIDRv6"`
 }
 
-// The node's side of IPv6, with every network driver: slirp4netns and RootlessKit's pasta know no other addresses.
+// IPv6 addresses of the tap network. They are the same for every network driver, because slirp4netns and RootlessKit's pasta
+// support no others.
 const (
 	TapCIDRv6    = "fd00::/64"
 	NodeIPv6     = "fd00::100"
 	TapGatewayV6 = "fd00::2"
 )
 
-// PodCIDRs and ServiceCIDRs are the cluster's ranges, one or, with IPv6, two, as Kubernetes takes them: the first family
-// is the one of whoever asks for none.
+// PodCIDRs returns the ranges of the pods in the order that Kubernetes expects: IPv4 and, with Network.IPv6, IPv6. The first
+// family is the default.
 func (c *NodeConfig) PodCIDRs() []string { return c.families(c.Cluster.PodCIDR, c.Cluster.PodCIDRv6) }
 
-// ServiceCIDRs: see PodCIDRs.
+// ServiceCIDRs returns the ranges of the Services in the same order as PodCIDRs.
 func (c *NodeConfig) ServiceCIDRs() []string {
 	return c.families(c.Cluster.ServiceCIDR, c.Cluster.ServiceCIDRv6)
 }
@@ -176,9 +177,9 @@ func (c *NodeConfig) families(v4, v6 string) []string {
 	return []string{v4}
 }
 
-// API is where the API server is reached from the host.
+// API configures the address on the host at which the API server is reached.
 type API struct {
-	// BindAddress on the host. Anything beyond loopback must be asked for here.
+	// BindAddress is the address on the host. Other hosts can connect if it is not loopback.
 	BindAddress string `json:"bindAddress"`
 	// Port on the host, 1 to 65535.
 	Port int `json:"port"`
@@ -186,136 +187,139 @@ type API struct {
 	ExtraSANs []string `json:"extraSANs,omitempty"`
 }
 
-// Ports says how Service ports reach the host.
+// Ports configures the forwarding of host ports to the node.
 type Ports struct {
-	// Driver is auto, builtin, which works with every network driver, or slirp4netns, gvisor-tap-vsock or pesto (of
-	// pasta), which work with their own; or none for no forwarding at all, not even of the API server.
+	// Driver is auto, builtin, slirp4netns, gvisor-tap-vsock, pesto or none. builtin works with every network driver; slirp4netns,
+	// gvisor-tap-vsock and pesto (of pasta) work with their own only. none forwards nothing, not even the API server.
 	Driver string `json:"driver"`
-	// SourceIPTransparent keeps the client's address of TCP connections where the kernel can.
+	// SourceIPTransparent preserves the client's address of TCP connections if the kernel supports it.
 	SourceIPTransparent bool `json:"sourceIPTransparent"`
-	// NodePorts forwards the node ports of Services on their own, health check node ports included.
+	// NodePorts forwards the node ports of Services automatically, including health check node ports.
 	NodePorts bool `json:"nodePorts"`
 	// LoadBalancers gives Services of type LoadBalancer an address of the host and forwards their ports.
 	LoadBalancers bool `json:"loadBalancers"`
 	// ExternalIPs are the addresses of the host on which Services that list them in externalIPs are forwarded. Empty: none.
 	ExternalIPs AddressRanges `json:"externalIPs"`
-	// PodHostPorts forwards the hostPorts of pods, HostNetworkPods the ports declared by pods in the node's network.
+	// PodHostPorts forwards the hostPorts of pods, HostNetworkPods the declared ports of hostNetwork pods.
 	PodHostPorts    bool `json:"podHostPorts"`
 	HostNetworkPods bool `json:"hostNetworkPods"`
-	// WaitForEndpoints keeps ports of Services without a ready endpoint closed.
+	// WaitForEndpoints keeps the ports of a Service closed until it has a ready endpoint.
 	WaitForEndpoints bool `json:"waitForEndpoints"`
-	// BindAddresses are the host addresses that forwarded ports listen on; names of interfaces stand for theirs. Default:
-	// loopback, of both families with Network.IPv6 where the driver forwards both.
+	// BindAddresses are the host addresses that forwarded ports listen on. The name of an interface means its addresses.
+	// Default: loopback, for both families with Network.IPv6 if the driver forwards both.
 	BindAddresses []string `json:"bindAddresses,omitempty"`
-	// Annotations limits what Services and pods choose for themselves.
+	// Annotations limits what Services and pods can choose by annotations.
 	Annotations PortAnnotations `json:"annotations"`
-	// MaxForwards limits the ports of Services and pods together.
+	// MaxForwards is the maximum number of ports of all Services and pods together.
 	MaxForwards int `json:"maxForwards"`
-	// PrivilegedPortOffset is added to ports below 1024 of Services and pods. 0: they keep their number.
+	// PrivilegedPortOffset is added to ports below 1024 of Services and pods. 0 keeps the port number.
 	PrivilegedPortOffset int `json:"privilegedPortOffset"`
-	// PickRange, "FIRST-LAST", is where host ports are picked from for forwards that leave the choice to the node.
+	// PickRange, "FIRST-LAST", is the range from which the node picks ports for forwards with host port 0.
 	PickRange string `json:"pickRange"`
 	// Static forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]"; see ParseForward.
 	Static []string `json:"static,omitempty"`
 }
 
-// AllNamespaces in PortAnnotations.Namespaces means every namespace.
+// AllNamespaces in PortAnnotations.Namespaces means all namespaces.
 const AllNamespaces = "*"
 
 // PortAnnotations limits the annotations rootlessnode.dev/host-port and rootlessnode.dev/bind, and the hostIP of pods.
 type PortAnnotations struct {
-	// Namespaces are those whose Services and pods may use the annotations; AllNamespaces for all.
+	// Namespaces are the namespaces whose Services and pods may use the annotations, or AllNamespaces.
 	Namespaces []string `json:"namespaces"`
-	// Bind lets them choose addresses of the host that Ports.BindAddresses does not contain.
+	// Bind allows them to choose host addresses that are not in Ports.BindAddresses.
 	Bind bool `json:"bind"`
 }
 
-// Mounts says what of the host's file system the node replaces.
+// Mounts configures which parts of the host's file system the node replaces.
 type Mounts struct {
-	// CopyUp lists the directories that are replaced by directories of the node with links to the host's entries.
+	// CopyUp lists the directories that are replaced by directories of the node with links to the entries on the host.
 	CopyUp []string `json:"copyUp"`
 	// Propagation of host mounts into the node: rslave or rprivate.
 	Propagation string `json:"propagation"`
 }
 
-// Subids says where the subordinate ids come from: auto, static or dynamic (getsubids).
+// Subids selects the source of the subordinate ids: auto, static or dynamic (getsubids).
 type Subids struct {
 	Source string `json:"source"`
 }
 
-// EnforceAuto is the one word of Kubelet.EnforceNodeAllocatable that is ours.
+// EnforceAuto in Kubelet.EnforceNodeAllocatable is rootlessnode's own value; the others are the kubelet's.
 const EnforceAuto = "auto"
 
 // CPU managers.
 const (
 	CPUManagerNone = "none"
-	// CPUManagerStatic gives containers of Guaranteed pods with whole CPUs CPUs of their own.
+	// CPUManagerStatic gives exclusive CPUs to containers of Guaranteed pods that request whole CPUs.
 	CPUManagerStatic = "static"
 )
 
-// Resources caps the whole node, and says what of it is not for pods.
+// Resources limits the whole node and reserves a part for the components.
 type Resources struct {
-	// CPU (in CPUs), Memory (in bytes) and Pids (tasks: processes and threads) are the most that the whole node may use,
-	// components and pods together. Empty or 0: no cap.
+	// CPU (in CPUs), Memory (in bytes) and Pids (tasks: processes and threads) are the limits of the whole node, components and
+	// pods together. Empty or 0 means no limit.
 	CPU    Quantity `json:"cpu,omitempty"`
 	Memory Quantity `json:"memory,omitempty"`
 	Pids   int      `json:"pids,omitempty"`
-	// SystemReserved is kept for the components.
+	// SystemReserved is the part that is reserved for the components.
 	SystemReserved SystemReserved `json:"systemReserved"`
-	// PodPids is the most tasks of one pod. 0: with Pids what the components leave, else no limit.
+	// PodPids is the maximum number of tasks of one pod. 0 means Pids minus SystemReserved.Pids, or no limit without Pids.
 	PodPids int `json:"podPids"`
 	// CPUManager is none or static.
 	CPUManager string `json:"cpuManager"`
-	// MemoryHighPercent places memory.high of a container on the way from its request to its limit. 0: none.
+	// MemoryHighPercent sets memory.high of a container to this percentage of the way from its request to its limit. 0 means
+	// not set.
 	MemoryHighPercent int `json:"memoryHighPercent"`
 }
 
-// SystemReserved is what of the node the scheduler does not give to pods.
+// SystemReserved is the part of the node that is not available to pods.
 type SystemReserved struct {
 	CPU    Quantity `json:"cpu"`
 	Memory Quantity `json:"memory"`
 	Pids   int      `json:"pids"`
 }
 
-// Kubelet settings that users change.
+// Kubelet has the settings of the kubelet.
 type Kubelet struct {
 	MaxPods int `json:"maxPods"`
-	// EvictionHard: signal to threshold. The defaults suit developers' full disks.
+	// EvictionHard maps eviction signals to thresholds. The defaults are low, for full disks of developers.
 	EvictionHard map[string]string `json:"evictionHard"`
-	// EnforceNodeAllocatable: kubelet's list, empty for none; EnforceAuto alone for pods where the controllers are there.
+	// EnforceNodeAllocatable is the kubelet's list; empty for none. EnforceAuto means pods, if the controllers are delegated.
 	EnforceNodeAllocatable []string `json:"enforceNodeAllocatable"`
-	// SeccompDefault confines containers that name no seccomp profile by the runtime's, where the kernel and the runtime can.
+	// SeccompDefault applies the runtime's seccomp profile to containers without a profile, if the kernel and the runtime
+	// support it.
 	SeccompDefault bool `json:"seccompDefault"`
 	// FeatureGates are passed to the kubelet.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
-	// ImageGCHighThresholdPercent of disk use at which unused images are removed.
+	// ImageGCHighThresholdPercent is the disk usage above which unused images are deleted, until it is below
+	// ImageGCLowThresholdPercent.
 	ImageGCHighThresholdPercent int `json:"imageGCHighThresholdPercent"`
 	ImageGCLowThresholdPercent  int `json:"imageGCLowThresholdPercent"`
-	// NodeStatusUpdateFrequency is how often the kubelet looks whether its Node object is up to date.
+	// NodeStatusUpdateFrequency is the interval at which the kubelet computes the status of its Node object.
 	NodeStatusUpdateFrequency Duration `json:"nodeStatusUpdateFrequency"`
-	// ExtraConfig is merged over the rendered KubeletConfiguration, field by field.
+	// ExtraConfig is merged into the rendered KubeletConfiguration, field by field.
 	ExtraConfig map[string]any `json:"extraConfig,omitempty"`
 }
 
-// KubeProxy settings.
+// KubeProxy has the settings of kube-proxy.
 type KubeProxy struct {
-	// Mode is auto (nftables where the kernel has it), nftables or iptables.
+	// Mode is auto (nftables if the kernel supports it, else iptables), nftables or iptables.
 	Mode string `json:"mode"`
 }
 
-// Containerd settings.
+// Containerd has the settings of containerd.
 type Containerd struct {
-	// Snapshotter is auto (overlayfs, fuse-overlayfs, native by probe) or one of these.
+	// Snapshotter is overlayfs, fuse-overlayfs, native, or auto for the first of these that works.
 	Snapshotter string `json:"snapshotter"`
-	// PauseImage is the sandbox image. It is imported from the images beside the components.
+	// PauseImage is the image of pod sandboxes. It is imported from the images that are shipped with the components.
 	PauseImage string `json:"pauseImage"`
-	// NRI switches the Node Resource Interface on, at a socket of the node's own.
+	// NRI enables the Node Resource Interface, on a socket inside the node.
 	NRI bool `json:"nri"`
-	// RegistryConfigDir is a host directory with hosts.toml files, bound into the node.
+	// RegistryConfigDir is a directory on the host with hosts.toml files. It is bind-mounted into the node.
 	RegistryConfigDir string `json:"registryConfigDir,omitempty"`
 }
 
-// Flannel settings.
+// Flannel has the settings of flannel.
 type Flannel struct {
 	// Backend is vxlan, host-gw or wireguard.
 	Backend string `json:"backend"`
@@ -323,23 +327,23 @@ type Flannel struct {
 	VXLANPort int `json:"vxlanPort"`
 }
 
-// ControlPlane settings.
+// ControlPlane has the settings of the control plane.
 type ControlPlane struct {
 	// Embedded runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler inside this node.
 	Embedded bool `json:"embedded"`
-	// EtcdSnapshotCount, EtcdQuotaBytes and EtcdUnsafeNoFsync are etcd's own settings.
+	// EtcdSnapshotCount, EtcdQuotaBytes and EtcdUnsafeNoFsync are passed to etcd.
 	EtcdSnapshotCount int   `json:"etcdSnapshotCount"`
 	EtcdQuotaBytes    int64 `json:"etcdQuotaBytes"`
 	EtcdUnsafeNoFsync bool  `json:"etcdUnsafeNoFsync"`
-	// EtcdHeartbeat and EtcdElection are etcd's heartbeat interval and election timeout. A member on its own needs no
-	// patience with others: it can serve only once it has elected itself, which takes up to twice EtcdElection.
+	// EtcdHeartbeat and EtcdElection are etcd's heartbeat interval and election timeout. They can be short, because there is
+	// only one member. It serves once it has elected itself, which takes up to twice EtcdElection.
 	EtcdHeartbeat Duration `json:"etcdHeartbeat"`
 	EtcdElection  Duration `json:"etcdElection"`
-	// MaxRequestsInflight and MaxMutatingRequestsInflight bound what the API server does at a time.
+	// MaxRequestsInflight and MaxMutatingRequestsInflight limit the concurrent requests of the API server.
 	MaxRequestsInflight         int `json:"maxRequestsInflight"`
 	MaxMutatingRequestsInflight int `json:"maxMutatingRequestsInflight"`
-	// ClientQPS and ClientBurst are the API requests a second, and in a row, of controller manager, scheduler, kubelet
-	// and kube-proxy.
+	// ClientQPS and ClientBurst limit the API requests per second, and in a burst, of controller manager, scheduler, kubelet
+	// and kube-proxy, each.
 	ClientQPS   int `json:"clientQPS"`
 	ClientBurst int `json:"clientBurst"`
 	// APIServerExtraArgs, ControllerManagerExtraArgs and SchedulerExtraArgs are appended to the rendered flags.
@@ -351,16 +355,16 @@ type ControlPlane struct {
 	CoreDNSImage string `json:"coreDNSImage"`
 }
 
-// Certificates of the embedded control plane.
+// Certificates has the settings of the certificates of the embedded control plane.
 type Certificates struct {
-	// CALifetime and Lifetime of new authorities and certificates. A certificate with less than a third of its life
-	// left is renewed at start.
+	// CALifetime and Lifetime are the lifetimes of new authorities and certificates. A certificate with less than a third of
+	// its lifetime left is renewed at start.
 	CALifetime Duration `json:"caLifetime"`
 	Lifetime   Duration `json:"lifetime"`
 }
 
-// Inside are the TCP ports that components listen on in the node's own network namespace, where they collide only with
-// pods of the host's network (hostNetwork: true), which is the node's.
+// Inside are the TCP ports of components in the node's network namespace. They can conflict only with hostNetwork pods,
+// because these use the node's network namespace.
 type Inside struct {
 	APIServerPort         int `json:"apiServerPort"`
 	EtcdClientPort        int `json:"etcdClientPort"`
@@ -376,15 +380,15 @@ type Inside struct {
 	NetworkPolicyPort     int `json:"networkPolicyPort"`
 }
 
-// Timeouts of the node.
+// Timeouts are the time limits of the node.
 type Timeouts struct {
-	// Ready is how long `up` waits for the node to be Ready.
+	// Ready is how long `up` waits until the node is Ready.
 	Ready Duration `json:"ready"`
-	// ComponentStart is how long a component may take until it is first usable.
+	// ComponentStart is how long a component may take to become ready for the first time.
 	ComponentStart Duration `json:"componentStart"`
-	// ComponentStop is the grace between TERM and KILL for each component.
+	// ComponentStop is the time between TERM and KILL for each component.
 	ComponentStop Duration `json:"componentStop"`
-	// PodStop is how long all pods together may take to stop at `down`. 0 becomes what Stop leaves, at most a minute.
+	// PodStop is how long all pods together may take to stop at `down`. Complete replaces 0 by the rest of Stop, at most a minute.
 	PodStop Duration `json:"podStop"`
 	// Stop is how long the whole node may take to stop before it is killed.
 	Stop Duration `json:"stop"`
@@ -392,16 +396,16 @@ type Timeouts struct {
 	Health Duration `json:"health"`
 }
 
-// Restart is the back-off of a component that ends by itself.
+// Restart configures the restarts of a component that exits unexpectedly.
 type Restart struct {
 	Initial    Duration `json:"initial"`
 	Max        Duration `json:"max"`
 	ResetAfter Duration `json:"resetAfter"`
-	// GiveUpAfter so many starts in a row that never became usable the node fails. 0 never gives up.
+	// GiveUpAfter is the number of consecutive starts without becoming ready after which the node fails. 0 means never.
 	GiveUpAfter int `json:"giveUpAfter"`
 }
 
-// Duration is a time.Duration written as Go writes it: "90s", "8760h".
+// Duration is a time.Duration in Go's text format: "90s", "8760h".
 type Duration time.Duration
 
 // D returns d as a time.Duration.

@@ -8,20 +8,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Limits that are not the kernel's or Kubernetes' own.
+// Limits of field values.
 const (
-	// minMTU is IPv4's smallest datagram that every host must take (RFC 791), minMTUv6 the least link MTU of IPv6
-	// (RFC 8200), maxMTU the length field's end.
+	// minMTU is the datagram size that every IPv4 host must accept (RFC 791), minMTUv6 the minimum link MTU of IPv6
+	// (RFC 8200), maxMTU the maximum of the length field.
 	minMTU, minMTUv6, maxMTU = 576, 1280, 65535
-	// maxNameServers is resolv.conf's MAXNS, which the kubelet keeps to.
+	// maxNameServers is MAXNS of resolv.conf, which the kubelet enforces as well.
 	maxNameServers = 3
-	// minEtcdQuota is the size of a freshly filled cluster's store, with room to write.
+	// minEtcdQuota is the size of the store of a new cluster, with room to write.
 	minEtcdQuota = 64 << 20
 )
 
-// Validate checks c, which should be complete (Complete), without looking at the host. It returns nil or one error of
-// class errdefs.ErrConfig that joins every fault, each headed by its field's path and with a hint where there is a way
-// out that the text does not name itself.
+// Validate checks c, on which Complete should have been called, without reading the host. It returns nil or one error of class
+// errdefs.ErrConfig that joins all faults. Each begins with the path of its field and has a hint if the message alone does not
+// show how to fix it.
 func (c *NodeConfig) Validate() error {
 	var fs faults
 	c.validateIdentity(&fs)
@@ -40,7 +40,7 @@ func (c *NodeConfig) Validate() error {
 	return errdefs.Class(errdefs.ErrConfig, fs.err())
 }
 
-// Permitted values of the fields that are a choice.
+// Permitted values of enumerated fields.
 func logLevels() []string { return []string{"debug", "info", "warning", "error"} }
 func networkDrivers() []string {
 	return []string{DriverAuto, DriverSlirp, DriverGvisor, DriverPasta, DriverLXCUserNIC, DriverVPNKit, DriverNone}
@@ -57,13 +57,13 @@ func evictionSignals() []string {
 
 func oneOf(fs *faults, field, value string, permitted ...string) {
 	if !slices.Contains(permitted, value) {
-		fs.add(field, "", "%q: want one of %s", value, strings.Join(permitted, ", "))
+		fs.add(field, "", "%q: must be one of %s", value, strings.Join(permitted, ", "))
 	}
 }
 
 func inRange(fs *faults, field string, value, low, high int) {
 	if value < low || value > high {
-		fs.add(field, "", "%d: want %d to %d", value, low, high)
+		fs.add(field, "", "%d: must be between %d and %d", value, low, high)
 	}
 }
 
@@ -73,20 +73,20 @@ func (c *NodeConfig) validateIdentity(fs *faults) {
 	oneOf(fs, "logLevel", c.LogLevel, logLevels()...)
 	if !isDNSLabel(c.Name) || len(c.Name) > maxNameLength {
 		fs.add("name", "use --name with a name such as "+DefaultName+" or test-2",
-			"%q: want at most %d lower case letters, digits and inner hyphens", c.Name, maxNameLength)
+			"%q: must be at most %d lower case letters, digits and hyphens, and begin and end with a letter or digit", c.Name, maxNameLength)
 	}
 	switch {
 	case c.NodeName == "":
-		fs.add("nodeName", "nodeName: node1", "missing, and the host has no name to take")
+		fs.add("nodeName", "nodeName: node1", "missing, and there is no default because the host has no name")
 	case !ValidNodeName(c.NodeName):
-		fs.add("nodeName", "nodeName: node1    # it is the host's name unless set",
-			"%q: want a DNS name in lower case (letters, digits, inner hyphens and dots) of at most %d", c.NodeName, maxNodeNameLength)
+		fs.add("nodeName", "nodeName: node1    # default: the host's name",
+			"%q: must be a DNS name of at most %d lower case letters, digits, hyphens and dots", c.NodeName, maxNodeNameLength)
 	}
 	for _, k := range sortedKeys(c.NodeLabels) {
 		c.validateLabel(fs, k)
 	}
 	if c.DataDir == "" {
-		fs.add("dataDir", "", "missing, and there is no XDG_DATA_HOME or home directory to put it in")
+		fs.add("dataDir", "", "missing, and there is no default because neither XDG_DATA_HOME nor a home directory is known")
 	} else {
 		absolute(fs, "dataDir", c.DataDir)
 	}
@@ -99,23 +99,23 @@ func (c *NodeConfig) validateLabel(fs *faults, key string) {
 	at, value := "nodeLabels."+key, c.NodeLabels[key]
 	switch {
 	case !isLabelKey(key):
-		fs.add(at, "", "not a label: want [PREFIX/]NAME, the prefix a DNS name, the name at most %d letters, digits, '-', '_' or '.'",
+		fs.add(at, "", "invalid label key: must have the form [PREFIX/]NAME, with a DNS name as PREFIX and at most %d letters, digits, '-', '_' or '.' as NAME",
 			maxLabelNameLength)
 	case strings.HasPrefix(key, "rootlessnode.dev/"):
-		fs.add(at, "", "the node sets labels of rootlessnode.dev itself")
+		fs.add(at, "", "labels of rootlessnode.dev are set by the node only")
 	case !kubeletMaySet(key):
-		fs.add(at, "use a prefix of your own, node.kubernetes.io or kubelet.kubernetes.io",
-			"the kubelet may not set this label of a reserved domain")
+		fs.add(at, "use another prefix, or node.kubernetes.io or kubelet.kubernetes.io",
+			"the kubelet must not set this label, because its domain is reserved")
 	}
 	if value != "" && !isLabelName(value) {
-		fs.add(at, "", "value %q: want at most %d letters, digits, '-', '_' or '.', the first and last alphanumeric",
+		fs.add(at, "", "invalid value %q: must have at most %d letters, digits, '-', '_' or '.', and begin and end with a letter or digit",
 			value, maxLabelNameLength)
 	}
 }
 
 func absolute(fs *faults, field, path string) {
 	if !isAbsolute(path) {
-		fs.add(field, "", "%q: want an absolute path, without . or .. or a trailing slash", path)
+		fs.add(field, "", "%q: must be an absolute path without . or .. elements or a trailing slash", path)
 	}
 }
 
@@ -129,31 +129,31 @@ func (c *NodeConfig) validateMounts(fs *faults) {
 		}
 		for j, other := range dirs[:i] {
 			if d == other || strings.HasPrefix(d, other+"/") || strings.HasPrefix(other, d+"/") {
-				fs.add(at, "", "%s and mounts.copyUp[%d] (%s) cover one another", d, j, other)
+				fs.add(at, "", "%s and mounts.copyUp[%d] (%s) overlap", d, j, other)
 			}
 		}
 	}
 	for _, needed := range []string{"/etc", "/run", "/var"} {
 		if !slices.Contains(dirs, needed) {
-			fs.add("mounts.copyUp", "copyUp: [/etc, /run, /var, /opt]", "%s is missing: components keep their files there", needed)
+			fs.add("mounts.copyUp", "copyUp: [/etc, /run, /var, /opt]", "%s is missing, but components store files there", needed)
 		}
 	}
 	oneOf(fs, "mounts.propagation", c.Mounts.Propagation, "rslave", "rprivate")
 	oneOf(fs, "subids.source", c.Subids.Source, "auto", "static", "dynamic")
 }
 
-// noCopyUp says why RootlessKit cannot copy up dir, or nothing.
+// noCopyUp returns the reason why RootlessKit cannot copy up dir, or "".
 func noCopyUp(dir string) string {
 	for _, kernel := range []string{"/proc", "/sys", "/dev"} {
 		if dir == kernel || strings.HasPrefix(dir, kernel+"/") {
-			return "it belongs to the kernel"
+			return "it is a file system of the kernel"
 		}
 	}
 	switch dir {
 	case "/":
-		return "it would cover everything"
+		return "it would replace the whole file system"
 	case "/tmp":
-		return "RootlessKit works there itself"
+		return "RootlessKit uses it itself"
 	}
 	return ""
 }
@@ -174,10 +174,10 @@ func (c *NodeConfig) validateComponents(fs *faults) {
 		image(fs, "controlPlane.coreDNSImage", cp.CoreDNSImage)
 	}
 	if cp.EtcdSnapshotCount < 1 {
-		fs.add("controlPlane.etcdSnapshotCount", "", "%d: want at least 1", cp.EtcdSnapshotCount)
+		fs.add("controlPlane.etcdSnapshotCount", "", "%d: must be at least 1", cp.EtcdSnapshotCount)
 	}
 	if cp.EtcdQuotaBytes < minEtcdQuota {
-		fs.add("controlPlane.etcdQuotaBytes", "", "%d: want at least %d bytes", cp.EtcdQuotaBytes, int64(minEtcdQuota))
+		fs.add("controlPlane.etcdQuotaBytes", "", "%d: must be at least %d bytes", cp.EtcdQuotaBytes, int64(minEtcdQuota))
 	}
 	c.validateControlPlaneLimits(fs)
 	for field, args := range map[string][]string{
@@ -187,20 +187,20 @@ func (c *NodeConfig) validateComponents(fs *faults) {
 	} {
 		for i, a := range args {
 			if !strings.HasPrefix(a, "--") {
-				fs.add(fmt.Sprintf("%s[%d]", field, i), "", "%q: want --FLAG=VALUE in one entry", a)
+				fs.add(fmt.Sprintf("%s[%d]", field, i), "", "%q: must have the form --FLAG=VALUE", a)
 			}
 		}
 	}
 }
 
-// etcdPatience is how many heartbeats etcd demands an election timeout to have.
-const etcdPatience = 5
+// minElectionHeartbeats is the minimum election timeout that etcd accepts, in heartbeats.
+const minElectionHeartbeats = 5
 
 func (c *NodeConfig) validateControlPlaneLimits(fs *faults) {
 	cp := c.ControlPlane
-	if cp.EtcdElection < etcdPatience*cp.EtcdHeartbeat {
-		fs.add("controlPlane.etcdElection", "", "%s: want at least %d times controlPlane.etcdHeartbeat, which is %s",
-			cp.EtcdElection.D(), etcdPatience, cp.EtcdHeartbeat.D())
+	if cp.EtcdElection < minElectionHeartbeats*cp.EtcdHeartbeat {
+		fs.add("controlPlane.etcdElection", "", "%s: must be at least %d times controlPlane.etcdHeartbeat, which is %s",
+			cp.EtcdElection.D(), minElectionHeartbeats, cp.EtcdHeartbeat.D())
 	}
 	for _, n := range []struct {
 		field string
@@ -211,14 +211,14 @@ func (c *NodeConfig) validateControlPlaneLimits(fs *faults) {
 		{"controlPlane.clientQPS", cp.ClientQPS}, {"controlPlane.clientBurst", cp.ClientBurst},
 	} {
 		if n.value < 1 {
-			fs.add(n.field, "", "%d: want at least 1", n.value)
+			fs.add(n.field, "", "%d: must be at least 1", n.value)
 		}
 	}
 }
 
 func image(fs *faults, field, ref string) {
 	if !isImage(ref) {
-		fs.add(field, "", "%q: want an image reference such as registry.example.com/name:tag", ref)
+		fs.add(field, "", "%q: must be an image reference such as registry.example.com/name:tag", ref)
 	}
 }
 
@@ -237,22 +237,22 @@ func (c *NodeConfig) validateTimes(fs *faults) {
 		{"restart.initial", r.Initial}, {"restart.max", r.Max}, {"restart.resetAfter", r.ResetAfter},
 	} {
 		if d.value <= 0 {
-			fs.add(d.field, "", "%s: want more than nothing", d.value.D())
+			fs.add(d.field, "", "%s: must be greater than zero", d.value.D())
 		}
 	}
 	notLonger(fs, "certificates.lifetime", c.Certificates.Lifetime, "certificates.caLifetime", c.Certificates.CALifetime)
 	if rest := t.Stop - t.ComponentStop; t.PodStop > rest && rest > 0 {
-		fs.add("timeouts.podStop", "", "%s: want at most timeouts.stop less timeouts.componentStop, which is %s", t.PodStop.D(), rest.D())
+		fs.add("timeouts.podStop", "", "%s: must be at most timeouts.stop minus timeouts.componentStop, which is %s", t.PodStop.D(), rest.D())
 	}
 	notLonger(fs, "timeouts.componentStop", t.ComponentStop, "timeouts.stop", t.Stop)
 	notLonger(fs, "restart.initial", r.Initial, "restart.max", r.Max)
 	if r.GiveUpAfter < 0 {
-		fs.add("restart.giveUpAfter", "", "%d: want 0 (never) or more", r.GiveUpAfter)
+		fs.add("restart.giveUpAfter", "", "%d: must be 0 (never) or greater", r.GiveUpAfter)
 	}
 }
 
 func notLonger(fs *faults, field string, d Duration, than string, limit Duration) {
 	if d > limit {
-		fs.add(field, "", "%s: want at most %s, which is %s", d.D(), than, limit.D())
+		fs.add(field, "", "%s: must be at most %s, which is %s", d.D(), than, limit.D())
 	}
 }

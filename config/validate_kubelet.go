@@ -10,37 +10,37 @@ import (
 func (c *NodeConfig) validateKubelet(fs *faults) {
 	k := c.Kubelet
 	if k.MaxPods < 1 {
-		fs.add("kubelet.maxPods", "", "%d: want at least 1", k.MaxPods)
+		fs.add("kubelet.maxPods", "", "%d: must be at least 1", k.MaxPods)
 	}
 	for _, signal := range sortedKeys(k.EvictionHard) {
 		at := "kubelet.evictionHard." + signal
 		if !slices.Contains(evictionSignals(), signal) {
-			fs.add(at, "", "no such signal: want one of %s", strings.Join(evictionSignals(), ", "))
+			fs.add(at, "", "unknown signal: must be one of %s", strings.Join(evictionSignals(), ", "))
 		}
 		if v := k.EvictionHard[signal]; !isThreshold(v) {
-			fs.add(at, "", "%q: want a share such as \"1%%\" or an amount such as \"100Mi\"", v)
+			fs.add(at, "", "%q: must be a percentage such as \"1%%\" or a quantity such as \"100Mi\"", v)
 		}
 	}
 	for i, e := range k.EnforceNodeAllocatable {
 		if e == EnforceAuto && len(k.EnforceNodeAllocatable) > 1 {
-			fs.add("kubelet.enforceNodeAllocatable", "", "auto stands alone")
+			fs.add("kubelet.enforceNodeAllocatable", "", "auto cannot be combined with other values")
 		}
 		oneOf(fs, fmt.Sprintf("kubelet.enforceNodeAllocatable[%d]", i), e,
 			EnforceAuto, "none", "pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible")
 	}
 	for _, g := range sortedKeys(k.FeatureGates) {
 		if !isLabelName(g) {
-			fs.add("kubelet.featureGates."+g, "", "not the name of a feature gate")
+			fs.add("kubelet.featureGates."+g, "", "invalid feature gate name")
 		}
 		if g == "KubeletInUserNamespace" && !k.FeatureGates[g] {
-			fs.add("kubelet.featureGates."+g, "", "must stay on: the kubelet does not start in a user namespace without it")
+			fs.add("kubelet.featureGates."+g, "", "must not be disabled, because the kubelet does not start in a user namespace without it")
 		}
 	}
 	high, low := k.ImageGCHighThresholdPercent, k.ImageGCLowThresholdPercent
 	inRange(fs, "kubelet.imageGCHighThresholdPercent", high, 0, 100)
 	inRange(fs, "kubelet.imageGCLowThresholdPercent", low, 0, 100)
 	if low >= high {
-		fs.add("kubelet.imageGCLowThresholdPercent", "", "%d: want less than kubelet.imageGCHighThresholdPercent, which is %d", low, high)
+		fs.add("kubelet.imageGCLowThresholdPercent", "", "%d: must be less than kubelet.imageGCHighThresholdPercent, which is %d", low, high)
 	}
 	for _, fixed := range []string{"apiVersion", "kind"} {
 		if _, ok := k.ExtraConfig[fixed]; ok {
@@ -49,7 +49,7 @@ func (c *NodeConfig) validateKubelet(fs *faults) {
 	}
 }
 
-// isThreshold: a percentage from 0 to 100, or a quantity of bytes or things.
+// isThreshold reports whether s is a percentage from 0 to 100 or a quantity.
 func isThreshold(s string) bool {
 	if share, ok := strings.CutSuffix(s, "%"); ok {
 		p, err := strconv.ParseFloat(share, 64)

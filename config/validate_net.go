@@ -9,31 +9,31 @@ import (
 
 // Limits of address ranges.
 const (
-	// The node takes the 100th address of the tap network, so 128 must fit; slirp4netns wants no longer prefix either.
+	// The node has the 100th address of the tap network, so that it needs 128 addresses; slirp4netns requires the same.
 	minTapPrefix, maxTapPrefix = 8, 25
-	// kube-apiserver refuses a Service range of more than 20 bits; ours must hold the tenth address.
+	// kube-apiserver rejects a Service range of more than 20 bits; the tenth address is needed for DNS.
 	minServicePrefix, maxServicePrefix = 12, 28
-	// IPv6: as above, and flannel wants room for four nodes' shares, which are /64.
+	// The same for IPv6. flannel requires room for four nodes, each with a /64.
 	minServicePrefixV6, maxServicePrefixV6 = 108, 124
 	minPodPrefixV6, maxPodPrefixV6         = 48, 62
-	// kube-controller-manager refuses more than 2^16 node ranges; a node's range must hold a gateway and a pod.
+	// kube-controller-manager rejects more than 2^16 node ranges; a node's range must have room for a gateway and a pod.
 	maxNodeCIDRBits, maxNodeMask = 16, 29
 )
 
-// flannelVXLAN is the backend whose packets carry other packets: with IPv6 these headers more, in bytes.
+// flannelVXLAN encapsulates packets. vxlanOverheadV6 is the size of the additional headers with IPv6, in bytes.
 const (
 	flannelVXLAN    = "vxlan"
 	vxlanOverheadV6 = 70
 )
 
-// driverHost is RootlessKit's name for no network namespace of its own, which users of it may ask for.
+// driverHost is RootlessKit's driver without a network namespace, which RootlessKit users may try.
 const driverHost = "host"
 
 func (c *NodeConfig) validateNetwork(fs *faults) {
 	n := c.Network
 	if n.Driver == driverHost {
-		fs.add("network.driver", "leave network.driver out, or choose one of "+strings.Join(networkDrivers(), ", "),
-			"%s: an account has no rights over the host's network namespace, so no CNI plugin could give a pod a network there", n.Driver)
+		fs.add("network.driver", "omit network.driver, or use one of "+strings.Join(networkDrivers(), ", "),
+			"%s: not supported, because an ordinary user cannot configure networks of pods in the host's network namespace", n.Driver)
 	} else {
 		oneOf(fs, "network.driver", n.Driver, networkDrivers()...)
 	}
@@ -43,51 +43,51 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 		least += vxlanOverheadV6
 	}
 	if n.IPv6 && n.MTU >= minMTU && n.MTU < least {
-		fs.add("network.mtu", "", "%d: IPv6 (network.ipv6) needs at least %d, for pods to have %d", n.MTU, least, minMTUv6)
+		fs.add("network.mtu", "", "%d: must be at least %d with network.ipv6, so that pods have an MTU of %d", n.MTU, least, minMTUv6)
 	}
 	if p, ok := cidr(fs, "network.cidr", n.CIDR); ok {
 		prefixBetween(fs, "network.cidr", p, minTapPrefix, maxTapPrefix)
 	}
 	c.validateHostPorts(fs)
 	if n.Driver == DriverLXCUserNIC && !isInterfaceName(n.LXCBridge) {
-		fs.add("network.lxcBridge", "", "%q: want the name of a bridge of the host", n.LXCBridge)
+		fs.add("network.lxcBridge", "", "%q: must be the name of a bridge on the host", n.LXCBridge)
 	}
 	if len(n.NameServers) > maxNameServers {
-		fs.add("network.nameServers", "", "%d entries: resolv.conf takes %d", len(n.NameServers), maxNameServers)
+		fs.add("network.nameServers", "", "%d entries: resolv.conf supports at most %d", len(n.NameServers), maxNameServers)
 	}
 	for i, s := range n.NameServers {
 		at := fmt.Sprintf("network.nameServers[%d]", i)
 		ip, err := netip.ParseAddr(s)
 		switch {
 		case err != nil:
-			fs.add(at, "", "%q: want an IP address", s)
+			fs.add(at, "", "%q: must be an IP address", s)
 		case ip.IsLoopback():
-			fs.add(at, "leave network.nameServers out: the node's own forwarder asks the host's resolver each time",
-				"%s: the host's loopback is not the node's, nothing answers there", s)
+			fs.add(at, "omit network.nameServers: the default forwarder uses the host's resolver",
+				"%s: loopback addresses of the host cannot be reached from inside the node", s)
 		}
 	}
 }
 
-// validateHostPorts checks what of the host the node is to reach, and at which address.
+// validateHostPorts checks network.hostPorts and network.hostAddress.
 func (c *NodeConfig) validateHostPorts(fs *faults) {
 	for i, p := range c.Network.HostPorts {
 		at := fmt.Sprintf("network.hostPorts[%d]", i)
 		inRange(fs, at, p, 1, maxPort)
 		if slices.Contains(c.Network.HostPorts[:i], p) {
-			fs.add(at, "", "%d is there already", p)
+			fs.add(at, "", "%d: duplicate entry", p)
 		}
 	}
 	const at = "network.hostAddress"
 	ip, err := netip.ParseAddr(c.Network.HostAddress)
 	if err != nil || !ip.Is4() || ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() {
-		fs.add(at, "leave network.hostAddress out", "%q: want an IPv4 address that nothing else has, not of loopback", c.Network.HostAddress)
+		fs.add(at, "omit network.hostAddress", "%q: must be an unused IPv4 address that is not a loopback address", c.Network.HostAddress)
 		return
 	}
 	for _, other := range []struct{ field, cidr string }{
 		{"network.cidr", c.Network.CIDR}, {"cluster.podCIDR", c.Cluster.PodCIDR}, {"cluster.serviceCIDR", c.Cluster.ServiceCIDR},
 	} {
 		if p, err := netip.ParsePrefix(other.cidr); err == nil && p.Contains(ip) {
-			fs.add(at, "leave network.hostAddress out", "%s is in %s %s", ip, other.field, p)
+			fs.add(at, "omit network.hostAddress", "%s is in %s %s", ip, other.field, p)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (c *NodeConfig) validateCluster(fs *faults) {
 		prefixBetween(fs, "cluster.serviceCIDRv6", service, minServicePrefixV6, maxServicePrefixV6)
 	}
 	if !isDNSSubdomain(cl.Domain) {
-		fs.add("cluster.domain", "", "%q: want a DNS name in lower case such as cluster.local", cl.Domain)
+		fs.add("cluster.domain", "", "%q: must be a DNS name in lower case such as cluster.local", cl.Domain)
 	}
 }
 
@@ -122,11 +122,11 @@ func (c *NodeConfig) validateNodeMask(fs *faults, pod netip.Prefix) {
 	low, high := pod.Bits(), min(pod.Bits()+maxNodeCIDRBits, maxNodeMask)
 	switch {
 	case low > high:
-		fs.add("cluster.podCIDR", "", "%s: want a prefix of at most /%d", pod, maxNodeMask)
+		fs.add("cluster.podCIDR", "", "%s: must have a prefix length of at most /%d", pod, maxNodeMask)
 	case mask < low || mask > high:
-		fs.add("cluster.nodeCIDRMaskSize", "", "%d: want %d to %d for cluster.podCIDR %s", mask, low, high, pod)
+		fs.add("cluster.nodeCIDRMaskSize", "", "%d: must be between %d and %d for cluster.podCIDR %s", mask, low, high, pod)
 	default:
-		// Network, gateway and broadcast address are no pod's.
+		// Pods cannot have the network, gateway and broadcast address.
 		if room := 1<<(32-mask) - 3; c.Kubelet.MaxPods > room {
 			fs.add("kubelet.maxPods", "lower kubelet.maxPods or cluster.nodeCIDRMaskSize",
 				"%d pods do not fit into the node's /%d, which has room for %d", c.Kubelet.MaxPods, mask, room)
@@ -136,21 +136,21 @@ func (c *NodeConfig) validateNodeMask(fs *faults, pod netip.Prefix) {
 
 func (c *NodeConfig) validateDNSAddress(fs *faults, service netip.Prefix) {
 	const at = "cluster.dnsAddress"
-	hint := "leave cluster.dnsAddress out to take " + nthAddress(service, dnsHostNumber).String()
+	hint := "omit cluster.dnsAddress to use " + nthAddress(service, dnsHostNumber).String()
 	ip, err := netip.ParseAddr(c.Cluster.DNSAddress)
 	switch {
 	case err != nil:
-		fs.add(at, hint, "%q: want an IP address", c.Cluster.DNSAddress)
+		fs.add(at, hint, "%q: must be an IP address", c.Cluster.DNSAddress)
 	case !service.Contains(ip):
 		fs.add(at, hint, "%s is not in cluster.serviceCIDR %s", ip, service)
 	case ip == service.Addr() || !service.Contains(ip.Next()):
-		fs.add(at, hint, "%s is the first or last address of cluster.serviceCIDR %s and cannot be a Service's", ip, service)
+		fs.add(at, hint, "%s is the first or last address of cluster.serviceCIDR %s and cannot be used by a Service", ip, service)
 	case ip == nthAddress(service, 1):
 		fs.add(at, hint, "%s is the address of the Service kubernetes", ip)
 	}
 }
 
-// validateOverlaps compares the networks that must be told apart by address alone.
+// validateOverlaps checks that networks which are distinguished only by their addresses do not overlap.
 func (c *NodeConfig) validateOverlaps(fs *faults) {
 	type network struct {
 		field  string
@@ -181,7 +181,7 @@ func (c *NodeConfig) validateOverlaps(fs *faults) {
 	}
 }
 
-// cidr parses an IPv4 range that nothing else has a use for, cidrV6 one of IPv6.
+// cidr parses an IPv4 range that is not reserved, cidrV6 an IPv6 range.
 func cidr(fs *faults, field, s string) (netip.Prefix, bool) {
 	return rangeOf(fs, field, s, "IPv4", "10.42.0.0/16", netip.Addr.Is4)
 }
@@ -194,11 +194,11 @@ func rangeOf(fs *faults, field, s, family, example string, is func(netip.Addr) b
 	p, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil || !is(p.Addr()):
-		fs.add(field, "", "%q: want an %s range such as %s", s, family, example)
+		fs.add(field, "", "%q: must be an %s range such as %s", s, family, example)
 	case p.Masked() != p:
-		fs.add(field, "", "%s: has bits after its prefix, did you mean %s?", s, p.Masked())
+		fs.add(field, "", "%s: has host bits set, did you mean %s?", s, p.Masked())
 	case p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() || p.Addr().IsUnspecified():
-		fs.add(field, "", "%s: a reserved range", s)
+		fs.add(field, "", "%s: is a reserved range", s)
 	default:
 		return p, true
 	}
@@ -207,13 +207,13 @@ func rangeOf(fs *faults, field, s, family, example string, is func(netip.Addr) b
 
 func prefixBetween(fs *faults, field string, p netip.Prefix, low, high int) bool {
 	if p.Bits() < low || p.Bits() > high {
-		fs.add(field, "", "%s: want a prefix of /%d to /%d", p, low, high)
+		fs.add(field, "", "%s: must have a prefix length between /%d and /%d", p, low, high)
 		return false
 	}
 	return true
 }
 
-// insidePorts lists the TCP ports inside by field, in the order of their declaration.
+// insidePorts returns the fields of Inside in the order of their declaration.
 func (c *NodeConfig) insidePorts() []leaf {
 	var out []leaf
 	for _, l := range c.leaves() {
@@ -230,7 +230,7 @@ func (c *NodeConfig) validateInside(fs *faults) {
 		port := int(l.value.Int())
 		inRange(fs, l.path, port, 1, 65535)
 		if other, ok := owner[port]; ok {
-			fs.add(l.path, "", "%d is %s already", port, other)
+			fs.add(l.path, "", "%d is already used by %s", port, other)
 			continue
 		}
 		owner[port] = l.path

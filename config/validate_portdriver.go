@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// portsImplicit is RootlessKit's name for pasta forwarding whatever listens inside, which users of it may ask for.
+// portsImplicit is RootlessKit's mode in which pasta forwards all listening ports, which RootlessKit users may try.
 const portsImplicit = "implicit"
 
-// NeedsNetwork is the one network driver that the port driver works with; empty if any will do.
+// NeedsNetwork returns the only network driver that the port driver works with, or "" if it works with all.
 func (p Ports) NeedsNetwork() string {
 	switch p.Driver {
 	case DriverSlirp, DriverGvisor:
@@ -25,8 +25,8 @@ func (c *NodeConfig) validatePortDriver(fs *faults) {
 	p := c.Ports
 	if p.Driver == portsImplicit {
 		fs.add(field, "ports.driver: builtin    # or pesto, with a passt of May 2026 or later",
-			"%s: pasta would open every port that something listens on inside, the control plane's on all addresses of the host, "+
-				"and no NodePort, on which nothing listens", p.Driver)
+			"%s: not supported, because pasta would forward every listening port of the node, those of the control plane on all addresses of the "+
+				"host, but no NodePorts, for which there are no listeners", p.Driver)
 		return
 	}
 	oneOf(fs, field, p.Driver, portDrivers()...)

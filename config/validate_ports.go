@@ -12,7 +12,7 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	inRange(fs, "api.port", c.API.Port, 1, 65535)
 	for i, san := range c.API.ExtraSANs {
 		if _, err := netip.ParseAddr(san); err != nil && !isDNSSubdomain(strings.TrimPrefix(san, "*.")) {
-			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: want an IP address or a DNS name in lower case", san)
+			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: must be an IP address or a DNS name in lower case", san)
 		}
 	}
 	c.validatePortDriver(fs)
@@ -20,23 +20,23 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 		at := fmt.Sprintf("ports.bindAddresses[%d]", i)
 		bindAddress(fs, at, a)
 		if slices.Contains(c.Ports.BindAddresses[:i], a) {
-			fs.add(at, "", "%s is there already", a)
+			fs.add(at, "", "%s: duplicate entry", a)
 		}
 	}
 	if len(c.Ports.BindAddresses) == 0 && c.Ports.Driver != DriverNone {
-		fs.add("ports.bindAddresses", "ports.driver: none    # for no forwarding at all", "empty: forwarded ports need an address to listen on")
+		fs.add("ports.bindAddresses", "ports.driver: none    # for no forwarding at all", "empty, but forwarded ports need an address to listen on")
 	}
 	if len(c.Ports.Static) > 0 && c.Ports.Driver == DriverNone {
 		fs.add("ports.static", "", "cannot be forwarded with ports.driver none")
 	}
 	for i, text := range c.Ports.ExternalIPs {
 		if _, ok := parseRange(text); !ok {
-			fs.add(fmt.Sprintf("ports.externalIPs[%d]", i), "", "%q: want an IP address or a CIDR", text)
+			fs.add(fmt.Sprintf("ports.externalIPs[%d]", i), "", "%q: must be an IP address or a CIDR", text)
 		}
 	}
 	for i, name := range c.Ports.Annotations.Namespaces {
 		if name != AllNamespaces && !isDNSLabel(name) {
-			fs.add(fmt.Sprintf("ports.annotations.namespaces[%d]", i), "", "%q: want the name of a namespace, or %s for all", name, AllNamespaces)
+			fs.add(fmt.Sprintf("ports.annotations.namespaces[%d]", i), "", "%q: must be the name of a namespace, or %s for all", name, AllNamespaces)
 		}
 	}
 	inRange(fs, "ports.maxForwards", c.Ports.MaxForwards, 1, 2*maxPort)
@@ -49,24 +49,24 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	c.validateForwards(fs)
 }
 
-// maxPort is the last port there is.
+// maxPort is the highest port.
 const maxPort = 65535
 
-// bindAddress: whether the host has an interface of that name, only the host knows.
+// bindAddress checks for an IP address or a possible interface name. It does not check whether the host has the interface.
 func bindAddress(fs *faults, field, s string) {
 	if ip, err := netip.ParseAddr(s); err == nil && ip.Zone() == "" || err != nil && isInterfaceName(s) && !strings.ContainsAny(s, ":%,") {
 		return
 	}
-	fs.add(field, "", "%q: want an IP address of the host, 0.0.0.0 or :: for all, or the name of an interface", s)
+	fs.add(field, "", "%q: must be an IP address of the host, 0.0.0.0 or :: for all, or the name of an interface", s)
 }
 
 func address(fs *faults, field, s string) {
 	if ip, err := netip.ParseAddr(s); err != nil || ip.Zone() != "" {
-		fs.add(field, "", "%q: want an IP address of the host, or 0.0.0.0 for all", s)
+		fs.add(field, "", "%q: must be an IP address of the host, or 0.0.0.0 for all", s)
 	}
 }
 
-// validateForwards checks each static forward and that no two listeners want the same port of the host.
+// validateForwards checks each static forward, and that no two listeners use the same port of the host.
 func (c *NodeConfig) validateForwards(fs *faults) {
 	type listener struct {
 		owner, proto string
@@ -85,21 +85,21 @@ func (c *NodeConfig) validateForwards(fs *faults) {
 			continue
 		}
 		if f.HostPort == 0 {
-			continue // the node picks one that is free
+			continue // the node picks a free port
 		}
 		l := listener{at, f.Proto, f.HostPort, f.Count, c.ForwardAddresses(f)}
 		for _, other := range taken {
 			first := max(l.port, other.port)
 			if l.proto == other.proto && first < min(l.port+l.count, other.port+other.count) && anyCollides(l.ips, other.ips) {
-				fs.add(at, "", "host port %d/%s is that of %s already", first, l.proto, other.owner)
+				fs.add(at, "", "host port %d/%s is already used by %s", first, l.proto, other.owner)
 			}
 		}
 		taken = append(taken, l)
 	}
 }
 
-// ForwardAddresses are the addresses of the host that f listens on: its own, else ports.bindAddresses without the names of
-// interfaces, which only the host knows.
+// ForwardAddresses returns the addresses of the host that f listens on: its HostIP if set, else ports.bindAddresses without
+// names of interfaces, because this package does not read the host.
 func (c *NodeConfig) ForwardAddresses(f Forward) []netip.Addr {
 	if f.HostIP.IsValid() {
 		return []netip.Addr{f.HostIP}

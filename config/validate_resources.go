@@ -8,13 +8,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// The least with which a node still starts in a bearable time. They are ours: measured with the embedded control plane and
-// no pod but CoreDNS.
+// Minimum limits with which a node still starts in an acceptable time, measured with the embedded control plane and CoreDNS as
+// the only pod.
 const (
 	minNodeCPUMilli = 500
 	minNodeMemory   = 768 << 20
 	minNodePids     = 512
-	// minPodPids: a sandbox, a program with a few threads and a shell to look at it.
+	// minPodPids is enough for a sandbox, a program with a few threads and a debug shell.
 	minPodPids = 16
 )
 
@@ -28,7 +28,7 @@ func (c *NodeConfig) validateResources(fs *faults) {
 	if cpu {
 		switch {
 		case r.CPU.Milli() < minNodeCPUMilli:
-			fs.add("resources.cpu", "", "%s: want at least 500m, with less the components take minutes to start", r.CPU)
+			fs.add("resources.cpu", "", "%s: must be at least 500m, because the components take minutes to start with less", r.CPU)
 		case cpuFor && r.CPU.Milli() <= r.SystemReserved.CPU.Milli():
 			fs.add("resources.cpu", "", "%s: nothing is left for pods after resources.systemReserved.cpu, which is %s", r.CPU, r.SystemReserved.CPU)
 		}
@@ -36,7 +36,7 @@ func (c *NodeConfig) validateResources(fs *faults) {
 	if memory {
 		switch evict := c.Kubelet.MemoryEviction(0); {
 		case r.Memory.Value() < minNodeMemory:
-			fs.add("resources.memory", "", "%s: want at least 768Mi, the components need that", r.Memory)
+			fs.add("resources.memory", "", "%s: must be at least 768Mi, which the components need", r.Memory)
 		case memoryFor && r.Memory.Value() <= r.SystemReserved.Memory.Value()+evict:
 			fs.add("resources.memory", "", "%s: nothing is left for pods after resources.systemReserved.memory, which is %s, and "+
 				"kubelet.evictionHard.memory.available, which is %q", r.Memory, r.SystemReserved.Memory, c.Kubelet.EvictionHard[memoryAvailable])
@@ -44,25 +44,25 @@ func (c *NodeConfig) validateResources(fs *faults) {
 	}
 	c.validatePids(fs)
 	oneOf(fs, "resources.cpuManager", r.CPUManager, CPUManagerNone, CPUManagerStatic)
-	if _, byHand := c.Kubelet.ExtraConfig["reservedSystemCPUs"]; r.CPUManager == CPUManagerStatic && cpuFor && r.SystemReserved.CPU.Milli() == 0 && !byHand {
-		fs.add("resources.cpuManager", "", "static: resources.systemReserved.cpu must be more than 0: pods without CPUs of their own run there too")
+	if _, explicit := c.Kubelet.ExtraConfig["reservedSystemCPUs"]; r.CPUManager == CPUManagerStatic && cpuFor && r.SystemReserved.CPU.Milli() == 0 && !explicit {
+		fs.add("resources.cpuManager", "", "static: resources.systemReserved.cpu must be greater than zero, because pods without exclusive CPUs run there")
 	}
 	inRange(fs, "resources.memoryHighPercent", r.MemoryHighPercent, 0, 100)
 	if on, set := c.Kubelet.FeatureGates[GateMemoryQoS]; set && !on && r.MemoryHighPercent > 0 {
-		fs.add("resources.memoryHighPercent", "", "needs kubelet.featureGates.%s, which is switched off", GateMemoryQoS)
+		fs.add("resources.memoryHighPercent", "", "requires kubelet.featureGates.%s, which is disabled", GateMemoryQoS)
 	}
 }
 
-// GateMemoryQoS is the kubelet's switch for memory.high (KEP-2570), on by default since 1.37.
+// GateMemoryQoS is the kubelet's feature gate for memory.high (KEP-2570), enabled by default since 1.37.
 const GateMemoryQoS = "MemoryQoS"
 
 func (c *NodeConfig) validatePids(fs *faults) {
 	r := c.Resources
 	if r.Pids < 0 || r.Pids > 0 && r.Pids < minNodePids {
-		fs.add("resources.pids", "", "%d: want 0 for no cap, or at least %d, the components need that", r.Pids, minNodePids)
+		fs.add("resources.pids", "", "%d: must be 0 (no limit) or at least %d, which the components need", r.Pids, minNodePids)
 	}
 	if r.SystemReserved.Pids < 0 {
-		fs.add("resources.systemReserved.pids", "", "%d: want 0 or more", r.SystemReserved.Pids)
+		fs.add("resources.systemReserved.pids", "", "%d: must be 0 or greater", r.SystemReserved.Pids)
 	}
 	left := r.Pids - r.SystemReserved.Pids
 	if r.Pids >= minNodePids && left < minPodPids {
@@ -71,36 +71,36 @@ func (c *NodeConfig) validatePids(fs *faults) {
 	switch {
 	case r.PodPids == 0:
 	case r.PodPids < minPodPids:
-		fs.add("resources.podPids", "", "%d: want 0 for no limit of its own, or at least %d", r.PodPids, minPodPids)
+		fs.add("resources.podPids", "", "%d: must be 0 (no separate limit) or at least %d", r.PodPids, minPodPids)
 	case r.Pids > 0 && left >= minPodPids && r.PodPids > left:
-		fs.add("resources.podPids", "", "%d: resources.pids and resources.systemReserved.pids leave %d for all pods", r.PodPids, left)
+		fs.add("resources.podPids", "", "%d: must be at most %d, which resources.pids and resources.systemReserved.pids leave for pods", r.PodPids, left)
 	}
 }
 
-// capOf tells whether a cap is given and can be used.
+// capOf reports whether a limit is given and valid.
 func capOf(fs *faults, field string, q Quantity, want string) bool {
 	v, err := q.parse()
 	switch {
 	case q == "":
 		return false
 	case err != nil:
-		fs.add(field, "", "%q: want %s", string(q), want)
+		fs.add(field, "", "%q: must be %s", string(q), want)
 	case v.Sign() <= 0:
-		fs.add(field, "", "%s: want more than nothing; leave it out for no cap", q)
+		fs.add(field, "", "%s: must be greater than zero; omit the field for no limit", q)
 	default:
 		return true
 	}
 	return false
 }
 
-// reservationOf tells whether a reservation can be used.
+// reservationOf reports whether a reservation is valid.
 func reservationOf(fs *faults, field string, q Quantity, want string) bool {
 	v, err := q.parse()
 	switch {
 	case q == "" || err != nil:
-		fs.add(field, "", "%q: want %s, or 0", string(q), want)
+		fs.add(field, "", "%q: must be %s, or 0", string(q), want)
 	case v.Sign() < 0:
-		fs.add(field, "", "%s: want 0 or more", q)
+		fs.add(field, "", "%s: must be 0 or greater", q)
 	default:
 		return true
 	}
@@ -109,23 +109,23 @@ func reservationOf(fs *faults, field string, q Quantity, want string) bool {
 
 const memoryAvailable = "memory.available"
 
-// MemoryEviction is the amount of available memory, in bytes, below which pods are evicted. A share is one of the whole
-// machine, in bytes; 0 where the machine is not known.
+// MemoryEviction returns the amount of available memory, in bytes, below which pods are evicted. machine is the memory of the
+// machine in bytes, to which percentages apply, or 0 if it is unknown.
 func (k Kubelet) MemoryEviction(machine int64) int64 {
 	t := k.EvictionHard[memoryAvailable]
 	if share, ok := strings.CutSuffix(t, "%"); ok {
-		p, _ := strconv.ParseFloat(share, 64) // Validate has looked at it
+		p, _ := strconv.ParseFloat(share, 64) // Validate has checked it
 		return int64(float64(machine) * p / 100)
 	}
 	return Quantity(t).Value()
 }
 
-// controllers are the cgroup controllers that what is asked for here needs, by the field that asks.
+// controllers returns the fields that are set and the cgroup controller that each needs.
 func (r Resources) controllers() []struct{ field, controller string } {
 	type need = struct{ field, controller string }
 	var out []need
-	add := func(asked bool, field, controller string) {
-		if asked {
+	add := func(set bool, field, controller string) {
+		if set {
 			out = append(out, need{"resources." + field, controller})
 		}
 	}
@@ -138,12 +138,12 @@ func (r Resources) controllers() []struct{ field, controller string } {
 	return out
 }
 
-// Limits are the caps of the whole node.
+// Limits returns the limits of the whole node.
 func (r Resources) Limits() layout.Limits {
 	return layout.Limits{CPUMilli: r.CPU.Milli(), MemoryBytes: r.Memory.Value(), Pids: int64(r.Pids)}
 }
 
-// Unenforced names the fields that are asked for and do nothing on a node without these cgroup controllers.
+// Unenforced returns the fields that are set but have no effect on a node without the missing cgroup controllers.
 func (r Resources) Unenforced(missing []string) []string {
 	var out []string
 	for _, n := range r.controllers() {

@@ -37,7 +37,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"logs", "a", "b"}, "expected 0 to 1"},
 		{[]string{"status", "-o", "yaml"}, `unknown output format "yaml"`},
 		{[]string{"--name", "a/b", "status"}, "name"},
-		{[]string{"up", "--set", "network.mtu=x"}, "set network.mtu: want a whole number"},
+		{[]string{"up", "--set", "network.mtu=x"}, "set network.mtu: must be a whole number"},
 		{[]string{"up", "--set", "bare"}, "--set bare: must have the form PATH=VALUE"},
 		{[]string{"up", "--config", "/no/such/file"}, "read config"},
 		{[]string{"images", "import", "/no/such/archive"}, "open image archive"},

@@ -158,7 +158,7 @@ func TestForwardsByHand(t *testing.T) {
 
 	_, err = n.ports.add(n, "80:x")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
-	assert.ErrorContains(t, err, `node port "x": want a number`)
+	assert.ErrorContains(t, err, `node port "x": must be a number`)
 	_, err = n.ports.add(n, "6443:1")
 	assert.Error(t, err, "127.0.0.1:6443/tcp4 is already forwarded for static/api")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
