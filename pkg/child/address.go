@@ -30,21 +30,21 @@ type nodeAddress struct {
 }
 
 // current returns the address. ok is false if the node is not part of a multi-node cluster.
-func (d *nodeAddress) current() (ip netip.Addr, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ip, d.ip.IsValid()
+func (a *nodeAddress) current() (ip netip.Addr, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ip, a.ip.IsValid()
 }
 
 // read reads the address that the parent detected.
-func (d *nodeAddress) read(path string) error {
+func (a *nodeAddress) read(path string) error {
 	var ip netip.Addr
 	if err := layout.ReadJSON(path, &ip); err != nil {
 		return fmt.Errorf("read the node's address: %w", err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ip = ip
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ip = ip
 	return nil
 }
 

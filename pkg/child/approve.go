@@ -24,7 +24,7 @@ func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	j, err := newCSRPolicy(n.env)
+	policy, err := newCSRPolicy(n.env)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
 	used := make(chan struct{}, 1)
 	tokens.Go(func() { n.followTokens(ctx, c, used) })
 	return c.WatchCertificateRequests(ctx, func(csr kubeapi.CSR) {
-		err := n.decide(ctx, c, j, csr)
+		err := n.decide(ctx, c, policy, csr)
 		if csr.Pending() {
 			select {
 			case used <- struct{}{}:
@@ -67,7 +67,7 @@ const undecidedPause = 2 * time.Second
 
 // decide handles one request at a time, so that the second of two requests for the same name sees the result of the
 // first.
-func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, j *csrPolicy, csr kubeapi.CSR) error {
+func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, policy *csrPolicy, csr kubeapi.CSR) error {
 	if csr.Signer != kubeapi.SignerKubeletClient && csr.Signer != kubeapi.SignerKubeletServing {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, j *csrPolicy, 
 		if f, err = n.gather(ctx, c, p); err != nil {
 			return err
 		}
-		err = j.check(p, f)
+		err = policy.check(p, f)
 	}
 	log := n.log.WithField("node", p.node).WithField("request", csr.Name).WithField("signer", csr.Signer)
 	if err != nil {

@@ -54,9 +54,9 @@ func testPolicy(t *testing.T) *csrPolicy {
 	cfg := config.Default()
 	cfg.NodeName, cfg.API.BindAddress, cfg.API.ExtraSANs = "a", "0.0.0.0", []string{"Api.Example.com", "*.Wild.example.com", "192.0.2.77"}
 	cfg.Complete(config.HostFacts{Hostname: "host"})
-	j, err := newCSRPolicy(component.Env{Config: cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"})
+	policy, err := newCSRPolicy(component.Env{Config: cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"})
 	assert.NilError(t, err)
-	return j
+	return policy
 }
 
 // checkDecision checks that the policy returns an error that contains want, or no error if want is empty.
@@ -417,14 +417,14 @@ func TestApproveOneNodeAToken(t *testing.T) {
 		api.mu.Unlock()
 		c, err := n.client()
 		assert.NilError(t, err)
-		j, err := newCSRPolicy(n.env)
+		policy, err := newCSRPolicy(n.env)
 		assert.NilError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		last := all[len(all)-1].(map[string]any)["metadata"].(map[string]any)["name"]
 		_ = c.WatchCertificateRequests(ctx, func(r kubeapi.CSR) {
-			if n.decide(ctx, c, j, r) != nil { // the unit retries when it restarts
-				assert.Check(t, n.decide(ctx, c, j, r))
+			if n.decide(ctx, c, policy, r) != nil { // the unit retries when it restarts
+				assert.Check(t, n.decide(ctx, c, policy, r))
 			}
 			if r.Name == last {
 				cancel()

@@ -81,15 +81,15 @@ func newCSRPolicy(e component.Env) (*csrPolicy, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &csrPolicy{controlPlane: e.Config.NodeName, names: newReservedNames(names, e.Config.Cluster.Domain, e.HostName, e.Config.NodeName), addresses: addresses}
+	c := &csrPolicy{controlPlane: e.Config.NodeName, names: newReservedNames(names, e.Config.Cluster.Domain, e.HostName, e.Config.NodeName), addresses: addresses}
 	for _, cidr := range append(e.Config.ServiceCIDRs(), e.Config.PodCIDRs()...) {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			return nil, fmt.Errorf("parse Service and pod networks: %w", err)
 		}
-		j.networks = append(j.networks, p)
+		c.networks = append(c.networks, p)
 	}
-	return j, nil
+	return c, nil
 }
 
 // parseNodeRequest parses a pending request. The node name is empty if the subject is not a node.
@@ -138,8 +138,8 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 }
 
 // check returns an error unless the request may be approved.
-func (j *csrPolicy) check(p nodeRequest, f *facts) error {
-	if p.node == j.controlPlane {
+func (c *csrPolicy) check(p nodeRequest, f *facts) error {
+	if p.node == c.controlPlane {
 		return fmt.Errorf("%s is the node of the control plane: choose another name (--set nodeName=NAME)", p.node)
 	}
 	if len(p.request.EmailAddresses)+len(p.request.URIs) > 0 {
@@ -156,14 +156,14 @@ func (j *csrPolicy) check(p nodeRequest, f *facts) error {
 	}
 	switch p.kind {
 	case byToken:
-		return j.checkNew(p, f)
+		return c.checkNew(p, f)
 	case renewal:
 		return checkMember(p, f)
 	}
 	if err := checkMember(p, f); err != nil {
 		return err
 	}
-	return j.checkServing(p, f)
+	return c.checkServing(p, f)
 }
 
 // checkMember checks that a node requests a certificate for itself and that it was not removed. The certificate of a
@@ -184,8 +184,8 @@ const leaseTimeout = time.Minute
 
 // checkNew decides whether a bootstrap token authorizes a new node. The name of an existing Node object requires a
 // token that is bound to the name, because a node with that name can read the Secrets of the node's pods.
-func (j *csrPolicy) checkNew(p nodeRequest, f *facts) error {
-	if why := j.names.reserved(p.node); why != "" {
+func (c *csrPolicy) checkNew(p nodeRequest, f *facts) error {
+	if why := c.names.reserved(p.node); why != "" {
 		return fmt.Errorf("%s is %s: choose another name (--set nodeName=NAME)", p.node, why)
 	}
 	t := f.token
@@ -197,7 +197,7 @@ func (j *csrPolicy) checkNew(p nodeRequest, f *facts) error {
 	case t.SingleUse && t.UsedBy != "" && t.UsedBy != p.node:
 		return fmt.Errorf("bootstrap token %s was used by node %s: each node needs its own token (rootlessnode token create, on the first node), "+
 			"unless it was created with --reusable", t.ID, t.UsedBy)
-	case t.NodeName == "" && j.names.foreignDomain(p.node):
+	case t.NodeName == "" && c.names.foreignDomain(p.node):
 		return fmt.Errorf("%[1]s is not in the domain of the control plane's host: create a token for this name on the first node "+
 			"(rootlessnode token create --node %[1]s), or choose another name (--set nodeName=NAME)", p.node)
 	}
@@ -223,8 +223,8 @@ func (j *csrPolicy) checkNew(p nodeRequest, f *facts) error {
 // checkServing checks that a serving certificate contains only the node's name and addresses that no other node has. A
 // node writes its own addresses, so those of the API server and of the cluster's networks are refused regardless of the
 // Node objects.
-func (j *csrPolicy) checkServing(p nodeRequest, f *facts) error {
-	if why := j.names.reserved(p.node); why != "" {
+func (c *csrPolicy) checkServing(p nodeRequest, f *facts) error {
+	if why := c.names.reserved(p.node); why != "" {
 		return fmt.Errorf("%s is %s", p.node, why)
 	}
 	if len(p.request.DNSNames)+len(p.request.IPAddresses) == 0 {
@@ -240,9 +240,9 @@ func (j *csrPolicy) checkServing(p nodeRequest, f *facts) error {
 		a, _ := netip.AddrFromSlice(ip) // always 4 or 16 bytes after parsing
 		a = a.Unmap()
 		switch has := owners[a]; {
-		case slices.Contains(j.addresses, a):
+		case slices.Contains(c.addresses, a):
 			return fmt.Errorf("address %s belongs to the API server", a)
-		case slices.ContainsFunc(j.networks, func(p netip.Prefix) bool { return p.Contains(a) }):
+		case slices.ContainsFunc(c.networks, func(p netip.Prefix) bool { return p.Contains(a) }):
 			return fmt.Errorf("address %s is in the Service or pod network", a)
 		case a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || len(has) == 0:
 			return fmt.Errorf("address %s does not belong to the node", a)

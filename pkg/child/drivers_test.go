@@ -12,8 +12,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// TestDriversHaveAChildSide checks that each driver of the config except auto has a child driver.
-func TestDriversHaveAChildSide(t *testing.T) {
+// TestDriversHaveChildDrivers checks that each driver of the config except auto has a child driver.
+func TestDriversHaveChildDrivers(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{config.DriverSlirp, config.DriverGvisor, config.DriverPasta, config.DriverLXCUserNIC, config.DriverVPNKit, config.DriverNone} {
 		d, err := networkDriver(name, layout.Runtime{})

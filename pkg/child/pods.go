@@ -144,7 +144,7 @@ func (n *nodeRole) restartInterrupted(ctx context.Context, pods []kubeapi.NodePo
 		err = c.MarkContainersWaiting(ctx, pods[i], p.Containers, "NodeStopped", "the node was stopped; the container starts again when the node starts")
 	}
 	if err != nil {
-		n.log.WithError(err).Warn("mark an interrupted pod for a restart; it will be marked failed at the next start")
+		n.log.WithError(err).Warn("mark an interrupted pod for a restart; it will count as failed at the next start")
 	}
 }
 

@@ -235,7 +235,7 @@ func (e *ensurer) read(name string, parse func([]byte) error) error {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return errdefs.WithHintf(err, "restore %s from a backup, or remove it to create it again", path)
+	return errdefs.WithHintf(err, "restore %s from a backup, or remove it; the node then creates it and the other file of its pair again", path)
 }
 
 // readUnlessEmpty treats an empty file as missing, because a crash of the host can leave empty files that were not
