@@ -1,8 +1,8 @@
-// Package hostinfo reads what is known of accounts, subordinate ids and the distribution, and holds the texts and
-// numbers that both pkg/preflight (which checks them) and pkg/hostsetup (which sets them) need.
+// Package hostinfo reads information about the host: accounts, subordinate ids, the distribution and the machine. It also contains
+// the texts and values that both pkg/preflight (which checks the host) and pkg/hostsetup (which sets it up) need.
 //
-// Every function takes the root directory below which the host's files are looked for, "" for the real one. It writes
-// nothing. Runs in: parent.
+// Functions that read files take a root directory that is prepended to their paths, "" for the real host. The package writes no
+// files. Runs in: parent.
 package hostinfo
 
 import (
@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// queryTimeout bounds a question to the name service, which may have to ask a server.
+// queryTimeout limits a query to the name service, which may have to contact a server.
 const queryTimeout = 5 * time.Second
 
-// Account is one row of passwd(5).
+// Account is an entry of passwd(5).
 type Account struct {
 	Name        string
 	UID, GID    int
 	Home, Shell string
 }
 
-// Lookup finds the account that key, a name or a uid in digits, stands for: in /etc/passwd, then through getent(1) if
-// that program is given (its path), for accounts of directory services. ok is false for an account unknown to both.
+// Lookup returns the account with the name or decimal uid key, from /etc/passwd or else from getent(1), which knows accounts of
+// directory services. getent is the path of that program, or "" to skip it. ok is false if the account is not found.
 func Lookup(ctx context.Context, root, key, getent string) (a Account, ok bool, err error) {
 	b, err := os.ReadFile(filepath.Join(root, "/etc/passwd"))
 	if err != nil && !os.IsNotExist(err) {
@@ -41,7 +41,7 @@ func Lookup(ctx context.Context, root, key, getent string) (a Account, ok bool, 
 	defer cancel()
 	out, err := exec.CommandContext(ctx, getent, "passwd", key).Output()
 	if err != nil {
-		return Account{}, false, nil // exit 2: not known
+		return Account{}, false, nil // exit code 2: not found
 	}
 	a, ok = findAccount(out, key)
 	return a, ok, nil
@@ -72,7 +72,7 @@ func parseAccount(line string) (Account, bool) {
 	return Account{Name: f[0], UID: int(uid), GID: int(gid), Home: f[5], Shell: f[6]}, true
 }
 
-// Groups returns the supplementary groups of an account by /etc/group, its own group first, as initgroups(3) does.
+// Groups returns the groups of an account like initgroups(3): its primary group, then its groups of /etc/group.
 func Groups(root string, a Account) ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(root, "/etc/group"))
 	if err != nil && !os.IsNotExist(err) {

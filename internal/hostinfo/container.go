@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds of containers that can be told.
+// Kinds of containers that DetectContainer distinguishes.
 const (
 	Docker     = "docker"
 	Podman     = "podman"
@@ -17,8 +17,8 @@ const (
 	LXC        = "lxc"
 )
 
-// DetectContainer tells in what kind of container root is, "" for none that shows. Docker and Podman leave a file, a kubelet
-// mounts a service account's token unless asked not to, and LXC, as systemd's container interface has it, leaves its name.
+// DetectContainer returns the kind of container that root belongs to, or "" if none is detected. Docker and Podman create a file,
+// the kubelet mounts a service account token by default, and LXC writes its name as in systemd's container interface.
 func DetectContainer(root string) string {
 	for _, f := range []struct{ path, kind string }{
 		{"/var/run/secrets/kubernetes.io", Kubernetes}, {"/run/secrets/kubernetes.io", Kubernetes},
@@ -37,8 +37,8 @@ func DetectContainer(root string) string {
 	return ""
 }
 
-// LacksSysAdmin tells whether no program that this process starts can have CAP_SYS_ADMIN, root's neither: such is a container, and
-// not a machine whose file system was made from a container's image.
+// LacksSysAdmin reports whether no program that this process starts can have CAP_SYS_ADMIN, not even as root. This is the case in
+// containers, but not on a machine whose file system was created from a container image.
 func LacksSysAdmin(root string) bool {
 	b, err := os.ReadFile(filepath.Join(root, "/proc/self/status"))
 	if err != nil {
@@ -53,19 +53,20 @@ func LacksSysAdmin(root string) bool {
 	return false
 }
 
-// OuterSettings makes comments for a shell of settings that only who starts the container can change.
+// OuterSettings returns settings as shell comments. They are settings that can be changed only outside the container.
 func OuterSettings(settings []string) []string {
-	lines := []string{"# change how the container is started:"}
+	lines := []string{"# start the container with other options:"}
 	for _, s := range settings {
 		lines = append(lines, "# "+s)
 	}
 	return lines
 }
 
-// setting is what to change outside of a container of some kind.
+// setting is a setting outside the container, for one kind of container.
 type setting struct{ kind, text string }
 
-func of(kind string, all []setting) []string {
+// forKind returns the settings for kind, or those for each kind if kind is "".
+func forKind(kind string, all []setting) []string {
 	var out []string
 	for _, s := range all {
 		if kind == "" || s.kind == kind {
@@ -73,53 +74,53 @@ func of(kind string, all []setting) []string {
 		}
 	}
 	if kind == "" || len(out) == 0 {
-		out = append(out, "A privileged container has it too, and much more.")
+		out = append(out, "A privileged container also works, but has many more privileges.")
 	}
 	return out
 }
 
-// UnmaskedProc says what makes all of /proc visible in a container, for its kind or, with "", for each.
+// UnmaskedProc returns the settings that make /proc fully visible in a container of this kind, or of each kind for "".
 func UnmaskedProc(kind string) []string {
-	return of(kind, []setting{
+	return forKind(kind, []setting{
 		{Docker, "Docker: docker run --security-opt systempaths=unconfined"},
 		{Podman, "Podman: podman run --security-opt unmask=ALL"},
-		{Kubernetes, "Kubernetes: securityContext.procMount: Unmasked of the container, which wants hostUsers: false of the pod"},
+		{Kubernetes, "Kubernetes: securityContext.procMount: Unmasked of the container, which requires hostUsers: false of the pod"},
 		{LXC, "LXC: lxc.include = /usr/share/lxc/config/nesting.conf; Incus and LXD: security.nesting=true"},
 	})
 }
 
-// TunInContainer says what gives a container the device of network interfaces, for its kind.
+// TunInContainer returns the settings that add /dev/net/tun to a container of this kind, or of each kind for "".
 func TunInContainer(kind string) []string {
-	return of(kind, []setting{
+	return forKind(kind, []setting{
 		{Docker, "Docker: docker run --device " + TunDevice},
 		{Podman, "Podman: podman run --device " + TunDevice},
-		{Kubernetes, "Kubernetes: a device plugin that offers " + TunDevice + ", asked for in the container's resources"},
+		{Kubernetes, "Kubernetes: a device plugin for " + TunDevice + ", requested in the container's resources"},
 		{LXC, "LXC: lxc.mount.entry = " + TunDevice + " dev/net/tun none bind,create=file; Incus and LXD: a device of type unix-char"},
 	})
 }
 
-// OpenFilesInContainer says what raises a container's limit of open files, for its kind.
+// OpenFilesInContainer returns the settings that raise the limit of open files of a container of this kind, or of each kind for "".
 func OpenFilesInContainer(kind string) []string {
 	limit := strconv.Itoa(OpenFiles)
-	return of(kind, []setting{
+	return forKind(kind, []setting{
 		{Docker, "Docker: docker run --ulimit nofile=" + limit},
 		{Podman, "Podman: podman run --ulimit nofile=" + limit},
-		{Kubernetes, "Kubernetes: LimitNOFILE= of the host's container runtime, of which containers have their limit"},
+		{Kubernetes, "Kubernetes: LimitNOFILE= of the host's container runtime, from which containers inherit their limit"},
 		{LXC, "LXC: lxc.prlimit.nofile = " + limit + "; Incus and LXD: limits.kernel.nofile"},
 	})
 }
 
-// EngineProfile tells whether an AppArmor label, as /proc/self/attr/current has it, is that of an engine's own profile in force.
-// Those of Docker, Podman and containerd forbid every mount, in namespaces of one's own too. Pure.
+// EngineProfile reports whether an AppArmor label, in the format of /proc/self/attr/current, is the enforced default profile of a
+// container engine. The profiles of Docker, Podman and containerd forbid every mount, also in new namespaces. Pure.
 func EngineProfile(label string) bool {
 	name, mode, _ := strings.Cut(strings.TrimRight(label, "\n\x00"), " ")
 	known := name == "docker-default" || name == "cri-containerd.apparmor.d" || strings.HasPrefix(name, "containers-default-")
 	return known && mode == "(enforce)"
 }
 
-// NoAppArmor says what takes AppArmor's profile from a container, for its kind.
+// NoAppArmor returns the settings that disable the AppArmor profile of a container of this kind, or of each kind for "".
 func NoAppArmor(kind string) []string {
-	return of(kind, []setting{
+	return forKind(kind, []setting{
 		{Docker, "Docker: docker run --security-opt apparmor=unconfined"},
 		{Podman, "Podman: podman run --security-opt apparmor=unconfined"},
 		{Kubernetes, "Kubernetes: securityContext.appArmorProfile: {type: Unconfined}"},
@@ -127,19 +128,20 @@ func NoAppArmor(kind string) []string {
 	})
 }
 
-// MoreIDs says what gives the user namespace of a container ids for an account and its subordinate ids, for its kind.
+// MoreIDs returns the settings that add ids to the user namespace of a container of this kind, or of each kind for "", so that it
+// has enough for an account and its subordinate ids.
 func MoreIDs(kind string) []string {
-	return of(kind, []setting{
-		{Docker, "Docker with userns-remap: a longer range of dockremap in the host's " + SubuidFile + " and " + SubgidFile},
-		{Podman, "Podman: podman run --userns=auto:size=200000, or a longer range of the account that runs podman"},
+	return forKind(kind, []setting{
+		{Docker, "Docker with userns-remap: a larger range of dockremap in the host's " + SubuidFile + " and " + SubgidFile},
+		{Podman, "Podman: podman run --userns=auto:size=200000, or a larger range for the account that runs podman"},
 		{Kubernetes, "Kubernetes: userNamespaces.idsPerPod: 131072 or more in the host's kubelet configuration"},
-		{LXC, "LXC: longer ranges of lxc.idmap; Incus and LXD: security.idmap.size"},
+		{LXC, "LXC: larger ranges in lxc.idmap; Incus and LXD: security.idmap.size"},
 	})
 }
 
-// WritableCgroups says what makes the cgroup2 tree of a container writable, for its kind or, with "", for each.
+// WritableCgroups returns the settings that make the cgroup2 tree of a container of this kind writable, or of each kind for "".
 func WritableCgroups(kind string) []string {
-	return of(kind, []setting{
+	return forKind(kind, []setting{
 		{Docker, "Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true"},
 		{Podman, "Podman: podman run --cgroupns=private --security-opt unmask=/sys/fs/cgroup"},
 		{Kubernetes, "Kubernetes: cgroup_writable = true of the runtime in the configuration of the host's containerd (2.1 or later), " +

@@ -24,7 +24,7 @@ func TestDetectContainer(t *testing.T) {
 func TestContainerSettings(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []func(string) []string{UnmaskedProc, WritableCgroups, TunInContainer, OpenFilesInContainer, MoreIDs, NoAppArmor} {
-		assert.Equal(t, len(settings("")), 5, "each kind, and what all have")
+		assert.Equal(t, len(settings("")), 5, "one for each kind, and the general one")
 		for kind, want := range map[string]string{Docker: "Docker", Podman: "podman run", Kubernetes: "Kubernetes:", LXC: "Incus"} {
 			got := settings(kind)
 			assert.Equal(t, len(got), 1)

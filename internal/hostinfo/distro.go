@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Distro knows how the host's distribution installs packages.
+// Distro is the distribution of the host. It returns package names and installation commands.
 type Distro struct {
 	family string
 }
 
-// The families of distributions that share a package manager and package names.
+// Families of distributions with the same package manager and package names.
 const (
 	debian = "debian"
 	fedora = "fedora"
@@ -22,7 +22,7 @@ const (
 	alpine = "alpine"
 )
 
-// DetectDistro reads os-release(5). Of an unknown distribution it knows no command.
+// DetectDistro returns the distribution from os-release(5). For an unknown distribution InstallCommand returns a comment.
 func DetectDistro(root string) Distro {
 	for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 		b, err := os.ReadFile(filepath.Join(root, file))
@@ -60,7 +60,7 @@ func familyOf(osRelease []byte) string {
 	return ""
 }
 
-// packages names the package of a program, where it is not the program's own name.
+// packages returns the package of a program, which often has the name of the program.
 func packages(family, program string) string {
 	byFamily := map[string]map[string]string{
 		debian: {"newuidmap": "uidmap", "newgidmap": "uidmap", "ip": "iproute2", "nft": "nftables", "pasta": "passt",
@@ -81,7 +81,7 @@ func packages(family, program string) string {
 	return program
 }
 
-// Packages returns the packages of programs, sorted, each once.
+// Packages returns the packages of programs, sorted and without duplicates.
 func (d Distro) Packages(programs []string) []string {
 	var out []string
 	for _, p := range programs {
@@ -91,7 +91,7 @@ func (d Distro) Packages(programs []string) []string {
 	return slices.Compact(out)
 }
 
-// InstallCommand is the line by which root installs programs. On an unknown distribution it is a comment.
+// InstallCommand returns the command with which root installs programs. On an unknown distribution it is a shell comment.
 func (d Distro) InstallCommand(programs []string) string {
 	names := strings.Join(d.Packages(programs), " ")
 	switch d.family {
@@ -106,5 +106,5 @@ func (d Distro) InstallCommand(programs []string) string {
 	case alpine:
 		return "apk add " + names
 	}
-	return "# install, by your distribution's means, the programs: " + strings.Join(programs, " ")
+	return "# install these programs with your package manager: " + strings.Join(programs, " ")
 }

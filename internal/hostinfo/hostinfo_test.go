@@ -21,7 +21,7 @@ func TestLookup(t *testing.T) {
 	root := t.TempDir()
 	_, ok, err := Lookup(t.Context(), root, "a", "")
 	assert.NilError(t, err)
-	assert.Assert(t, !ok, "no passwd at all")
+	assert.Assert(t, !ok, "no passwd file")
 
 	write(t, root, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\n# comment\nbroken:x:1\n+nis\nneg:x:-1:0:::\na:x:1000:1001:A,,,:/home/a:/bin/bash")
 	for _, key := range []string{"a", "1000"} {
@@ -92,8 +92,8 @@ func TestInstallCommand(t *testing.T) {
 		"ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"": "zypper install -y iproute2 shadow slirp4netns",
 		"ID=arch\n":   "pacman -S --needed iproute2 shadow slirp4netns",
 		"ID=alpine\n": "apk add iproute2 shadow-uidmap slirp4netns",
-		"ID=other\n":  "# install, by your distribution's means, the programs: newuidmap newgidmap ip slirp4netns",
-		"":            "# install, by your distribution's means, the programs: newuidmap newgidmap ip slirp4netns",
+		"ID=other\n":  "# install these programs with your package manager: newuidmap newgidmap ip slirp4netns",
+		"":            "# install these programs with your package manager: newuidmap newgidmap ip slirp4netns",
 	} {
 		root := t.TempDir()
 		if release != "" {
@@ -113,7 +113,7 @@ func TestAppArmorProfile(t *testing.T) {
 	}
 }
 
-func TestAppArmorProfileOfStrangePaths(t *testing.T) {
+func TestAppArmorProfileOfUnusualPaths(t *testing.T) {
 	t.Parallel()
 	for exe, want := range map[string]string{
 		"/t/a*b/r":      `"/t/a\*b/r"`,
@@ -127,7 +127,7 @@ func TestAppArmorProfileOfStrangePaths(t *testing.T) {
 	}
 	for _, exe := range []string{"/a\nb", `/a"b`, `/a\b`, "/a\x7f", "/a\xff"} {
 		_, _, err := AppArmorProfile(exe)
-		assert.ErrorContains(t, err, "cannot be named in an AppArmor profile")
+		assert.ErrorContains(t, err, "cannot be expressed in an AppArmor profile")
 	}
 }
 
@@ -162,7 +162,7 @@ func FuzzParsers(f *testing.F) {
 func TestFindProgram(t *testing.T) {
 	t.Parallel()
 	first, second := t.TempDir(), t.TempDir()
-	assert.NilError(t, os.WriteFile(filepath.Join(first, "tool"), nil, 0o644)) // not to be executed
+	assert.NilError(t, os.WriteFile(filepath.Join(first, "tool"), nil, 0o644)) // not executable
 	assert.NilError(t, os.Mkdir(filepath.Join(first, "other"), 0o755))
 	want := filepath.Join(second, "tool")
 	assert.NilError(t, os.WriteFile(want, nil, 0o755))

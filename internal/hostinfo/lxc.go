@@ -11,50 +11,51 @@ import (
 	"syscall"
 )
 
-// LXCUsernetFile says who may have interfaces on which bridge (lxc-usernet(5)).
+// LXCUsernetFile lists the accounts that may have interfaces on bridges (lxc-usernet(5)).
 const LXCUsernetFile = "/etc/lxc/lxc-usernet"
 
-// LXCDirs are where distributions keep lxc-user-nic and lxc-net, which are not meant to be typed.
+// LXCDirs returns the directories in which distributions install lxc-user-nic and lxc-net. They are not on PATH.
 func LXCDirs() []string {
 	return []string{"/usr/libexec/lxc", "/usr/lib/x86_64-linux-gnu/lxc", "/usr/lib/aarch64-linux-gnu/lxc", "/usr/lib/lxc"}
 }
 
-// LXCDHCPPidFile is where lxc-net keeps the process id of the DHCP server of its bridge.
+// LXCDHCPPidFile is the pid file of the DHCP server of lxc-net's bridge.
 const LXCDHCPPidFile = "/run/lxc/dnsmasq.pid"
 
-// lxcNetUp is the file by which lxc-net knows that it was started. It makes it after the server has made its own, and removes it last.
+// lxcNetUp is the file that marks lxc-net as started. lxc-net creates it after the pid file of the DHCP server exists, and removes
+// it last.
 const lxcNetUp = "/run/lxc/network_up"
 
-// LXCBridgeFault says why interfaces on the bridge would get no address, and nil if nothing is known against it: there
-// is no such bridge, or it is lxc-net's and its DHCP server ended, which takes neither the bridge nor the process id
-// file away; somebody who cleans up may have taken the latter. root stands before the paths.
+// LXCBridgeFault returns why interfaces on the bridge would get no address: the bridge does not exist, or it is lxc-net's bridge
+// and its DHCP server is not running. When the server ends, the bridge and usually the pid file remain, although the pid file may
+// have been removed too. It returns nil if no fault is found. root is prepended to the paths.
 func LXCBridgeFault(root, bridge string) error {
 	if _, err := os.Stat(filepath.Join(root, "/sys/class/net", bridge, "bridge")); err != nil {
 		return fmt.Errorf("the host has no bridge %s", bridge)
 	}
 	if bridge != lxcNetBridge(root) {
-		return nil // whoever made the bridge serves it in a way of his own
+		return nil // lxc-net does not manage this bridge
 	}
 	b, err := os.ReadFile(filepath.Join(root, LXCDHCPPidFile))
 	_, notUp := os.Stat(filepath.Join(root, lxcNetUp))
 	if errors.Is(err, os.ErrNotExist) && notUp == nil {
-		return fmt.Errorf("the DHCP server of the bridge %s is gone (%s is there, %s is not)", bridge, lxcNetUp, LXCDHCPPidFile)
+		return fmt.Errorf("the DHCP server of the bridge %s is not running (%s exists, but %s does not)", bridge, lxcNetUp, LXCDHCPPidFile)
 	}
 	pid, syntax := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil || syntax != nil || pid <= 0 {
-		return nil // as above, under lxc-net's name
+		return nil // no usable pid file: lxc-net does not run its DHCP server
 	}
 	comm, err := os.ReadFile(filepath.Join(root, "/proc", strconv.Itoa(pid), "comm"))
 	if err != nil && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) { // hidepid hides it
 		return nil
 	}
 	if strings.TrimSpace(string(comm)) != "dnsmasq" {
-		return fmt.Errorf("the DHCP server of the bridge %s has ended (dnsmasq, process %d of %s)", bridge, pid, LXCDHCPPidFile)
+		return fmt.Errorf("the DHCP server of the bridge %s is not running (dnsmasq, pid %d in %s)", bridge, pid, LXCDHCPPidFile)
 	}
 	return nil
 }
 
-// lxcNetBridge is the bridge that lxc-net makes: what its files say, which a shell reads, the last one for good.
+// lxcNetBridge returns the bridge that lxc-net creates. Its configuration files are sourced by a shell, so the last assignment wins.
 func lxcNetBridge(root string) string {
 	bridge := "lxcbr0"
 	for _, file := range []string{"/etc/default/lxc-net", "/etc/default/lxc"} {
@@ -68,13 +69,13 @@ func lxcNetBridge(root string) string {
 	return bridge
 }
 
-// LXCUsernetRow is one permission: Owner, an account or @GROUP, may have Count interfaces of Type on Bridge.
+// LXCUsernetRow is one permission: Owner, which is an account or @GROUP, may have Count interfaces of Type on Bridge.
 type LXCUsernetRow struct {
 	Owner, Type, Bridge string
 	Count               int
 }
 
-// ParseLXCUsernet returns the rows of lxc-usernet(5). Lines that are none are passed over, as lxc-user-nic does.
+// ParseLXCUsernet returns the rows of a file in the format of lxc-usernet(5). It skips invalid lines, as lxc-user-nic does.
 func ParseLXCUsernet(b []byte) []LXCUsernetRow {
 	var rows []LXCUsernetRow
 	for line := range bytes.Lines(b) {
@@ -92,8 +93,8 @@ func ParseLXCUsernet(b []byte) []LXCUsernetRow {
 	return rows
 }
 
-// IsInterfaceName tells whether s can be the name of a network interface and is harmless in a file and a command: the
-// kernel forbids less.
+// IsInterfaceName reports whether s is a valid name of a network interface that is also safe in files and commands. It is stricter
+// than the kernel.
 func IsInterfaceName(s string) bool {
 	const maxLen = 15 // IFNAMSIZ of the kernel less the NUL
 	if s == "" || len(s) > maxLen || s == "." || s == ".." || s[0] == '-' {

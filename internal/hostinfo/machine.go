@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// Machine is what the machine has, as the kubelet sees it: whatever cgroup it runs in.
+// Machine describes the resources of the machine as the kubelet sees them, independent of the cgroup in which it runs.
 type Machine struct {
-	// CPUs that are online.
+	// CPUs is the number of online CPUs.
 	CPUs int
-	// MemoryBytes without swap.
+	// MemoryBytes is the size of the memory, without swap.
 	MemoryBytes int64
-	// Tasks that the kernel lets exist at a time.
+	// Tasks is the maximum number of tasks that the kernel allows.
 	Tasks int64
 }
 
-// ReadMachine reads what the kubelet and cAdvisor read: MemTotal of /proc/meminfo, the CPUs of sysfs, and the smaller of
-// kernel.pid_max and kernel.threads-max. root is put before the paths.
+// ReadMachine reads the same sources as the kubelet and cAdvisor: MemTotal of /proc/meminfo, the CPUs of sysfs, and the smaller of
+// kernel.pid_max and kernel.threads-max. root is prepended to the paths.
 func ReadMachine(root string) (Machine, error) {
 	var m Machine
 	text, err := os.ReadFile(filepath.Join(root, "/proc/meminfo"))
@@ -50,7 +50,7 @@ func ReadMachine(root string) (Machine, error) {
 	return m, nil
 }
 
-// onlineCPUs counts them in sysfs, and where there is none in /proc/cpuinfo.
+// onlineCPUs returns the number of online CPUs from sysfs, or else from /proc/cpuinfo.
 func onlineCPUs(root string) (int, error) {
 	if text, err := os.ReadFile(filepath.Join(root, "/sys/devices/system/cpu/online")); err == nil {
 		if n, err := CountList(strings.TrimSpace(string(text))); err == nil && n > 0 {
@@ -70,7 +70,7 @@ func onlineCPUs(root string) (int, error) {
 	return n, nil
 }
 
-// CountList counts a list of numbers and ranges as the kernel writes it: "0-3,8" has five. Pure.
+// CountList returns the number of elements of a list of numbers and ranges in the format of the kernel: 5 for "0-3,8". Pure.
 func CountList(list string) (int, error) {
 	n := 0
 	if list == "" {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Modules are what a node uses and a user namespace cannot load. A kernel may lack some of them (the ip_tables family,
-// where all is nftables) or have them built in.
+// Modules returns the kernel modules that a node uses and that a user namespace cannot load. A kernel may have some of them built
+// in, or not have them, such as the ip_tables family on a host with nftables only.
 func Modules() []string {
 	return []string{
 		"fuse", "tun", "overlay", "bridge", "br_netfilter", "veth", "vxlan",
@@ -17,7 +17,7 @@ func Modules() []string {
 	}
 }
 
-// LoadableModules are those of Modules that the running kernel has a file for (modules.dep(5)). root stands before the paths.
+// LoadableModules returns those of Modules for which the running kernel has a file (modules.dep(5)). root is prepended to the paths.
 func LoadableModules(root string) []string {
 	release, err := os.ReadFile(filepath.Join(root, "/proc/sys/kernel/osrelease"))
 	if err != nil {
@@ -36,7 +36,7 @@ func LoadableModules(root string) []string {
 	return slices.DeleteFunc(Modules(), func(m string) bool { return !have[m] })
 }
 
-// UnloadedModules are those of names that are not loaded now.
+// UnloadedModules returns those of names that are not loaded.
 func UnloadedModules(root string, names []string) []string {
 	b, _ := os.ReadFile(filepath.Join(root, "/proc/modules"))
 	loaded := map[string]bool{}

@@ -6,7 +6,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// MountOver returns the mount that a path, without links, belongs to: the last one on the longest mount point. nil: none.
+// MountOver returns the mount that a path without symbolic links is on: the last mount on the longest matching mount point. It
+// returns nil if there is none.
 func MountOver(mounts []*mountinfo.Info, path string) *mountinfo.Info {
 	var best *mountinfo.Info
 	for _, m := range mounts {

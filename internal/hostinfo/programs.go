@@ -5,16 +5,16 @@ import (
 	"path/filepath"
 )
 
-// SbinDirs hold programs that a node needs and that an account's PATH often lacks (Debian).
+// SbinDirs returns directories with programs that a node needs and that are often not on an account's PATH (Debian).
 func SbinDirs() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
 
-// rootDirs hold the programs of a system, on NixOS the last two.
+// rootDirs returns the directories of system programs. The last two are those of NixOS.
 func rootDirs() []string {
 	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/wrappers/bin", "/run/current-system/sw/bin"}
 }
 
-// RootProgram finds a program for root to execute, "" for none: in the directories of the system, then in those of PATH, where
-// only a file counts that no account can replace (RootOnly). PATH may be that of an account, as with su(1).
+// RootProgram returns the path of a program that root can execute safely, or "". It searches the system directories, and then PATH
+// for files that no account can replace (RootOnly), because PATH may be that of an account, as with su(1).
 func RootProgram(program string) string {
 	if p := FindProgram(program, rootDirs()...); p != "" {
 		return p
@@ -27,8 +27,8 @@ func RootProgram(program string) string {
 	return ""
 }
 
-// FindProgram returns the first file of that name in dirs that can be executed, "" for none. Directories that are not
-// absolute are passed over.
+// FindProgram returns the path of the first executable file with that name in dirs, or "". It skips directories that are not
+// absolute.
 func FindProgram(program string, dirs ...string) string {
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) {

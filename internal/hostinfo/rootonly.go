@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NotRootOnlyError says why a file is not safe from accounts other than root.
+// NotRootOnlyError is the reason why accounts other than root can change or replace a file.
 type NotRootOnlyError struct {
-	// Path is the file, At the file itself or the directory above it that is at fault, and Reason what is wrong there.
+	// Path is the file. At is the file or the parent directory that is unsafe, and Reason the reason.
 	Path, At, Reason string
 }
 
@@ -23,45 +23,44 @@ func (e *NotRootOnlyError) Error() string {
 	return fmt.Sprintf("%s can be replaced: %s %s", e.Path, e.At, e.Reason)
 }
 
-// RootOnly returns nil if only root can change or replace the file at path: the file, every directory above it and every
-// symbolic link on the way belong to root, and neither group nor others may write them. It returns a *NotRootOnlyError
-// otherwise.
+// RootOnly returns nil if only root can change or replace the file at path: the file, every parent directory and every symbolic
+// link on the path belong to root, and neither group nor others may write to them. Otherwise it returns a *NotRootOnlyError.
 //
-// An access control list that lets somebody write shows as the permission of the group (acl(5)). A directory that everyone
-// may write is refused even if it is sticky, because its contents may be removed at any time, /tmp's at each boot. A FUSE
-// file system is refused unless the root directory is on it: its server decides who may write.
+// An access control list that allows writing appears as a permission of the group (acl(5)). World-writable directories are
+// rejected even if they are sticky, because their contents may be removed at any time, for example those of /tmp at each boot. A
+// FUSE file system is rejected unless the root directory is on it, because its server decides about write access.
 func RootOnly(path string) error {
 	_, err := walkRootOnly(path, unix.O_PATH, false)
 	return err
 }
 
-// RootOnlyForNow is RootOnly for a path that is used at once: sticky directories count too, because in them accounts can
-// neither remove nor rename what is there and belongs to root.
+// RootOnlyForNow is like RootOnly, for a path that is used immediately. It accepts sticky directories, because accounts cannot
+// remove or rename files of root in them.
 func RootOnlyForNow(path string) error {
 	_, err := walkRootOnly(path, unix.O_PATH, true)
 	return err
 }
 
-// OpenRootOnly opens the file at path for reading if RootOnly holds for it. What was checked is what is opened.
+// OpenRootOnly opens the file at path for reading if it passes the checks of RootOnly. It opens the same file that it checked.
 func OpenRootOnly(path string) (*os.File, error) {
 	return walkRootOnly(path, unix.O_RDONLY|unix.O_NONBLOCK, false) // a FIFO does not block
 }
 
-// maxLinks is the kernel's limit of symbolic links on one way (path_resolution(7)).
+// maxLinks is the kernel's limit of symbolic links in one path (path_resolution(7)).
 const maxLinks = 40
 
-// rootWalk is a way through directories that were found to be root's.
+// rootWalk resolves a path through directories that passed the checks.
 type rootWalk struct {
-	path string // as it was asked for
-	dir  int    // the directory that was come to
+	path string // the path to resolve
+	dir  int    // the current directory
 	at   string // its name
 	root uint64 // the device of the root directory
-	// sticky: directories that everyone may write pass if they are sticky.
+	// sticky is set if world-writable directories are accepted if they are sticky.
 	sticky bool
 }
 
-// walkRootOnly opens path with flags, component by component, so that nothing changes between check and use: in a directory
-// that only root may write, only root changes anything. The file is closed for O_PATH, and returned otherwise.
+// walkRootOnly checks path component by component and opens it with flags. No other account can change anything between check and
+// use, because every checked directory is writable only for root. For O_PATH it returns no file.
 func walkRootOnly(path string, flags int, sticky bool) (*os.File, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -113,7 +112,7 @@ func walkRootOnly(path string, flags int, sticky bool) (*os.File, error) {
 	return nil, &os.PathError{Op: "open", Path: path, Err: unix.EISDIR}
 }
 
-// isLast reports whether no component is left that leads anywhere.
+// isLast reports whether rest has no components except empty ones and ".".
 func isLast(rest []string) bool {
 	for _, name := range rest {
 		if name != "" && name != "." {
@@ -140,7 +139,7 @@ func (w *rootWalk) toRoot() error {
 	return w.check(fd, st, "/")
 }
 
-// step opens one component, as O_PATH, and checks it. For a symbolic link it returns where it leads and no descriptor.
+// step opens one component with O_PATH and checks it. For a symbolic link it returns the target and no valid descriptor.
 func (w *rootWalk) step(name string) (fd int, link string, err error) {
 	at := filepath.Join(w.at, name)
 	fd, err = unix.Openat(w.dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -165,7 +164,7 @@ func (w *rootWalk) step(name string) (fd int, link string, err error) {
 	b := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(fd, "", b)
 	if err == nil && n == 0 {
-		err = errors.New("an empty link")
+		err = errors.New("empty symbolic link")
 	}
 	if err != nil {
 		return -1, "", &os.PathError{Op: "readlink", Path: at, Err: err}

@@ -52,7 +52,7 @@ func TestRootOnly(t *testing.T) {
 		"sticky directory":              {dir + "/sticky/bin/f", dir + "/sticky is group- or world-writable (mode 1777)"},
 		"link through the account":      {link("account/bin/f", 0, "through"), dir + "/account belongs to uid 64123"},
 		"link out of the account":       {link("../bin/good", 0, "account", "out"), dir + "/account belongs to uid 64123"},
-		"link of the account":           {link("bin/good", account, "theirs"), "theirs belongs to uid 64123"},
+		"link of the account":           {link("bin/good", account, "foreign"), "foreign belongs to uid 64123"},
 		"there and back by the account": {dir + "/" + "dots/good", dir + "/account belongs to uid 64123"},
 	} {
 		if name == "there and back by the account" {
@@ -78,7 +78,7 @@ func TestRootOnly(t *testing.T) {
 	}
 }
 
-// An access control list that lets an account write shows in the mode.
+// TestRootOnlyAndACL checks that an access control list that allows an account to write is detected by the mode.
 func TestRootOnlyAndACL(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(testutil.RootOnlyDir(t), "f")

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// MinSubids is how many subordinate ids of each kind a node needs: what one image's users may be numbered with.
+// MinSubids is the number of subordinate ids of each kind that a node needs, which is the usual range of ids in an image.
 const MinSubids = 65536
 
 // The files of subuid(5) and subgid(5).
@@ -23,26 +23,26 @@ type SubidRow struct {
 	// Owner is a name or a uid in digits.
 	Owner        string
 	Start, Count int64
-	// Where names the row for messages: "/etc/subuid line 3".
+	// Where is the location of the row for messages: "/etc/subuid line 3".
 	Where string
 }
 
-// End is the first id after the row's.
+// End returns the first id after the range.
 func (r SubidRow) End() int64 { return r.Start + r.Count }
 
-// Overlaps tells whether two rows share an id.
+// Overlaps reports whether two rows have ids in common.
 func (r SubidRow) Overlaps(o SubidRow) bool { return r.Start < o.End() && o.Start < r.End() }
 
-// BelongsTo tells whether the row is a's.
+// BelongsTo reports whether the owner of the row is the account a.
 func (r SubidRow) BelongsTo(a Account) bool {
 	return r.Owner == a.Name || r.Owner == strconv.Itoa(a.UID)
 }
 
-// String is the row as it stands in the file.
+// String returns the row in the format of the file.
 func (r SubidRow) String() string { return fmt.Sprintf("%s:%d:%d", r.Owner, r.Start, r.Count) }
 
-// ReadSubids reads the rows of file, SubuidFile or SubgidFile. A file that is not there has no rows; a row that cannot
-// be read is in bad, by its place: RootlessKit stops at one, whosever it is.
+// ReadSubids returns the rows of file, which is SubuidFile or SubgidFile. A missing file has no rows. bad lists the locations of
+// invalid rows of any account, because RootlessKit fails if the file contains one.
 func ReadSubids(root, file string) (rows []SubidRow, bad []string, err error) {
 	b, err := os.ReadFile(filepath.Join(root, file))
 	if os.IsNotExist(err) {
@@ -55,7 +55,7 @@ func ReadSubids(root, file string) (rows []SubidRow, bad []string, err error) {
 	return rows, bad, nil
 }
 
-// ParseSubids is ReadSubids for text. Pure.
+// ParseSubids is like ReadSubids, for the text of a file. Pure.
 func ParseSubids(b []byte, file string) (rows []SubidRow, bad []string) {
 	n := 0
 	for line := range bytes.Lines(b) {
@@ -79,7 +79,7 @@ func ParseSubids(b []byte, file string) (rows []SubidRow, bad []string) {
 	return rows, bad
 }
 
-// ParseGetsubids reads what getsubids(1) prints: "0: name 100000 65536" a line. Pure.
+// ParseGetsubids parses the output of getsubids(1), with lines such as "0: name 100000 65536". Pure.
 func ParseGetsubids(b []byte, where string) []SubidRow {
 	var rows []SubidRow
 	for line := range bytes.Lines(b) {
@@ -94,7 +94,7 @@ func ParseGetsubids(b []byte, where string) []SubidRow {
 	return rows
 }
 
-// maxID is the last id that a kernel uid_t holds besides (uid_t)-1.
+// maxID is the highest valid id of the kernel. (uid_t)-1 is not valid.
 const maxID = 1<<32 - 2
 
 func newRow(owner, start, count, where string) (SubidRow, bool) {
@@ -106,19 +106,19 @@ func newRow(owner, start, count, where string) (SubidRow, bool) {
 	return SubidRow{Owner: owner, Start: int64(s), Count: int64(c), Where: where}, true
 }
 
-// The range from which useradd(8) takes subordinate ids unless login.defs(5) says otherwise.
+// The default range from which useradd(8) assigns subordinate ids. login.defs(5) may set another.
 const (
 	subidsFrom = 100000
 	subidsTo   = 600100000
 )
 
-// FreeSubids returns the first start from which count ids overlap none of rows, counting as useradd does: from 100000,
-// in steps of whole rows. It returns -1 when there is no room. Pure.
+// FreeSubids returns the start of the first range of count ids that overlaps none of rows. Like useradd, it starts at 100000 and
+// continues after each overlapping row. It returns -1 if there is no such range. Pure.
 func FreeSubids(rows []SubidRow, count int64) int64 {
 	return FreeSubidsIn(rows, count, IDRange{subidsFrom, subidsTo})
 }
 
-// FreeSubidsIn is FreeSubids within a range of SubidRange. Pure.
+// FreeSubidsIn is like FreeSubids, for ranges within the given range of ids. Pure.
 func FreeSubidsIn(rows []SubidRow, count int64, within IDRange) int64 {
 	candidate := SubidRow{Start: within.From, Count: count}
 	for moved := true; moved; {

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// IDRange are the ids from From up to and without To.
+// IDRange is the range of ids from From (inclusive) to To (exclusive).
 type IDRange struct{ From, To int64 }
 
-// SubidRange returns the ids of which useradd(8) makes subordinate ones: SUB_UID_MIN to SUB_UID_MAX and SUB_GID_MIN to
-// SUB_GID_MAX of login.defs(5), as far as both have them.
+// SubidRange returns the range from which useradd(8) assigns subordinate ids: the intersection of SUB_UID_MIN to SUB_UID_MAX and
+// SUB_GID_MIN to SUB_GID_MAX of login.defs(5).
 func SubidRange(root string) IDRange {
 	r := IDRange{subidsFrom, subidsTo}
-	b, _ := os.ReadFile(filepath.Join(root, "/etc/login.defs")) // without it these are the defaults
+	b, _ := os.ReadFile(filepath.Join(root, "/etc/login.defs")) // if it is missing, use the defaults
 	for line := range bytes.Lines(b) {
 		f := strings.Fields(string(line))
 		if len(f) != 2 {
@@ -38,10 +38,10 @@ func SubidRange(root string) IDRange {
 	return r
 }
 
-// SubidService returns the source of subordinate ids that nsswitch.conf(5) names in the place of the files, such as sss; empty
-// for the files. newuidmap(1) reads no file then.
+// SubidService returns the source of subordinate ids in nsswitch.conf(5), such as sss, or "" if the files are used. newuidmap(1)
+// does not read the files if another source is set.
 func SubidService(root string) string {
-	b, _ := os.ReadFile(filepath.Join(root, "/etc/nsswitch.conf")) // without it the files count
+	b, _ := os.ReadFile(filepath.Join(root, "/etc/nsswitch.conf")) // if it is missing, the files are used
 	for line := range bytes.Lines(b) {
 		text, _, _ := strings.Cut(string(line), "#")
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(text), "subid:"); ok {
@@ -53,17 +53,17 @@ func SubidService(root string) string {
 	return ""
 }
 
-// directorySlice is how many ids a directory service gives to a domain at once, aligned: SSSD's default (sssd-ad(5)).
+// directorySlice is the size of the aligned slices of ids that a directory service assigns to domains: SSSD's default (sssd-ad(5)).
 const directorySlice = 200000
 
-// TakenIDs returns the uids and gids that must not become subordinate ones, because accounts and groups have them: those of
-// the files below root, and through getent(1), if its path is given, those of directory services, each with the slice of ids
-// that it belongs to. A service need not list its accounts; FindTaken asks it about some ids.
+// TakenIDs returns the uids and gids that must not become subordinate ids because accounts or groups use them. They are those of
+// the files below root, and, if the path of getent(1) is set, those of directory services, each with its whole slice of ids.
+// A service may not list all of its accounts. FindTaken queries some ids for that reason.
 func TakenIDs(ctx context.Context, root, getent string, own Account) []SubidRow {
 	local := map[int64]bool{}
 	var rows []SubidRow
 	for _, file := range []string{"/etc/passwd", "/etc/group"} {
-		b, _ := os.ReadFile(filepath.Join(root, file)) // a host without accounts has none to respect
+		b, _ := os.ReadFile(filepath.Join(root, file)) // a missing file has no ids
 		for _, id := range idsOf(b) {
 			local[id] = true
 			rows = append(rows, SubidRow{Start: id, Count: 1, Where: file})
@@ -86,8 +86,8 @@ func TakenIDs(ctx context.Context, root, getent string, own Account) []SubidRow 
 	return rows
 }
 
-// FindTaken asks the name service about ids spread over a range, and returns the slices of those that an account or a group
-// has.
+// FindTaken queries the name service for ids spread over a range, and returns the slices of the ids that an account or a group
+// uses.
 func FindTaken(ctx context.Context, getent string, r SubidRow) []SubidRow {
 	const (
 		start = 16
@@ -112,21 +112,21 @@ func FindTaken(ctx context.Context, getent string, r SubidRow) []SubidRow {
 }
 
 func sliceOf(id int64) SubidRow {
-	if id < directorySlice { // no domain's: systemd, for one, answers for ids of its own
+	if id < directorySlice { // not of a domain, but for example of systemd
 		return SubidRow{Start: id, Count: 1, Where: "the name service"}
 	}
 	return SubidRow{Start: id - id%directorySlice, Count: directorySlice, Where: fmt.Sprintf("the directory service's id %d", id)}
 }
 
-// query returns the ids that getent(1) prints. A service that does not answer in time has none.
+// query returns the ids that getent(1) prints. It returns none after a timeout.
 func query(ctx context.Context, getent, database string, keys ...string) []int64 {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	out, _ := exec.CommandContext(ctx, getent, append([]string{database}, keys...)...).Output() // exit 2: one is not known
+	out, _ := exec.CommandContext(ctx, getent, append([]string{database}, keys...)...).Output() // exit code 2: a key was not found
 	return idsOf(out)
 }
 
-// idsOf returns the third field of each row, in passwd(5) the uid and in group(5) the gid.
+// idsOf returns the third field of each row, which is the uid in passwd(5) and the gid in group(5).
 func idsOf(b []byte) []int64 {
 	var ids []int64
 	for line := range bytes.Lines(b) {

@@ -8,40 +8,40 @@ import (
 	"unicode/utf8"
 )
 
-// Files of ours that the host reads at boot.
+// Files that host setup writes and that the host reads at boot.
 const (
 	ModulesFile = "/etc/modules-load.d/rootlessnode.conf"
 	SysctlFile  = "/etc/sysctl.d/99-rootlessnode.conf"
 )
 
-// What the kernel should allow. The inotify numbers are those which kind and others advise; all processes of a uid share
+// Recommended limits of the kernel. The inotify values are also recommended by kind and others; all processes of a uid share
 // them.
 const (
 	InotifyInstances = 512
 	InotifyWatches   = 524288
-	// UserNamespaces is the usual advice where user.max_user_namespaces is 0.
+	// UserNamespaces is the usually recommended value if user.max_user_namespaces is 0.
 	UserNamespaces = 28633
-	// OpenFiles is the hard limit under which forwarded ports run out: the parent keeps a descriptor for each.
+	// OpenFiles is the recommended hard limit of open files. The parent needs a descriptor for each forwarded port.
 	OpenFiles = 65536
 )
 
-// Files of host setup and of the hints to do the same by hand.
+// Files of the host that host setup changes or checks.
 const (
 	AppArmorDir    = "/etc/apparmor.d"
 	AppArmorSysctl = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 	LingerDir      = "/var/lib/systemd/linger"
 	SystemdBooted  = "/run/systemd/system"
-	// OpenRCBooted is where OpenRC keeps its state while it is what started the host.
+	// OpenRCBooted is the state directory of OpenRC, which exists if OpenRC booted the host.
 	OpenRCBooted = "/run/openrc"
-	// ElogindLingerDir is elogind's LingerDir.
+	// ElogindLingerDir is the LingerDir of elogind.
 	ElogindLingerDir = "/var/lib/elogind/linger"
 	TunDevice        = "/dev/net/tun"
 	UserRuntimeDirs  = "/run/user"
 )
 
-// AppArmorProfile returns path and text of a profile that lets exe, an absolute path without links, make user
-// namespaces where kernel.apparmor_restrict_unprivileged_userns is 1, and confines it in nothing. A path that no profile
-// can name exactly is an error.
+// AppArmorProfile returns the path and text of a profile that lets exe, an absolute path without symbolic links, create user
+// namespaces if kernel.apparmor_restrict_unprivileged_userns is 1, without other restrictions. It returns an error if a profile
+// cannot match the path exactly.
 func AppArmorProfile(exe string) (path, text string, err error) {
 	attachment, err := appArmorWord(exe)
 	if err != nil {
@@ -65,14 +65,14 @@ profile %s %s flags=(unconfined) {
 `, name, attachment), nil
 }
 
-// appArmorWord quotes a path for a profile, so that it means exactly this path (apparmor.d(5), "Globbing (AARE)"). How the
-// parser reads a backslash or a quote inside quotes depends on its version.
+// appArmorWord quotes a path for a profile, so that it matches only this path (apparmor.d(5), "Globbing (AARE)"). It rejects
+// backslashes and quotes, because their meaning inside quotes depends on the version of the parser.
 func appArmorWord(path string) (string, error) {
 	var b strings.Builder
 	for _, r := range path {
 		switch {
 		case r < ' ' || r == 0x7f || r == '"' || r == '\\' || r == utf8.RuneError:
-			return "", fmt.Errorf("path %q cannot be named in an AppArmor profile", path)
+			return "", fmt.Errorf("path %q cannot be expressed in an AppArmor profile", path)
 		case strings.ContainsRune("?*[]{}^", r):
 			b.WriteRune('\\')
 		}
@@ -81,8 +81,8 @@ func appArmorWord(path string) (string, error) {
 	return `"` + b.String() + `"`, nil
 }
 
-// InstallFirst are the commands that put the program at exe, whose file or directory an account can replace, where only root
-// can, and the one to run from there. arguments are those of the program.
+// InstallFirst returns the commands that install the program exe below /usr/local and run it from there with arguments. It is for
+// programs that an account can replace.
 func InstallFirst(exe, arguments string) string {
 	const installed = "/usr/local/bin/rootlessnode"
 	lines := "# install below /usr/local first, with the components (make install), then run it from there:\n"
@@ -95,7 +95,7 @@ func InstallFirst(exe, arguments string) string {
 	return lines + "install -D -m 0755 " + Quote(exe) + " " + installed + "\n" + installed + " " + arguments
 }
 
-// Quote makes one word for a shell of s.
+// Quote quotes s as one word of a shell.
 func Quote(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !isPlain(r) }) {
 		return s
@@ -103,19 +103,19 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// isPlain tells what means itself to a shell.
+// isPlain reports whether r has no special meaning in a shell.
 func isPlain(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=@,+", r)
 }
 
-// Elogind tells whether elogind, the logind of hosts without systemd, runs. It keeps its seats where systemd's does, and a
-// systemd that was tried in a container leaves that directory behind, so the program must be there too.
+// Elogind reports whether elogind, the logind for hosts without systemd, is in use. The seats directory is not sufficient, because
+// systemd uses the same one and may have left it there. Therefore the program must be installed too.
 func Elogind(root string) bool {
 	_, systemd := os.Stat(filepath.Join(root, SystemdBooted))
 	_, seats := os.Stat(filepath.Join(root, "/run/systemd/seats"))
 	var programs []string
 	for _, pattern := range []string{"/lib*/elogind/elogind", "/usr/lib*/elogind/elogind"} {
-		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is right
+		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is valid
 		programs = append(programs, found...)
 	}
 	return systemd != nil && seats == nil && len(programs) > 0

@@ -216,7 +216,7 @@ func resetOOMScore() {
 	}
 }
 
-// switchUser gives up root permanently, on all threads (syscall.Setgroups and the other calls apply to every thread).
+// switchUser drops root's privileges permanently, on all threads (syscall.Setgroups and the other calls apply to every thread).
 func switchUser(a hostinfo.Account) error {
 	groups, err := hostinfo.Groups("", a)
 	if err != nil {

@@ -18,7 +18,7 @@ func TestRealHost(t *testing.T) {
 	t.Parallel()
 	uid := os.Getuid()
 	if uid == 0 {
-		uid = 65534 // nobody, because for root only one check runs
+		uid = 65534 // an unprivileged uid, because for root only one check runs
 	}
 	exe, err := os.Executable()
 	assert.NilError(t, err)

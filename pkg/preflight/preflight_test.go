@@ -202,7 +202,7 @@ func TestChecks(t *testing.T) {
 		{"A4 not there, unknown distribution", "idmap-programs", func(f *fakeHost) {
 			f.remove("bin/newuidmap")
 			f.write("etc/os-release", "ID=mine\n")
-		}, "fail: not found on PATH: newuidmap\n  # install, by your distribution's means, the programs: newuidmap\n"},
+		}, "fail: not found on PATH: newuidmap\n  # install these programs with your package manager: newuidmap\n"},
 		{"in a container without CAP_SYS_ADMIN", "idmap-programs", func(f *fakeHost) {
 			f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n")
 			f.in.Probes.MapIDs = func(context.Context, string, ...string) error {
@@ -226,14 +226,14 @@ func TestChecks(t *testing.T) {
 			f.write(".dockerenv", "")
 			f.write("proc/self/attr/current", "docker-default (enforce)\n")
 		}, "fail: the AppArmor profile docker-default of this container forbids mounting /proc, and all other mounts\n" +
-			"  # change how the container is started:\n  # Docker: docker run --security-opt apparmor=unconfined\n"},
+			"  # start the container with other options:\n  # Docker: docker run --security-opt apparmor=unconfined\n"},
 		{"tun that the engine keeps from the container", "tun", func(f *fakeHost) {
 			f.write(".dockerenv", "")
 			f.write("proc/self/status", "CapBnd:\t00000000a80425fb\n")
 			f.remove("dev/net/tun")
 		},
 			"fail: /dev/net/tun: no such file or directory\n" +
-				"  # change how the container is started:\n  # Docker: docker run --device /dev/net/tun\n" + setup},
+				"  # start the container with other options:\n  # Docker: docker run --device /dev/net/tun\n" + setup},
 		{"ids that the container does not have", "subids", func(f *fakeHost) {
 			f.write(".dockerenv", "")
 			f.write("proc/self/uid_map", "         0     100000      65536\n     65536     300000     100000\n")
@@ -241,7 +241,7 @@ func TestChecks(t *testing.T) {
 			f.write("etc/subuid", "dev:165530:65536\n")
 		}, "fail: /etc/subuid line 1 (dev:165530:65536): not within the ids of this container, which are 0-165535\n" +
 			"  # give the account a range of 65536 of these ids in /etc/subuid, or give the container more ids:\n" +
-			"  # Docker with userns-remap: a longer range of dockremap in the host's /etc/subuid and /etc/subgid\n"},
+			"  # Docker with userns-remap: a larger range of dockremap in the host's /etc/subuid and /etc/subgid\n"},
 		{"A5 AppArmor", "user-namespaces", func(f *fakeHost) {
 			f.write("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n")
 			f.write("proc/self/attr/current", "unconfined\n")
@@ -405,8 +405,8 @@ func TestChecks(t *testing.T) {
 			f.write("etc/lxc/lxc-usernet", "dev veth lxcbr0 10\n")
 			f.write("sys/class/net/lxcbr0/bridge/stp_state", "0")
 			f.write("run/lxc/dnsmasq.pid", "2147483646\n") // over the kernel's limit of 2^22
-		}, "fail: network driver lxc-user-nic: the DHCP server of the bridge lxcbr0 has ended " +
-			"(dnsmasq, process 2147483646 of /run/lxc/dnsmasq.pid) (network.lxcBridge)\n" +
+		}, "fail: network driver lxc-user-nic: the DHCP server of the bridge lxcbr0 is not running " +
+			"(dnsmasq, pid 2147483646 in /run/lxc/dnsmasq.pid) (network.lxcBridge)\n" +
 			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
 		{"pesto not there", "network-program", func(f *fakeHost) {
 			f.set("ports.driver", "pesto")
@@ -802,15 +802,15 @@ func TestProc(t *testing.T) {
 	}{
 		"a host": {root + proc + "29 21 0:40 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw\n31 1 0:41 / /proc2 rw - tmpfs x rw\n", nil,
 			"pass: /proc is fully visible: the node can mount its own /proc\n"},
-		"docker": {root + proc + masked, []string{".dockerenv"}, where + "/proc/sys, /proc/kcore\n  # change how the container is started:\n" +
+		"docker": {root + proc + masked, []string{".dockerenv"}, where + "/proc/sys, /proc/kcore\n  # start the container with other options:\n" +
 			"  # Docker: docker run --security-opt systempaths=unconfined\n"},
-		"podman": {root + proc + masked, []string{"run/.containerenv"}, where + "/proc/sys, /proc/kcore\n  # change how the container is started:\n" +
+		"podman": {root + proc + masked, []string{"run/.containerenv"}, where + "/proc/sys, /proc/kcore\n  # start the container with other options:\n" +
 			"  # Podman: podman run --security-opt unmask=ALL\n"},
 		"kubernetes": {root + proc + masked, []string{"run/secrets/kubernetes.io/serviceaccount/token"}, where + "/proc/sys, /proc/kcore\n" +
-			"  # change how the container is started:\n" +
-			"  # Kubernetes: securityContext.procMount: Unmasked of the container, which wants hostUsers: false of the pod\n"},
+			"  # start the container with other options:\n" +
+			"  # Kubernetes: securityContext.procMount: Unmasked of the container, which requires hostUsers: false of the pod\n"},
 		"read-only": {root + "21 20 0:5 / /proc ro,nosuid - proc proc rw\n", []string{".dockerenv"}, where + "/proc\n" +
-			"  # change how the container is started:\n  # Docker: docker run --security-opt systempaths=unconfined\n"},
+			"  # start the container with other options:\n  # Docker: docker run --security-opt systempaths=unconfined\n"},
 		"masked, with a second, complete one (LXC with nesting)": {root + proc + masked + "40 20 0:5 / /dev/.lxc/proc rw - proc proc rw\n", nil,
 			"pass: /dev/.lxc/proc is fully visible: the node can mount its own /proc\n"},
 		"no /proc mount": {root, nil, "pass: no /proc mount is listed in mountinfo\n"},
@@ -835,6 +835,6 @@ func TestReadOnlyCgroupNamesTheEnginesSetting(t *testing.T) {
 		return cgroupv2.Host{}, cgroupv2.Delegation{}, &cgroupv2.NotDelegatedError{Self: "/sys/fs/cgroup", ReadOnly: true}
 	}
 	assert.Equal(t, f.run("cgroup"), "fail: no cgroup is delegated to this account: own cgroup /sys/fs/cgroup is in a tree mounted read-only\n"+
-		"  # change how the container is started:\n"+
+		"  # start the container with other options:\n"+
 		"  # Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true\n")
 }
