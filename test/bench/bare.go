@@ -19,7 +19,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// bareSide is the bare script under RootlessKit's command line, in a delegated cgroup that it finds ready made.
+// bareSide is the bare script under RootlessKit's command line, in a delegated cgroup that is prepared for it.
 type bareSide struct {
 	b    *bench
 	data string
@@ -32,10 +32,10 @@ type bareSide struct {
 func (s *bareSide) name() string     { return "bare script" }
 func (s *bareSide) stateDir() string { return filepath.Join(s.b.work, "rk") }
 
-// roleClaim is this program as the one that gets a delegated cgroup and then becomes another: `bench claim NAME CMD…`.
+// roleClaim is the role of this program that gets a delegated cgroup and then executes a command: `bench claim NAME CMD…`.
 const roleClaim = "claim"
 
-// claim enters a cgroup of its own, says which, waits for a byte and becomes the command. Nothing of it is measured.
+// claim enters a new delegated cgroup, prints its path, waits for a byte and executes the command. It is not part of a measurement.
 func claim(args []string) error {
 	host, err := cgroupv2.DetectHost(cgroupv2.Options{})
 	if err != nil {
@@ -60,7 +60,7 @@ func claim(args []string) error {
 
 const claimLimit = 20 * time.Second
 
-// reset makes the data dir that of a node that has its images and its certificates, and no cluster.
+// reset resets the data dir to that of a node that has its images and certificates, but no cluster.
 func (s *bareSide) reset(ctx context.Context) error {
 	if err := s.b.resetData(ctx, s.data); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (s *bareSide) reset(ctx context.Context) error {
 	return copyDir(filepath.Join(s.b.setup.dir, "kubernetes"), filepath.Join(s.data, "kubernetes"))
 }
 
-// rootlesskit is the command line that makes the namespaces as our parent does.
+// rootlesskit returns the command line that creates the same namespaces as rootlessnode's parent.
 func (s *bareSide) rootlesskit(script ...string) []string {
 	cfg, h := s.b.setup.cfg, s.b.setup.handover
 	args := []string{
@@ -95,7 +95,7 @@ func (s *bareSide) launch(ctx context.Context) (*launch, error) {
 	return l, nil
 }
 
-// script starts the script and returns when it runs.
+// script starts the script and returns once it runs.
 func (s *bareSide) script(ctx context.Context, args ...string) (*launch, error) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -128,15 +128,15 @@ func (s *bareSide) script(ctx context.Context, args ...string) (*launch, error) 
 	s.ended = make(chan struct{})
 	go func(cmd *exec.Cmd, ended chan struct{}) {
 		defer close(ended)
-		_ = cmd.Wait() // by a signal or not: it has ended
+		_ = cmd.Wait() // it may have ended by a signal
 	}(s.cmd, s.ended)
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
 		return nil, fmt.Errorf("claim a cgroup for the bare script: %s", oneLine(log.Name()))
 	}
 	s.cgroup = lines.Text()
-	done := make(chan told, 1)
-	l := &launch{t0: time.Now(), pidFile: filepath.Join(s.stateDir(), "child_pid"), told: done}
+	done := make(chan selfReport, 1)
+	l := &launch{t0: time.Now(), pidFile: filepath.Join(s.stateDir(), "child_pid"), reported: done}
 	if _, err := io.WriteString(in, "\n"); err != nil {
 		return nil, err
 	}
@@ -148,9 +148,9 @@ func (s *bareSide) script(ctx context.Context, args ...string) (*launch, error) 
 	return l, nil
 }
 
-// follow reads what the script says, one line a component, until it is ready.
-func follow(lines *bufio.Scanner, t0 time.Time, log string) told {
-	t := told{marks: map[string]float64{}}
+// follow reads the output of the script, one line for each component, until it is ready.
+func follow(lines *bufio.Scanner, t0 time.Time, log string) selfReport {
+	t := selfReport{marks: map[string]float64{}}
 	for lines.Scan() {
 		t.at = time.Now()
 		t.marks[lines.Text()] = t.at.Sub(t0).Seconds()
@@ -162,26 +162,26 @@ func follow(lines *bufio.Scanner, t0 time.Time, log string) told {
 	return t
 }
 
-// tail is the end of a log.
+// tail returns the end of a log.
 func tail(path string) string {
 	const keep = 2000
 	s := oneLine(path)
 	return s[max(0, len(s)-keep):]
 }
 
-// stop ends the script in order, and by force what does not end.
+// stop stops the script, and kills it if it does not stop in time.
 func (s *bareSide) stop(ctx context.Context) error {
 	if s.cmd == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.b.limit)
 	defer cancel()
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // may have ended
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	var errs []error
 	select {
 	case <-s.ended:
 	case <-ctx.Done():
-		errs = append(errs, errors.New("the bare script did not stop in time, it was killed"), s.cmd.Process.Kill())
+		errs = append(errs, errors.New("the bare script did not stop in time and was killed"), s.cmd.Process.Kill())
 		<-s.ended
 	}
 	s.cmd = nil
@@ -196,7 +196,7 @@ func (s *bareSide) stop(ctx context.Context) error {
 	return errors.Join(append(errs, os.RemoveAll(s.stateDir()))...)
 }
 
-// prepareStore fills a containerd root with the node's images and keeps it as the template for both sides.
+// prepareStore imports the node's images into a containerd root, which becomes the template for both sides.
 func (s *bareSide) prepareStore(ctx context.Context) error {
 	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		return err
@@ -220,7 +220,7 @@ func (s *bareSide) prepareStore(ctx context.Context) error {
 
 func (b *bench) store() string { return filepath.Join(b.work, "store") }
 
-// resetData removes a data dir but for the files to keep and puts a fresh copy of the image store in.
+// resetData removes the files of a data dir except for keep, and adds a copy of the image store.
 func (b *bench) resetData(ctx context.Context, dir string, keep ...string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -235,7 +235,7 @@ func (b *bench) resetData(ctx context.Context, dir string, keep ...string) error
 			remove = append(remove, filepath.Join(dir, e.Name()))
 		}
 	}
-	// In a user namespace: images and pods have files of subordinate ids.
+	// In a user namespace, because files of images and pods are owned by subordinate ids.
 	for _, argv := range [][]string{
 		append([]string{"rm", "-rf"}, remove...), {"cp", "-a", b.store(), filepath.Join(dir, filepath.Base(layout.InsideContainerdRoot))},
 	} {

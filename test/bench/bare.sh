@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# bare.sh: a Kubernetes node by hand, as one writes it under RootlessKit's command line when one is careful and has
-# nothing else. The benchmarks compare rootlessnode with it (docs/benchmarks.md).
+# bare.sh: a Kubernetes node as a careful shell script under RootlessKit's command line. The benchmarks compare rootlessnode with it
+# (docs/benchmarks.md).
 #
-#   rootlesskit … bash bare.sh start SETUP DATA             starts a node, says "ready", stops at TERM
-#   rootlesskit … bash bare.sh store SETUP DATA ARCHIVE…    only fills DATA/containerd with images
+#   rootlesskit … bash bare.sh start SETUP DATA             starts a node, prints "ready", stops at SIGTERM
+#   rootlesskit … bash bare.sh store SETUP DATA ARCHIVE…    only imports images into DATA/containerd
 #
-# SETUP holds what is made beforehand and costs the script nothing: the command lines (cmd/), environments (env/),
-# configuration files (run/) and certificates of a node of ours, and where its health endpoints are (settings). So the
-# programs, their flags and their files are the same on both sides. What differs is this script: it starts one program after another, and goes on
-# when the last one's health endpoint answers. In everything that is a matter of taste it takes the quicker way: curl
-# instead of kubectl, one pause of 0.1 s, and nothing is verified that a fault would not show anyhow.
+# SETUP is captured in advance from one of rootlessnode's nodes, which costs the script no time: command lines (cmd/), environments (env/),
+# configuration files (run/), certificates, and ports of health endpoints (settings). So both sides start the same programs with the same
+# flags and files. This script starts one program after the other, each when the health endpoint of the last one answers. Where there is a
+# choice, it uses the faster way: curl instead of kubectl, one pause of 0.1 s, and no checks that the benchmark does not need.
 # shellcheck disable=SC2154 # settings sets the variables
 set -euo pipefail
 
@@ -30,7 +29,7 @@ start() {
 	pid[$1]=$!
 }
 
-# await NAME CMD…: waits until CMD succeeds, then says NAME. Gives up when a component dies or time is over.
+# await NAME CMD…: waits until CMD succeeds, then prints NAME. It fails when a component has ended or after a time limit.
 await() {
 	local name=$1 p
 	shift
@@ -47,7 +46,7 @@ await() {
 
 get() { curl --silent --fail --max-time 2 "$@"; }
 
-# api PATH: asks the API server as the administrator.
+# api PATH: sends a request to the API server as the administrator.
 api() {
 	local pki=/etc/kubernetes/pki
 	get --cacert $pki/ca.crt --cert $pki/admin.crt --key $pki/admin.key "https://127.0.0.1:$api_port$1"
@@ -55,7 +54,7 @@ api() {
 
 has_pod_cidr() { [[ $(api "/api/v1/nodes/$node") == *'"podCIDR"'* ]]; }
 
-# is_ready: the Node is Ready, and the kubelet has said so since this start. The object of an earlier run says it too.
+# is_ready: succeeds if the Node is Ready and the kubelet has reported it since this start. The object of an earlier run is Ready too.
 is_ready() {
 	local text ready
 	text=$(api "/api/v1/nodes/$node") || return
@@ -64,7 +63,7 @@ is_ready() {
 	[[ ! $ready < $began ]]
 }
 
-# own DIR: what copy-up has left as a link to the host's directory becomes a directory in which one can write.
+# own DIR: replaces copy-up's link to a directory of the host by a writable directory with links to its entries.
 own() {
 	local to
 	if [ -L "$1" ]; then
@@ -76,7 +75,7 @@ own() {
 	mkdir -p "$1"
 }
 
-# keep NAME DIR: what must survive a stop lies in the data dir.
+# keep NAME DIR: mounts a directory of the data dir, so that its files survive a stop.
 keep() {
 	mkdir -p "$data/$1"
 	rm -rf "$2"
@@ -141,7 +140,7 @@ cluster() {
 	await kube-controller-manager get --insecure "https://127.0.0.1:$controller_manager_port/healthz"
 	start kube-scheduler
 	await kube-scheduler get --insecure "https://127.0.0.1:$scheduler_port/healthz"
-	if [ $first = 1 ]; then # flannel's and others' roles, CoreDNS
+	if [ $first = 1 ]; then # roles of flannel and other components, CoreDNS
 		kubectl --kubeconfig /etc/kubernetes/admin.conf apply --server-side --validate=false -f "$setup/addons.yaml" >&2
 		echo addons
 	fi
@@ -158,7 +157,7 @@ cluster() {
 	await ready is_ready
 }
 
-# stop: in the reverse order, the pods after the kubelet.
+# stop: stops the components in reverse order, and the pods after the kubelet.
 stop() {
 	local name task
 	for name in kubelet kube-proxy flannel containerd kube-scheduler kube-controller-manager kube-apiserver etcd; do

@@ -17,8 +17,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// setup is what the bare script finds ready made: the very command lines, files and certificates that our node ran with.
-// So both sides start the same programs with the same configuration, whatever that is in this commit.
+// setup has the input of the bare script: the command lines, files and certificates of a running node. So both sides start the same
+// programs with the same configuration, in every commit.
 type setup struct {
 	dir      string
 	cfg      config.NodeConfig
@@ -59,7 +59,7 @@ func capture(s *status.Status, dir string) (*setup, error) {
 	)
 }
 
-// command keeps the command line and the environment of a component, one entry a line.
+// command saves the command line and the environment of a component, one entry per line.
 func (c *setup) command(cgroup string, comp status.Component) error {
 	pid, err := hostPID(filepath.Join(cgroup, "system", comp.Name), comp.PID)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *setup) command(cgroup string, comp status.Component) error {
 			return err
 		}
 		if bytes.ContainsRune(list, '\n') {
-			return fmt.Errorf("%s of %s: an entry has several lines", file, comp.Name)
+			return fmt.Errorf("%s of %s: an entry has more than one line", file, comp.Name)
 		}
 		if err := os.WriteFile(filepath.Join(c.dir, dir, comp.Name), bytes.ReplaceAll(list, []byte{0}, []byte{'\n'}), 0o600); err != nil {
 			return err
@@ -80,7 +80,7 @@ func (c *setup) command(cgroup string, comp status.Component) error {
 	return nil
 }
 
-// hostPID finds the process of a cgroup that has the given pid in the node's pid namespace.
+// hostPID returns the host's pid of the process of a cgroup that has the given pid in the node's pid namespace.
 func hostPID(cgroup string, inside int) (int, error) {
 	pids, err := cgroupPIDs(cgroup)
 	if err != nil {
@@ -92,7 +92,7 @@ func hostPID(cgroup string, inside int) (int, error) {
 			return pid, nil
 		}
 	}
-	return 0, fmt.Errorf("no process of %s is %d inside", cgroup, inside)
+	return 0, fmt.Errorf("no process of %s has pid %d inside", cgroup, inside)
 }
 
 func cgroupPIDs(cgroup string) ([]int, error) {
@@ -111,7 +111,7 @@ func cgroupPIDs(cgroup string) ([]int, error) {
 	return pids, nil
 }
 
-// settings are variables for the script.
+// settings returns shell variables for the script.
 func (c *setup) settings(s *status.Status) []byte {
 	in := c.cfg.Inside
 	var b strings.Builder
@@ -129,7 +129,7 @@ func (c *setup) settings(s *status.Status) []byte {
 	return []byte(b.String())
 }
 
-// copyDir copies the plain files below a directory, with their modes.
+// copyDir copies the regular files below a directory, with their modes.
 func copyDir(from, to string) error {
 	if err := os.RemoveAll(to); err != nil {
 		return err

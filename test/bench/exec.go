@@ -15,22 +15,23 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// execLimit bounds one run of a program that does nothing.
+// execLimit is the time limit for one run of a program that does nothing.
 const execLimit = 10 * time.Second
 
-// execWarmUp is how many runs are not counted.
+// execWarmUp is the number of first runs that are not counted.
 const execWarmUp = 5
 
-// execTraces is how often the initialisation of packages is traced.
+// execTraces is the number of traces of the initialisation of packages.
 const execTraces = 10
 
-// packageInit is how long one package took to initialise, in milliseconds, by GODEBUG=inittrace=1.
+// packageInit is the duration of the initialisation of one package in milliseconds, from GODEBUG=inittrace=1.
 type packageInit struct {
 	Package string  `json:"package"`
 	MS      float64 `json:"ms"`
 }
 
-// exec runs true(1) inside by our exec and by nsenter, and beside them what neither can be quicker than.
+// exec measures true(1) inside, run by rootlessnode exec and by nsenter, and the lower bounds of both: true(1) on the host and an empty
+// Go program.
 func (b *bench) exec(ctx context.Context) ([]row, error) {
 	pid, err := os.ReadFile(filepath.Join(layout.NewRuntime(os.Getenv("XDG_RUNTIME_DIR"), b.name).StateDir(), "child_pid"))
 	if err != nil {
@@ -67,10 +68,10 @@ func (b *bench) exec(ctx context.Context) ([]row, error) {
 	const target = 8
 	rows := []row{
 		compared("exec -- true, against nsenter … true", samples["exec"], samples["nsenter"], "ms", target),
-		{what: "  true alone", peer: show(summarize(samples["true"]), "ms")},
-		{what: "  of ours: the start of any Go program", ours: show(summarize(samples["empty"]), "ms")},
-		{what: "  of ours: initialisation of packages", ours: fmt.Sprintf("%.2f ms", total)},
-		{what: "  of ours: the rest", ours: fmt.Sprintf("%.2f ms", (summarize(samples["exec"]).Median-runtime)*1000-total)},
+		{what: "  only true", peer: show(summarize(samples["true"]), "ms")},
+		{what: "  of which start of any Go program", own: show(summarize(samples["empty"]), "ms")},
+		{what: "  of which initialisation of packages", own: fmt.Sprintf("%.2f ms", total)},
+		{what: "  of which the rest", own: fmt.Sprintf("%.2f ms", (summarize(samples["exec"]).Median-runtime)*1000-total)},
 	}
 	return rows, b.save(partExec, map[string]any{"seconds": samples, "packageInit": inits})
 }
@@ -88,10 +89,10 @@ func once(ctx context.Context, argv []string) (float64, error) {
 	return took, nil
 }
 
-// initLine is a line of GODEBUG=inittrace=1: init PACKAGE @START ms, TOOK ms clock, …
+// initLine matches a line of GODEBUG=inittrace=1: init PACKAGE @START ms, TOOK ms clock, …
 var initLine = regexp.MustCompile(`^init (\S+) @\S+ ms, (\S+) ms clock`)
 
-// initTraces is the quickest of some traces, and its sum in milliseconds: what stood in its way was not ours.
+// initTraces returns the fastest of several traces, and its sum in milliseconds. Slower traces were disturbed by other processes.
 func (b *bench) initTraces(ctx context.Context, argv []string) (best []packageInit, ms float64, err error) {
 	for range execTraces {
 		trace, err := b.initTrace(ctx, argv)

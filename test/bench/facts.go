@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// facts are what one must know about the machine to judge a number.
+// facts describe the machine, which is needed to interpret the results.
 type facts struct {
 	Time         time.Time `json:"time"`
 	Kernel       string    `json:"kernel"`
@@ -57,7 +57,7 @@ func oneLine(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// field is the first value of a key in a file of "key : value" lines.
+// field returns the first value of a key in a file with "key : value" lines.
 func field(path, key string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -71,7 +71,7 @@ func field(path, key string) string {
 	return ""
 }
 
-// kilobytes reads "123 kB"; 0 when it says something else.
+// kilobytes parses "123 kB". It returns 0 for other text.
 func kilobytes(s string) int {
 	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(s, "kB")))
 	return n
@@ -86,7 +86,7 @@ func firstLine(ctx context.Context, name string, args ...string) string {
 	return string(line)
 }
 
-// ticks are the processors' times since boot.
+// ticks has the processors' times since boot.
 type ticks struct{ all, idle float64 }
 
 func readTicks() ticks {
@@ -106,7 +106,7 @@ func readTicks() ticks {
 	return t
 }
 
-// busySince is the share of the machine that was at work since an earlier reading, 0 to 1.
+// busySince returns the share of time in which the processors were busy since an earlier reading, from 0 to 1.
 func (t ticks) busySince(earlier ticks) float64 {
 	if t.all <= earlier.all {
 		return 0
@@ -114,13 +114,13 @@ func (t ticks) busySince(earlier ticks) float64 {
 	return 1 - (t.idle-earlier.idle)/(t.all-earlier.all)
 }
 
-// Idle enough to start a measurement: this share of the machine, over this time.
+// A measurement starts when the processors are busy for at most this share of this time.
 const (
 	quietShare = 0.25
 	quietLook  = time.Second
 )
 
-// waitQuiet waits for an idle machine, not for ever: the machine may be shared.
+// waitQuiet waits until the machine is idle, but only for a limited time, because the machine may be shared.
 func (b *bench) waitQuiet(ctx context.Context) {
 	until := time.Now().Add(b.quiet)
 	for time.Now().Before(until) {

@@ -1,9 +1,9 @@
-// Command bench compares rootlessnode with what one would use without it: a careful shell script under RootlessKit's
-// command line, `rootlesskit … true`, and nsenter(1). It prints a table and writes every sample to JSON files. It asserts
-// no time: a slow machine is no fault. A side that does not work is one, and then nothing of either side is left.
+// Command bench compares rootlessnode with the alternatives: a careful shell script under RootlessKit's command line,
+// `rootlesskit … true`, and nsenter(1). It prints a table and writes all samples to JSON files. It fails if a side does not work, but
+// not if the machine is slow. In every case it stops both sides and removes their data.
 //
-// It runs as the account that is to have the nodes; hack/bench.sh builds what it needs and gets it there.
-// docs/benchmarks.md says what the numbers mean.
+// It runs as the account that runs the nodes. hack/bench.sh builds the programs and copies them to where the account can run them.
+// docs/benchmarks.md explains the results.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Parts that can be asked for.
+// Parts that can be selected.
 const (
 	partReady      = "ready"
 	partNamespaces = "namespaces"
@@ -77,32 +77,32 @@ func parse() (options, error) {
 	if err != nil {
 		return o, err
 	}
-	beside := func(name string) string { return filepath.Join(filepath.Dir(exe), name) }
+	sibling := func(name string) string { return filepath.Join(filepath.Dir(exe), name) }
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return o, err
 	}
-	flag.StringVar(&o.bin, "rootlessnode", beside("rootlessnode"), "the program that is measured")
-	flag.StringVar(&o.rootlesskit, "rootlesskit", beside("rootlesskit"), "RootlessKit's command line")
-	flag.StringVar(&o.namespaces, "namespaces", beside("bench-namespaces"), "our parent and child with nothing inside (test/bench/namespaces)")
-	flag.StringVar(&o.empty, "empty", beside("bench-empty"), "a Go program that does nothing (test/bench/empty)")
-	flag.StringVar(&o.ports, "ports", beside("bench-ports"), "the measuring of ports (test/bench/ports)")
-	flag.StringVar(&o.mounts, "mounts", beside("bench-mounts"), "the measuring of mounts (test/bench/mounts)")
-	flag.StringVar(&o.script, "script", beside("bare.sh"), "the bare script")
+	flag.StringVar(&o.bin, "rootlessnode", sibling("rootlessnode"), "the program that is measured")
+	flag.StringVar(&o.rootlesskit, "rootlesskit", sibling("rootlesskit"), "RootlessKit's command line")
+	flag.StringVar(&o.namespaces, "namespaces", sibling("bench-namespaces"), "rootlessnode's parent and child with nothing inside (test/bench/namespaces)")
+	flag.StringVar(&o.empty, "empty", sibling("bench-empty"), "a Go program that does nothing (test/bench/empty)")
+	flag.StringVar(&o.ports, "ports", sibling("bench-ports"), "the benchmark of ports (test/bench/ports)")
+	flag.StringVar(&o.mounts, "mounts", sibling("bench-mounts"), "the benchmark of mounts (test/bench/mounts)")
+	flag.StringVar(&o.script, "script", sibling("bare.sh"), "the bare script")
 	flag.StringVar(&o.out, "out", "_out/bench", "directory for the JSON files")
-	flag.StringVar(&o.work, "work", filepath.Join(home, ".rootlessnode-bench"), "directory for the nodes' data; made, and removed in the end")
-	flag.StringVar(&o.name, "name", "bench", "name of our node")
+	flag.StringVar(&o.work, "work", filepath.Join(home, ".rootlessnode-bench"), "directory for the nodes' data; created, and removed at the end")
+	flag.StringVar(&o.name, "name", "bench", "name of rootlessnode's node")
 	flag.IntVar(&o.port, "port", 16443, "port of the host for the API server, on both sides")
 	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partThroughput, partReady}, ","), "what to measure; "+partPorts+" and "+partMounts+" need no node")
 	flag.IntVar(&o.pairs, "pairs", 5, "pairs of starts, of a new cluster and of an existing one")
 	flag.IntVar(&o.nsPairs, "namespace-pairs", 20, "pairs of namespaces")
 	flag.IntVar(&o.execPairs, "exec-pairs", 100, "pairs of exec and nsenter")
-	flag.DurationVar(&o.rest, "rest", 20*time.Second, "how long a Ready node rests before its memory is read")
-	flag.DurationVar(&o.limit, "limit", 3*time.Minute, "how long any single start or stop may take")
-	flag.DurationVar(&o.quiet, "quiet", 30*time.Second, "how long to wait before each start for the machine to be idle")
+	flag.DurationVar(&o.rest, "rest", 20*time.Second, "pause between Ready and the reading of the node's memory")
+	flag.DurationVar(&o.limit, "limit", 3*time.Minute, "time limit for each start or stop")
+	flag.DurationVar(&o.quiet, "quiet", 30*time.Second, "longest wait for an idle machine before each start")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		return o, fmt.Errorf("arguments are not understood: %q", flag.Args())
+		return o, fmt.Errorf("unexpected arguments: %q", flag.Args())
 	}
 	return o, nil
 }

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// resident is one process of ours, in kilobytes.
+// resident has the memory of one of rootlessnode's processes, in kilobytes.
 type resident struct {
 	Role string `json:"role"`
 	PID  int    `json:"pid"`
-	// RSS counts every page; Pss those shared with other processes by their share; Anon is what is of its own.
+	// RSS counts every page, Pss divides shared pages by the number of processes, and Anon counts private anonymous pages.
 	RSS  int `json:"rssKB"`
 	Pss  int `json:"pssKB"`
 	Anon int `json:"anonKB"`
 }
 
-// memory reads what our own processes hold when the node has rested.
+// memory reads the memory of rootlessnode's processes after a pause.
 func (b *bench) memory(ctx context.Context) ([]row, error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(b.rest):
 	}
-	s, err := b.ours.status(ctx)
+	s, err := b.node.status(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -73,15 +73,15 @@ func memoryRows(all []resident) []row {
 		if slices.Contains([]string{"parent", "child", "node role"}, r.Role) {
 			rss, pss = rss+r.RSS, pss+r.Pss
 		}
-		detail = append(detail, row{what: "  " + r.Role, ours: fmt.Sprintf("%.1f MB resident, %.1f MB proportional, %.1f MB of its own",
+		detail = append(detail, row{what: "  " + r.Role, own: fmt.Sprintf("%.1f MB resident, %.1f MB proportional, %.1f MB of its own",
 			megabytes(r.RSS), megabytes(r.Pss), megabytes(r.Anon))})
 	}
-	sum := row{what: "memory of parent, child and node role", ours: fmt.Sprintf("%.1f MB resident, %.1f MB proportional", megabytes(rss), megabytes(pss)),
-		target: judged(megabytes(rss), target, fmt.Sprintf("≤ %d MB", target))}
+	sum := row{what: "memory of parent, child and node role", own: fmt.Sprintf("%.1f MB resident, %.1f MB proportional", megabytes(rss), megabytes(pss)),
+		target: targetCell(megabytes(rss), target, fmt.Sprintf("≤ %d MB", target))}
 	return append([]row{sum}, detail...)
 }
 
-// megabytes of 10^6 bytes, from the kernel's kilobytes of 1024.
+// megabytes converts the kernel's kilobytes of 1024 bytes to megabytes of 10^6 bytes.
 func megabytes(kb int) float64 { return float64(kb) * 1024 / 1e6 }
 
 // processWith finds the process of this account whose command line contains text.
@@ -93,7 +93,7 @@ func processWith(text string) (int, error) {
 	for _, dir := range dirs {
 		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil || !strings.Contains(string(line), text) {
-			continue // it has ended, or is another
+			continue // it has ended, or belongs to another account
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && pid != os.Getpid() {
 			return pid, nil

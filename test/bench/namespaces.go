@@ -14,22 +14,22 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// insideLimit bounds one making of namespaces.
+// insideLimit is the time limit for creating the namespaces once.
 const insideLimit = 30 * time.Second
 
-// handshake is how long a program inside goes on after its first line, not counted in any time: RootlessKit's parent fails
-// with EOF when its target ends before parent and child have agreed on the ports.
+// handshake is how long a program inside continues after its first line. It is not part of the measured times. It is needed because
+// RootlessKit's parent fails with EOF if its target ends before parent and child have agreed on the ports.
 const handshake = 200 * time.Millisecond
 
-// entry is one sample: seconds until a program inside could speak, and until everything had ended again.
+// entry is one sample: seconds until a program inside has written a line, and until all processes have ended.
 type entry struct {
 	Side   string  `json:"side"`
 	Inside float64 `json:"inside"`
 	Whole  float64 `json:"whole"`
 }
 
-// networkAlone makes the namespaces of both sides in turn, with nothing in them.
-func (b *bench) networkAlone(ctx context.Context) ([]row, error) {
+// emptyNamespaces creates the namespaces of both sides in turn, without components.
+func (b *bench) emptyNamespaces(ctx context.Context) ([]row, error) {
 	cfg := b.setup.cfg
 	cfg.Name, cfg.DataDir = "bench-ns", filepath.Join(b.work, "ns")
 	effective := filepath.Join(b.work, "ns.json")
@@ -51,7 +51,7 @@ func (b *bench) networkAlone(ctx context.Context) ([]row, error) {
 		argv []string
 		gone string
 	}{
-		{b.ours.name(), []string{b.namespaces, effective, rt.Dir}, rt.Lock()},
+		{b.node.name(), []string{b.namespaces, effective, rt.Dir}, rt.Lock()},
 		{"rootlesskit", kit, ""},
 	}
 	b.waitQuiet(ctx)
@@ -64,7 +64,7 @@ func (b *bench) networkAlone(ctx context.Context) ([]row, error) {
 				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
 			if i == 0 {
-				continue // warms up
+				continue // warm-up
 			}
 			e.Side = s.name
 			all = append(all, e)
@@ -72,14 +72,14 @@ func (b *bench) networkAlone(ctx context.Context) ([]row, error) {
 			whole[s.name] = append(whole[s.name], e.Whole)
 		}
 	}
-	ours, peer := sides[0].name, sides[1].name
+	own, peer := sides[0].name, sides[1].name
 	return []row{
-		compared("namespaces, copy-up and network, to the first line inside", inside[ours], inside[peer], "ms", 0),
-		compared("  and all of it gone again", whole[ours], whole[peer], "ms", 0),
+		compared("namespaces, copy-up and network, to the first line inside", inside[own], inside[peer], "ms", 0),
+		compared("  until all of it has ended", whole[own], whole[peer], "ms", 0),
 	}, b.save(partNamespaces, all)
 }
 
-// enter runs argv until it has written a line, then lets it end, and waits until the file gone is.
+// enter runs argv until it has written a line, then ends it, and waits until the file gone does not exist.
 func enter(ctx context.Context, argv []string, gone string) (entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, insideLimit)
 	defer cancel()
@@ -111,7 +111,7 @@ func enter(ctx context.Context, argv []string, gone string) (entry, error) {
 	if gone != "" {
 		if err := until(ctx, "the end of the guard", func() error {
 			if _, err := os.Stat(gone); !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s is still there", gone)
+				return fmt.Errorf("%s still exists", gone)
 			}
 			return nil
 		}); err != nil {

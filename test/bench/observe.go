@@ -19,28 +19,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// roleObserve is this program as the observer: started inside the network namespace of either side, it looks from
-// there, with the same means and the same rules, when what is there.
+// roleObserve is the role of this program as the observer. It runs in the network namespace of a side and reports when each component is
+// ready, by the same rules for both sides.
 const roleObserve = "observe"
 
-// What the observer reports.
+// Events that the observer reports.
 const (
-	seenAPI   = "api"        // the API server lets a watch of the Node begin
+	seenAPI   = "api"        // the API server accepts a watch of the Node
 	seenNode  = "registered" // the Node object has a pod CIDR
-	seenReady = "node-ready" // its Ready condition is true, and not that of an earlier run
-	// The rest say so at their own health endpoints.
+	seenReady = "node-ready" // its Ready condition is true, and not from an earlier run
+	// Components that report at their own health endpoints.
 	seenFlannel   = "flannel"
 	seenProxy     = "kube-proxy"
 	seenManager   = "kube-controller-manager"
 	seenScheduler = "kube-scheduler"
 )
 
-// observed are the reports without which a side is not ready.
+// observed returns the events that make a side ready.
 func observed() []string {
 	return []string{seenAPI, seenManager, seenScheduler, seenNode, seenFlannel, seenReady, seenProxy}
 }
 
-// Polling what can only be asked costs next to nothing at these intervals; the Node is watched.
+// Intervals for polling health endpoints. The load is negligible. The Node is watched, not polled.
 const (
 	observePoll    = 20 * time.Millisecond
 	observeRequest = 2 * time.Second
@@ -68,13 +68,13 @@ func observe(args []string) error {
 	fs.StringVar(&o.pki, "pki", "", "directory of the cluster's certificates")
 	fs.StringVar(&o.api, "api", "", "URL of the API server")
 	fs.StringVar(&o.node, "node", "", "name of the Node object")
-	fs.StringVar(&since, "since", "", "time before which a report of the kubelet does not count")
-	fs.Func("health", "NAME=URL: a component that says by itself that it is healthy; may be repeated", func(s string) error {
+	fs.StringVar(&since, "since", "", "ignore reports of the kubelet before this time")
+	fs.Func("health", "NAME=URL: health endpoint of a component; may be repeated", func(s string) error {
 		name, url, _ := strings.Cut(s, "=")
 		urls[name] = url
 		return nil
 	})
-	fs.DurationVar(&limit, "limit", time.Minute, "when to give up")
+	fs.DurationVar(&limit, "limit", time.Minute, "time limit")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -95,21 +95,21 @@ func observe(args []string) error {
 func (o *observer) saw(what string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_ = o.out.Encode(report{what, time.Now()}) // without a reader nobody waits for us
+	_ = o.out.Encode(report{what, time.Now()}) // it fails only if the reader has ended
 }
 
-// health asks url until it answers 200.
+// health requests url until the status code is 200.
 func (o *observer) health(ctx context.Context, what, url string) error {
 	client := &http.Client{Timeout: observeRequest, Transport: &http.Transport{
 		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, // who else listens there?
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, // only the component can listen there
 	}}
 	return until(ctx, what, func() error {
 		resp, err := client.Get(url)
 		if err != nil {
 			return err
 		}
-		_, _ = io.Copy(io.Discard, resp.Body) // the code says all
+		_, _ = io.Copy(io.Discard, resp.Body) // only the status code matters
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
 			return errors.New(resp.Status)
@@ -135,7 +135,7 @@ func until(ctx context.Context, what string, f func() error) error {
 	}
 }
 
-// event is as much of a watch event as we look at.
+// event has the fields of a watch event that are used.
 type event struct {
 	Object struct {
 		Spec   struct{ PodCIDR string }
@@ -148,7 +148,7 @@ type event struct {
 	}
 }
 
-// watch follows the Node object until it is Ready.
+// watch watches the Node object until it is Ready.
 func (o *observer) watch(ctx context.Context) error {
 	seen := map[string]bool{}
 	see := func(what string) {
@@ -193,8 +193,8 @@ func (o *observer) watch(ctx context.Context) error {
 	})
 }
 
-// ready takes a Ready condition for true only if the kubelet has reported since the start: the object outlives a stop
-// with the condition that it had. The API's times are whole seconds.
+// ready reports whether the Ready condition is true and the kubelet has reported since the start. After a stop, the object keeps the
+// condition that it had. The API's times are whole seconds.
 func (o *observer) ready(e event) bool {
 	for _, c := range e.Object.Status.Conditions {
 		if c.Type == "Ready" {

@@ -8,7 +8,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// The Node object outlives a stop with the condition that it had.
+// TestReadyIsOfThisRun checks that a Ready condition from before the start is ignored.
 func TestReadyIsOfThisRun(t *testing.T) {
 	t.Parallel()
 	o := &observer{since: time.Date(2026, 11, 29, 18, 0, 10, 900, time.UTC)}

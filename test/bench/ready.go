@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// side is one of the two that are started in turn.
+// side is one of the two compared sides.
 type side interface {
 	name() string
-	// reset leaves the images and no cluster.
+	// reset removes the cluster and keeps the images.
 	reset(context.Context) error
 	launch(context.Context) (*launch, error)
 	stop(context.Context) error
@@ -27,29 +27,28 @@ type start struct {
 	Side string `json:"side"`
 	Kind string `json:"kind"`
 	Pair int    `json:"pair"`
-	// Ready is when the last of what the observer looks for was there.
+	// Ready is the time of the observer's last event.
 	Ready float64 `json:"ready"`
-	// Told is when the side said so itself.
-	Told float64 `json:"told"`
-	// Seen is what the observer saw; Marks is what the side said.
+	// Reported is when the side itself reported that it is ready.
+	Reported float64 `json:"told"`
+	// Seen has the observer's events, and Marks the side's own reports.
 	Seen  map[string]float64 `json:"seen"`
 	Marks map[string]float64 `json:"marks"`
-	// Busy is the share of the machine at work during the start, by whomever.
+	// Busy is the share of time in which the processors were busy during the start, for any process.
 	Busy float64 `json:"machineBusy"`
 	Load string  `json:"load"`
 }
 
-// The two kinds of starts: without and with a cluster in the data dir. The images are there in both.
+// Kinds of starts: without and with a cluster in the data dir. Both have the images.
 const (
 	kindNew     = "new cluster"
 	kindRestart = "restart"
 )
 
-// settle is how long a node that has just become Ready goes on before it is stopped, so that both sides leave a cluster
-// in which the same things have happened.
-const settle = 3 * time.Second
+// stopDelay is the pause between Ready and the stop of a node, so that the same work is done in the clusters of both sides.
+const stopDelay = 3 * time.Second
 
-// ready starts both sides in turn. Who comes first changes from pair to pair.
+// ready starts both sides in turn. Their order alternates from pair to pair.
 func (b *bench) ready(ctx context.Context) ([]row, error) {
 	say("filling an image store")
 	if err := b.bare.prepareStore(ctx); err != nil {
@@ -57,7 +56,7 @@ func (b *bench) ready(ctx context.Context) ([]row, error) {
 	}
 	var all []start
 	for pair := range b.pairs {
-		sides := []side{b.ours, b.bare}
+		sides := []side{b.node, b.bare}
 		if pair%2 == 1 {
 			slices.Reverse(sides)
 		}
@@ -72,8 +71,8 @@ func (b *bench) ready(ctx context.Context) ([]row, error) {
 				}
 				got.Kind, got.Pair = kind, pair
 				all = append(all, *got)
-				say("pair %d  %-12s  %-11s  %6.2f s  (says so itself at %.2f s; machine busy %.0f %%)",
-					pair+1, s.name(), kind, got.Ready, got.Told, got.Busy*100)
+				say("pair %d  %-12s  %-11s  %6.2f s  (reports it at %.2f s; machine busy %.0f %%)",
+					pair+1, s.name(), kind, got.Ready, got.Reported, got.Busy*100)
 				if err := b.save(partReady, all); err != nil {
 					return nil, err
 				}
@@ -94,14 +93,14 @@ func (b *bench) readyRows(all []start) []row {
 		return out
 	}
 	both := func(what, kind string, target float64, f func(start) float64) row {
-		return compared(what, pick(b.ours, kind, f), pick(b.bare, kind, f), "s", target)
+		return compared(what, pick(b.node, kind, f), pick(b.bare, kind, f), "s", target)
 	}
 	const target = 0.85
 	var rows []row
 	for _, kind := range []string{kindNew, kindRestart} {
 		rows = append(rows,
 			both("start to Ready, "+kind, kind, target, func(s start) float64 { return s.Ready }),
-			both("  until the command says so", kind, 0, func(s start) float64 { return s.Told }),
+			both("  until the command reports it", kind, 0, func(s start) float64 { return s.Reported }),
 		)
 		for _, what := range observed() {
 			rows = append(rows, both("  "+what, kind, 0, func(s start) float64 { return s.Seen[what] }))
@@ -133,14 +132,14 @@ func (b *bench) start(ctx context.Context, s side) (_ *start, err error) {
 	t, err := l.wait(ctx)
 	if err != nil {
 		stopObserving()
-		<-seen //nolint:errcheck // it says no more than that it was stopped
+		<-seen //nolint:errcheck // it only says that the observer was stopped
 		return nil, err
 	}
 	if err := <-seen; err != nil {
 		return nil, err
 	}
 	got.Busy = readTicks().busySince(before)
-	got.Told, got.Marks = t.at.Sub(l.t0).Seconds(), t.marks
+	got.Reported, got.Marks = t.at.Sub(l.t0).Seconds(), t.marks
 	for _, what := range observed() {
 		at, ok := got.Seen[what]
 		if !ok {
@@ -151,12 +150,12 @@ func (b *bench) start(ctx context.Context, s side) (_ *start, err error) {
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-time.After(settle):
+	case <-time.After(stopDelay):
 	}
 	return got, nil
 }
 
-// see runs the observer in the network namespace of a side and returns what it saw when.
+// see runs the observer in the network namespace of a side and returns the times of its events.
 func (b *bench) see(ctx context.Context, l *launch) (map[string]float64, error) {
 	pid, err := waitPID(ctx, l.pidFile)
 	if err != nil {
@@ -176,7 +175,7 @@ func (b *bench) see(ctx context.Context, l *launch) (map[string]float64, error) 
 		"-health", fmt.Sprintf("%s=https://127.0.0.1:%d/healthz", seenScheduler, in.SchedulerPort))
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1") // it is to look on, not to compete
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1") // so that it does not compete for processors
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -201,7 +200,7 @@ func (b *bench) see(ctx context.Context, l *launch) (map[string]float64, error) 
 	return seen, nil
 }
 
-// waitPID waits for the file in which RootlessKit leaves its child's pid.
+// waitPID waits for the file to which RootlessKit writes its child's pid.
 func waitPID(ctx context.Context, path string) (string, error) {
 	var pid string
 	err := until(ctx, path, func() error {

@@ -17,7 +17,7 @@ type bench struct {
 	options
 	facts facts
 	setup *setup
-	ours  *oursSide
+	node  *nodeSide
 	bare  *bareSide
 }
 
@@ -27,11 +27,11 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	for _, p := range []string{o.bin, o.rootlesskit, o.namespaces, o.empty, o.script} {
 		if _, err := os.Stat(p); err != nil {
-			return fmt.Errorf("find what is compared: %w", err)
+			return fmt.Errorf("find the programs to compare: %w", err)
 		}
 	}
 	if os.Geteuid() == 0 {
-		return errors.New("nodes do not run as root: use hack/bench.sh, which takes an account of its own")
+		return errors.New("nodes do not run as root: use hack/bench.sh, which uses a separate account")
 	}
 	for _, dir := range []string{o.out, o.work} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -39,16 +39,16 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	b := &bench{options: o}
-	b.ours = &oursSide{b: b, data: filepath.Join(o.work, "ours")}
+	b.node = &nodeSide{b: b, data: filepath.Join(o.work, "ours")}
 	b.bare = &bareSide{b: b, data: filepath.Join(o.work, "bare")}
 	defer func() { err = errors.Join(err, b.cleanUp()) }()
-	if err := b.ours.stop(ctx); err != nil { // of an earlier run that was killed
+	if err := b.node.stop(ctx); err != nil { // left by an earlier run that was killed
 		return err
 	}
 	return b.measure(ctx)
 }
 
-// withoutNode runs the parts that are programs of their own, and tells whether nothing else is wanted.
+// withoutNode runs the parts that are separate programs, and reports whether no other part is selected.
 func (o options) withoutNode(ctx context.Context) (done bool, err error) {
 	others := 0
 	for part := range strings.SplitSeq(o.parts, ",") {
@@ -74,12 +74,12 @@ func (o options) withoutNode(ctx context.Context) (done bool, err error) {
 	return others == 0, nil
 }
 
-// measure runs the parts. One start of ours comes first: it warms the page cache for both sides, shows with which
-// arguments and files the components run, and is the node whose memory and exec are measured.
+// measure runs the parts. First it starts rootlessnode's node: that warms the page cache for both sides, provides the arguments and files
+// of the components, and the memory and exec of this node are measured.
 func (b *bench) measure(ctx context.Context) error {
 	b.facts = readFacts(ctx, b.options)
 	say("%s", b.facts)
-	say("a first start, for the configuration")
+	say("first start, to capture the configuration")
 	if err := b.first(ctx); err != nil {
 		return err
 	}
@@ -88,10 +88,10 @@ func (b *bench) measure(ctx context.Context) error {
 		name string
 		f    func(context.Context) ([]row, error)
 	}{
-		{partMemory, b.memory}, {partExec, b.exec}, {partThroughput, b.throughput}, {partNamespaces, b.networkAlone}, {partReady, b.ready},
+		{partMemory, b.memory}, {partExec, b.exec}, {partThroughput, b.throughput}, {partNamespaces, b.emptyNamespaces}, {partReady, b.ready},
 	} {
 		if part.name == partNamespaces || part.name == partReady {
-			if err := b.ours.stop(ctx); err != nil {
+			if err := b.node.stop(ctx); err != nil {
 				return err
 			}
 		}
@@ -109,12 +109,12 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
-// first starts our node and keeps it.
+// first starts rootlessnode's node and leaves it running.
 func (b *bench) first(ctx context.Context) error {
-	if err := b.ours.reset(ctx); err != nil {
+	if err := b.node.reset(ctx); err != nil {
 		return err
 	}
-	l, err := b.ours.launch(ctx)
+	l, err := b.node.launch(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (b *bench) first(ctx context.Context) error {
 	if _, err := l.wait(limited); err != nil {
 		return err
 	}
-	s, err := b.ours.status(ctx)
+	s, err := b.node.status(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,18 +132,18 @@ func (b *bench) first(ctx context.Context) error {
 	return err
 }
 
-// cleanUp ends what is left of both sides, whatever happened before.
+// cleanUp stops both sides and removes their data, also after errors.
 func (b *bench) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), b.limit)
 	defer cancel()
-	errs := []error{b.bare.stop(ctx), b.ours.stop(ctx), b.ours.remove(ctx)}
+	errs := []error{b.bare.stop(ctx), b.node.stop(ctx), b.node.remove(ctx)}
 	if errors.Join(errs...) == nil {
 		errs = append(errs, b.removeWork(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// removeWork goes through RootlessKit: images can hold files of subordinate ids.
+// removeWork removes the work directory. It uses RootlessKit, because files of images may be owned by subordinate ids.
 func (b *bench) removeWork(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, b.rootlesskit, "rm", "-rf", b.work).CombinedOutput()
 	if err != nil {
@@ -152,7 +152,7 @@ func (b *bench) removeWork(ctx context.Context) error {
 	return nil
 }
 
-// save writes the samples of one part, with the machine that they are from.
+// save writes the samples of one part and a description of the machine to a file.
 func (b *bench) save(part string, samples any) error {
 	data, err := json.MarshalIndent(map[string]any{"machine": b.facts, "samples": samples}, "", "  ")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// summary is what a list of samples comes to.
+// summary summarizes a list of samples.
 type summary struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -27,7 +27,7 @@ func summarize(samples []float64) summary {
 	return summary{Median: m, Min: s[0], Max: s[len(s)-1], N: len(s)}
 }
 
-// ratios divides sample by sample, so that what slowed both of a pair down cancels.
+// ratios divides the samples pair by pair, so that a load that slowed both samples of a pair cancels out.
 func ratios(a, b []float64) []float64 {
 	out := make([]float64, 0, len(a))
 	for i := range min(len(a), len(b)) {
@@ -36,23 +36,23 @@ func ratios(a, b []float64) []float64 {
 	return out
 }
 
-// row is one line of the table.
+// row is one row of the table.
 type row struct {
-	what, ours, peer, ratio, target string
+	what, own, peer, ratio, target string
 }
 
-// compared makes a row of two lists of samples in seconds, printed in unit (seconds or milliseconds).
-func compared(what string, ours, peer []float64, unit string, target float64) row {
-	r := summarize(ratios(ours, peer))
-	out := row{what: what, ours: show(summarize(ours), unit), peer: show(summarize(peer), unit),
+// compared returns a row for two lists of samples in seconds, printed in unit ("s" or "ms").
+func compared(what string, own, peer []float64, unit string, target float64) row {
+	r := summarize(ratios(own, peer))
+	out := row{what: what, own: show(summarize(own), unit), peer: show(summarize(peer), unit),
 		ratio: fmt.Sprintf("%.2f  (%.2f–%.2f, %d pairs)", r.Median, r.Min, r.Max, r.N)}
 	if target > 0 {
-		out.target = judged(r.Median, target, fmt.Sprintf("≤ %.2f", target))
+		out.target = targetCell(r.Median, target, fmt.Sprintf("≤ %.2f", target))
 	}
 	return out
 }
 
-func judged(got, target float64, text string) string {
+func targetCell(got, target float64, text string) string {
 	if got <= target {
 		return text + "  reached"
 	}
@@ -71,7 +71,7 @@ func table(rows []row) string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
 	line := func(r row) {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.ours, r.peer, r.ratio, r.target)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.own, r.peer, r.ratio, r.target)
 	}
 	line(row{"median (min–max)", "rootlessnode", "without it", "ratio", "target"})
 	for _, r := range rows {

@@ -24,7 +24,7 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// A machine that slows down between two pairs changes the seconds and not the ratio.
+// TestRatiosArePairByPair checks that a machine that slows down between two pairs changes the seconds but not the ratio.
 func TestRatiosArePairByPair(t *testing.T) {
 	t.Parallel()
 	assert.DeepEqual(t, ratios([]float64{1, 8, 3}, []float64{2, 16, 6}), []float64{0.5, 0.5, 0.5})

@@ -21,14 +21,14 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Sending through a forwarded port: how much a sample is, and how long it may take.
+// Size and time limit of one sample of sending through a forwarded port.
 const (
 	sendBytes = 1 << 30
 	sendLimit = time.Minute
 )
 
-// throughput sends to a program in the node's network namespace through a port of ours, to the same program through
-// RootlessKit's own TCP forwarding, to one under RootlessKit's command line, and to one on the host, in turn.
+// throughput sends in turn to a program in the node's network namespace through a port of rootlessnode, to the same program through
+// RootlessKit's TCP forwarding, to a program under RootlessKit's command line, and to a program on the host.
 func (b *bench) throughput(ctx context.Context) ([]row, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -36,7 +36,7 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 	}
 	oursPort, kitPort, hostPort, directPort := b.port+1, b.port+2, b.port+3, b.port+4
 	forward := fmt.Sprintf("127.0.0.1:%d:%[1]d", oursPort)
-	if out, err := b.ours.command(ctx, "ports", "add", forward).CombinedOutput(); err != nil {
+	if out, err := b.node.command(ctx, "ports", "add", forward).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("ports add: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	sink := func(port int) []string { return []string{self, roleSink, strconv.Itoa(port)} }
@@ -49,10 +49,10 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 		argv []string
 		port int
 	}{
-		{b.ours.name(), append([]string{b.bin, "--name", b.name, "exec", "--"}, sink(oursPort)...), oursPort},
+		{b.node.name(), append([]string{b.bin, "--name", b.name, "exec", "--"}, sink(oursPort)...), oursPort},
 		{"rootlesskit", kit, kitPort},
 		{"loopback", sink(hostPort), hostPort},
-		// After ours, whose sink it sends to.
+		// It comes after rootlessnode's, because it sends to the same sink.
 		{"directly", []string{self, roleRelay, b.name, strconv.Itoa(directPort), b.setup.handover.Network.IP, strconv.Itoa(oursPort)}, directPort},
 	}
 	for _, s := range sides {
@@ -70,30 +70,30 @@ func (b *bench) throughput(ctx context.Context) ([]row, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
-			if i > 0 { // the first warms up
+			if i > 0 { // the first run is a warm-up
 				seconds[s.name] = append(seconds[s.name], took.Seconds())
 			}
 		}
 	}
 	const target = 1 / 0.95
-	ours, peer, plain, directly := seconds[sides[0].name], seconds[sides[1].name], seconds[sides[2].name], seconds[sides[3].name]
+	own, peer, plain, directly := seconds[sides[0].name], seconds[sides[1].name], seconds[sides[2].name], seconds[sides[3].name]
 	perSecond := func(s []float64) string { return fmt.Sprintf("%.0f MB/s", sendBytes/1e6/summarize(s).Median) }
 	return []row{
-		compared("1 GiB from the host into the node, against RootlessKit's own forward there", ours, directly, "s", target),
-		{what: "  a second", ours: perSecond(ours), peer: perSecond(directly)},
-		compared("  against rootlesskit … in a namespace with no packet filter", ours, peer, "s", 0),
-		compared("  against loopback, without a namespace", ours, plain, "s", 0),
+		compared("1 GiB from the host into the node, against RootlessKit's own forward there", own, directly, "s", target),
+		{what: "  per second", own: perSecond(own), peer: perSecond(directly)},
+		compared("  against rootlesskit … in a namespace with no packet filter", own, peer, "s", 0),
+		compared("  against loopback, without a namespace", own, plain, "s", 0),
 	}, b.save(partThroughput, seconds)
 }
 
-// roleRelay is this program as the host's side of a forward into a node, RootlessKit's own in place of pkg/portdriver:
-// `bench relay NODE PORT ADDRESS PORT`.
+// roleRelay is the role of this program as the host's side of a forward into a node, with RootlessKit's implementation instead of
+// pkg/portdriver: `bench relay NODE PORT ADDRESS PORT`.
 const roleRelay = "relay"
 
-// relay forwards a port of the host's loopback to one inside, and ends with its input.
+// relay forwards a port of the host's loopback to a port inside, and ends when its standard input is closed.
 func relay(args []string) error {
 	if len(args) != 4 {
-		return errors.New("relay: want a node, a port, and an address and a port inside")
+		return errors.New("usage: relay NODE PORT ADDRESS PORT")
 	}
 	from, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -103,7 +103,7 @@ func relay(args []string) error {
 	if err != nil {
 		return err
 	}
-	// The socket of builtin's side inside (RootlessKit, pkg/port/builtin/parent).
+	// The socket of the builtin driver's child (RootlessKit, pkg/port/builtin/parent).
 	socket := filepath.Join(layout.NewRuntime(os.Getenv("XDG_RUNTIME_DIR"), args[0]).StateDir(), ".bp.sock")
 	spec := port.Spec{Proto: "tcp4", ParentIP: "127.0.0.1", ParentPort: from, ChildIP: args[2], ChildPort: to}
 	stop, stopped := make(chan struct{}), make(chan error, 1)
@@ -115,13 +115,13 @@ func relay(args []string) error {
 	return <-stopped
 }
 
-// startSink starts a sink and waits until it takes what is sent. stop ends it.
+// startSink starts a sink and waits until it accepts connections. stop ends it.
 func startSink(ctx context.Context, argv []string, port int) (stop func(), err error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = insideLimit
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe() // its end ends the sink
+	in, err := cmd.StdinPipe() // closing it ends the sink
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func startSink(ctx context.Context, argv []string, port int) (stop func(), err e
 	}
 	stop = func() {
 		_ = in.Close()
-		_ = cmd.Wait() // it has done its work
+		_ = cmd.Wait() // the exit code does not matter
 	}
 	limited, cancel := context.WithTimeout(ctx, insideLimit)
 	defer cancel()
@@ -141,13 +141,13 @@ func startSink(ctx context.Context, argv []string, port int) (stop func(), err e
 	return stop, nil
 }
 
-// send sends n bytes to a sink and returns how long it took until all had arrived.
+// send sends n bytes to a sink and returns the time until all have arrived.
 func send(port int, n int64) (time.Duration, error) {
 	c, err := net.Dial("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = c.Close() }() // all was answered
+	defer func() { _ = c.Close() }() // the answer has been received
 	t0 := time.Now()
 	if err := c.SetDeadline(t0.Add(sendLimit)); err != nil {
 		return 0, err
@@ -176,13 +176,13 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// roleSink is this program as the receiver: `bench sink PORT`.
+// roleSink is the role of this program as the receiver: `bench sink PORT`.
 const roleSink = "sink"
 
-// sink takes what is sent to a port, answers how much that was, and ends with its input.
+// sink reads all data that is sent to a port, answers with its size, and ends when its standard input is closed.
 func sink(args []string) error {
 	if len(args) != 1 {
-		return errors.New("sink: want a port")
+		return errors.New("usage: sink PORT")
 	}
 	l, err := net.Listen("tcp4", ":"+args[0])
 	if err != nil {
@@ -202,7 +202,7 @@ func sink(args []string) error {
 		}
 		go func() {
 			n, _ := io.CopyBuffer(io.Discard, struct{ io.Reader }{c}, make([]byte, 128<<10))
-			_ = binary.Write(c, binary.BigEndian, n) // the sender misses it
+			_ = binary.Write(c, binary.BigEndian, n) // the sender reports a missing answer
 			_ = c.Close()
 		}()
 	}

@@ -1,6 +1,6 @@
-// Command clients loads a forwarded port with many TCP clients that say nothing, and measures meanwhile how the node fares: the
-// descriptors of its parent, and how long another port, by default the API server's, takes to answer. It is for a loopback
-// address of the own host, and for a node that is there for it. See docs/benchmarks.md.
+// Command clients loads a forwarded port with many TCP clients that send nothing. Meanwhile it measures the descriptors of the node's
+// parent, and the response time of another port, by default the API server's. Use it only with a loopback address and with a node that
+// is not in use. See docs/benchmarks.md.
 //
 //	clients -address 127.0.0.1:31520 [-n 10000] [-leave close|reset|stay] [-stay 30s] [-pid PARENT] [-api https://127.0.0.1:6443/readyz]
 package main
@@ -32,12 +32,12 @@ func main() {
 	var o options
 	flag.StringVar(&o.address, "address", "", "loopback address and port to load")
 	flag.StringVar(&o.leave, "leave", "close", "how clients leave: close, reset, or stay until the end")
-	flag.StringVar(&o.api, "api", "", "URL that is to answer all the time")
+	flag.StringVar(&o.api, "api", "", "URL that must answer all the time")
 	flag.IntVar(&o.n, "n", 10_000, "clients")
 	flag.IntVar(&o.pid, "pid", 0, "process whose descriptors are counted")
 	flag.IntVar(&o.workers, "workers", 50, "clients that connect at the same time")
-	flag.DurationVar(&o.stay, "stay", 30*time.Second, "how long clients stay that do not leave at once")
-	flag.DurationVar(&o.watch, "watch", time.Minute, "how long is measured after the last client has left")
+	flag.DurationVar(&o.stay, "stay", 30*time.Second, "how long clients stay connected with -leave stay")
+	flag.DurationVar(&o.watch, "watch", time.Minute, "how long to measure after the last client has left")
 	flag.Parse()
 	if err := o.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -71,7 +71,7 @@ func (o options) run() error {
 	}
 	left := time.Now()
 	for after := o.descriptors(); time.Since(left) < o.watch; after = o.descriptors() {
-		if after <= before+1 { // the probe's own connection
+		if after <= before+1 { // 1 for the connection of the probe
 			fmt.Printf("descriptors as before %s after the last client left\n", time.Since(left).Round(time.Second))
 			break
 		}
@@ -86,7 +86,7 @@ func (o options) run() error {
 	return nil
 }
 
-// connect returns the clients that stay.
+// connect starts the clients and returns the connections that stay open.
 func (o options) connect() (conns []net.Conn, refused int) {
 	var mu sync.Mutex
 	var next, failed atomic.Int64
@@ -124,7 +124,7 @@ func (o options) descriptors() int {
 	return len(list)
 }
 
-// probe asks for a URL all the time, by a new connection each time.
+// probe requests a URL all the time, with a new connection for each request.
 type probe struct {
 	url               string
 	answers, failures int
@@ -135,7 +135,7 @@ type probe struct {
 
 func (p *probe) run(ctx context.Context, o options) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it is only asked whether it is alive
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // only a liveness check
 	}}
 	for ctx.Err() == nil {
 		p.most = max(p.most, o.descriptors())

@@ -1,4 +1,4 @@
-// Command empty does nothing: what any Go program costs that does something.
+// Command empty does nothing. It measures the cost of starting any Go program.
 package main
 
 func main() {}

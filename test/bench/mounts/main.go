@@ -1,7 +1,7 @@
-// Command mounts measures what a container runtime's mounts cost the host: it mounts and unmounts inside a mount namespace
-// of pkg/mountns, hidden and visible in turn, beside standing mounts that are shared too, while a watcher on the host
-// polls /proc/self/mountinfo and reads all of it whenever it is woken, as systemd does. It needs no root: host and
-// namespace are made in a user namespace of its own.
+// Command mounts measures the cost of a container runtime's mounts for the host. It mounts and unmounts inside a mount namespace of
+// pkg/mountns, in turn hidden from and visible to the host, in addition to a number of standing mounts. A watcher on the host polls
+// /proc/self/mountinfo and reads it completely after each event, as systemd does. It does not need root: it creates host and namespace in
+// a user namespace.
 //
 //	mounts [-standing 0,500,2000] [-churn 1000] [-pairs 3] [-pause 1ms] [-json FILE]
 package main
@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Roles of this program besides the measuring one.
+// Roles of this program except for the measuring one.
 const (
 	roleHost  = "host"
 	roleChurn = "churn"
@@ -55,15 +55,15 @@ func main() {
 func flags() (*flag.FlagSet, *options) {
 	o := &options{}
 	fl := flag.NewFlagSet("mounts", flag.ExitOnError)
-	fl.StringVar(&o.standing, "standing", "0,500,2000", "how many mounts are there before, for each round")
-	fl.IntVar(&o.churn, "churn", 1000, "mounts that are made and unmounted again while the host is watched")
+	fl.StringVar(&o.standing, "standing", "0,500,2000", "number of standing mounts for each round")
+	fl.IntVar(&o.churn, "churn", 1000, "number of mounts and unmounts while the host is watched")
 	fl.IntVar(&o.pairs, "pairs", 3, "pairs of hidden and visible")
-	fl.DurationVar(&o.pause, "pause", time.Millisecond, "between two changes; 0: as fast as it goes, and the watcher may miss some")
+	fl.DurationVar(&o.pause, "pause", time.Millisecond, "pause between two changes; with 0 the watcher may miss changes")
 	fl.StringVar(&o.json, "json", "", "`FILE` for the samples")
 	return fl, o
 }
 
-// measure runs the host role in namespaces of its own.
+// measure runs the host role in new namespaces.
 func measure() error {
 	fl, o := flags()
 	if err := fl.Parse(os.Args[1:]); err != nil {
@@ -75,13 +75,13 @@ func measure() error {
 	}
 	cmd := exec.Command("/proc/self/exe", append([]string{roleHost, dir}, os.Args[1:]...)...)
 	cmd.Stderr = os.Stderr
-	cmd.Dir = "/" // the root made here may not enter every directory
+	cmd.Dir = "/" // root of the new namespace may not have access to the working directory
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
-	signal.Ignore(syscall.SIGINT) // the host role gets it too, and its namespaces end with it
+	signal.Ignore(syscall.SIGINT) // the host role gets it too, and its end removes the namespaces
 	out, err := cmd.Output()
 	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
 		return err
@@ -97,7 +97,7 @@ func measure() error {
 	return os.WriteFile(o.json, out, 0o644)
 }
 
-// host makes a host whose root is shared, and measures there. dir becomes a file system of its own.
+// host simulates a host with a shared root mount and measures there. It mounts a tmpfs on dir.
 func host(args []string) error {
 	fl, o := flags()
 	if err := fl.Parse(args[1:]); err != nil {

@@ -17,20 +17,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 )
 
-// sample is one churn, as the host saw it.
+// sample is one churn, as seen by the host.
 type sample struct {
 	Standing    int                 `json:"standing"`
 	Propagation mountns.Propagation `json:"propagation"`
 	Changes     int                 `json:"changes"`
-	// Woken is how often the watcher was woken, Bytes how much it read then, CPU the seconds that it took for it.
+	// Woken is the number of events, Bytes the number of bytes that the watcher read, and CPU its processor time in seconds.
 	Woken int     `json:"woken"`
 	Bytes int     `json:"bytes"`
 	CPU   float64 `json:"cpu"`
-	// Seconds is how long the system calls of the churn took, pauses left out.
+	// Seconds is the duration of the system calls of the churn, without pauses.
 	Seconds float64 `json:"seconds"`
 }
 
-// pair measures hidden and visible, in an order that changes from pair to pair.
+// pair measures hidden and visible. Their order alternates from pair to pair.
 func (o *options) pair(dir string, standing int, swap bool) ([]sample, error) {
 	kinds := []mountns.Propagation{mountns.Slave, mountns.Shared}
 	if swap {
@@ -70,8 +70,8 @@ func (o *options) round(dir string, standing int, kind mountns.Propagation) (s s
 	return sample{standing, kind, 2 * o.churn, seen.woken, seen.bytes, seen.cpu, seconds}, nil
 }
 
-// churner is the program inside: it tells when the standing mounts are there, begins at a line, tells its time, and takes
-// everything away at the end of its input.
+// churner is the program inside. It reports when the standing mounts exist, starts a churn for each input line, reports its duration, and
+// removes the mounts when its standard input is closed.
 type churner struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -102,12 +102,12 @@ func startChurn(dir, pin string, standing int, o *options) (*churner, error) {
 func (c *churner) line() (string, error) {
 	text, err := c.out.ReadString('\n')
 	if err != nil {
-		return "", fmt.Errorf("the program inside says nothing more: %w", err)
+		return "", fmt.Errorf("the program inside has ended: %w", err)
 	}
 	return strings.TrimSpace(text), nil
 }
 
-// once lets one churn happen.
+// once runs one churn.
 func (c *churner) once() (float64, error) {
 	if _, err := io.WriteString(c.in, "\n"); err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func (c *churner) once() (float64, error) {
 
 func (c *churner) end() error { return errors.Join(c.in.Close(), c.cmd.Wait()) }
 
-// inside tells an execution of the churn role that it has entered.
+// inside is the environment variable that is set for an execution of the churn role inside the namespace.
 const inside = "BENCH_MOUNTS_INSIDE"
 
 // churn is the role of the program inside: DIR PIN STANDING CHURN PAUSE.
@@ -173,7 +173,7 @@ func mountTmpfs(path string) error {
 	return nil
 }
 
-// turnOver mounts and unmounts, and returns how long that took without the pauses.
+// turnOver mounts and unmounts, and returns the duration without the pauses.
 func turnOver(path string, times int, pause time.Duration) (took time.Duration, err error) {
 	for range times {
 		for _, change := range []func() error{func() error { return mountTmpfs(path) }, func() error { return unix.Unmount(path, 0) }} {

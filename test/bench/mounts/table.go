@@ -9,7 +9,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 )
 
-// table has one line a number of standing mounts and view, medians of the pairs, and the ratio of hidden to visible.
+// table returns a table with the medians of the pairs for each number of standing mounts and each view, and the ratio of hidden to visible.
 func table(samples []sample) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
@@ -47,7 +47,7 @@ func numbers(samples []sample) []int {
 	return slices.Compact(all)
 }
 
-// middle takes the median of each figure.
+// middle returns the median of each value.
 func middle(samples []sample, standing int, p mountns.Propagation) sample {
 	m := sample{Standing: standing, Propagation: p}
 	var woken, bytes []int

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seen is what a watcher went through.
+// seen is the result of a watcher.
 type seen struct {
 	woken, bytes int
 	cpu          float64
 	err          error
 }
 
-// watcher polls the host's mounts from a thread of its own, whose time is its own too.
+// watcher polls the host's mounts in a separate thread, so that its processor time can be measured.
 type watcher struct {
 	quit   *os.File
 	result chan seen
@@ -41,14 +41,14 @@ func startWatcher() (*watcher, error) {
 	return watch, nil
 }
 
-// stop ends the watcher, which first takes in what has happened.
+// stop stops the watcher after it has read all changes, and returns its result.
 func (w *watcher) stop() seen {
-	_ = w.quit.Close() // the end of the pipe is the signal
+	_ = w.quit.Close() // closing the pipe stops the watcher
 	return <-w.result
 }
 
-// watchMounts waits for changes as proc_pid_mountinfo(5) offers it, and reads the whole file after each. The file is no
-// os.File: the runtime would poll it too, and take the news.
+// watchMounts polls for changes, see proc_pid_mountinfo(5), and reads the whole file after each change. It does not use os.File, because
+// Go's runtime would poll the file too and consume the events.
 func watchMounts(quit int, begun chan struct{}) (s seen) {
 	f, err := unix.Open("/proc/thread-self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -95,7 +95,7 @@ func readAll(fd int) (int, error) {
 	}
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {

@@ -1,6 +1,5 @@
-// Command namespaces is a node of which only the outside exists: our parent, guard and child as in `rootlessnode up`,
-// and in place of the node role a program that writes one line and ends with its standard input. It shows what lock,
-// cgroup, namespaces, network and file system cost.
+// Command namespaces runs rootlessnode's parent, guard and child as `rootlessnode up` does. The node role is replaced by a program that
+// writes one line and ends when its standard input is closed. It measures the cost of lock, cgroup, namespaces, network and file system.
 //
 //	namespaces EFFECTIVE-CONFIG RUNTIME-DIR
 package main

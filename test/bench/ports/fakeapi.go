@@ -13,10 +13,10 @@ import (
 
 type object = map[string]any
 
-// endpointsEach is how many endpoints the slice of a Service has: with 2,000 Services, 5,000 and more.
+// endpointsEach is the number of endpoints of a Service, so that 2,000 Services have more than 5,000 endpoints.
 const endpointsEach = 3
 
-// fakeAPI serves lists and watches of Services and EndpointSlices, as much of them as the forwarder reads.
+// fakeAPI serves lists and watches of Services and EndpointSlices, with only the fields that the forwarder reads.
 type fakeAPI struct {
 	srv *http.Server
 	url string
@@ -25,7 +25,7 @@ type fakeAPI struct {
 	version  int
 	services map[string]int // name -> node port
 	watchers map[chan []byte]string
-	twice    bool // tell each event twice
+	twice    bool // send each event twice
 	stale    int  // watches that were refused
 }
 
@@ -36,7 +36,7 @@ func newFakeAPI() (*fakeAPI, error) {
 	}
 	f := &fakeAPI{url: "http://" + l.Addr().String(), version: 1, services: map[string]int{}, watchers: map[chan []byte]string{}}
 	f.srv = &http.Server{Handler: f, ReadHeaderTimeout: time.Minute}
-	go func() { _ = f.srv.Serve(l) }() // until close
+	go func() { _ = f.srv.Serve(l) }() // runs until close
 	return f, nil
 }
 
@@ -47,7 +47,7 @@ func (f *fakeAPI) kubeconfig() []byte {
 		`"users":[{"name":"x","user":{}}],"contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}]}`, f.url)
 }
 
-// kind tells Services from EndpointSlices by the path.
+// kind returns "slice" or "service" for the path of a request.
 func kind(path string) string {
 	if strings.HasSuffix(path, "/endpointslices") {
 		return "slice"
@@ -70,12 +70,12 @@ func (f *fakeAPI) object(kind, name string, port int) object {
 	return object{"metadata": meta, "addressType": "IPv4", "endpoints": endpoints}
 }
 
-// tell sends an event to all who watch and returns when. It is called with the lock held.
-func (f *fakeAPI) tell(event, name string, port int) int64 {
+// send sends an event to all watchers and returns the time. The caller holds the lock.
+func (f *fakeAPI) send(event, name string, port int) int64 {
 	f.version++
 	raw := map[string][]byte{}
 	for _, k := range []string{"slice", "service"} {
-		raw[k], _ = json.Marshal(object{"type": event, "object": f.object(k, name, port)}) // maps of texts and numbers
+		raw[k], _ = json.Marshal(object{"type": event, "object": f.object(k, name, port)}) // cannot fail for maps of strings and numbers
 	}
 	at := time.Now().UnixNano()
 	for c, k := range f.watchers {
@@ -95,7 +95,7 @@ func (f *fakeAPI) set(name string, port int) int64 {
 		event = "MODIFIED"
 	}
 	f.services[name] = port
-	return f.tell(event, name, port)
+	return f.send(event, name, port)
 }
 
 func (f *fakeAPI) remove(name string) int64 {
@@ -106,7 +106,7 @@ func (f *fakeAPI) remove(name string) int64 {
 		return time.Now().UnixNano()
 	}
 	delete(f.services, name)
-	return f.tell("DELETED", name, port)
+	return f.send("DELETED", name, port)
 }
 
 // drop ends all watches.
@@ -124,7 +124,7 @@ func (f *fakeAPI) clear() {
 	defer f.mu.Unlock()
 	for name, port := range f.services {
 		delete(f.services, name)
-		f.tell("DELETED", name, port)
+		f.send("DELETED", name, port)
 	}
 }
 
@@ -138,16 +138,16 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		list := object{"metadata": object{"resourceVersion": strconv.Itoa(f.version)}, "items": items}
 		f.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(list) // the client sees what is missing
+		_ = json.NewEncoder(w).Encode(list) // the client reports an incomplete answer
 		return
 	}
 	f.watch(w, r)
 }
 
-// buffered is how many events a watcher may be behind.
+// buffered is the size of a watcher's event queue.
 const buffered = 1 << 14
 
-// watch begins where its list ended only if nothing happened in between; else the client lists again.
+// watch starts a watch if the resource version is the current one. Otherwise it answers 410, so that the client lists again.
 func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	events := make(chan []byte, buffered)
 	f.mu.Lock()

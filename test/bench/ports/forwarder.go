@@ -10,8 +10,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// forwarder is what is measured, in a process of its own: the API client and the forwarder as a node has them. It writes
-// the number of open ports whenever that changes.
+// forwarder runs the measured code in a separate process: a node's API client and port forwarder. It writes the number of open ports
+// after every change.
 func forwarder(kubeconfig, apiSock string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -75,7 +75,7 @@ func convert(s kubeapi.Service) portfwd.Service {
 type endpoints struct{ c *kubeapi.Client }
 
 func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
-	var names []kubeapi.ServiceName // nil for all
+	var names []kubeapi.ServiceName // nil selects all
 	for _, key := range services {
 		names = append(names, kubeapi.ServiceName(key))
 	}

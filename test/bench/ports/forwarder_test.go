@@ -29,10 +29,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// 127.0.0.2 plays the host and 127.0.0.1 the node.
+// 127.0.0.2 is the address of the host and 127.0.0.1 that of the node.
 const hostSide, nodeSide = "127.0.0.2", "127.0.0.1"
 
-// manager is the port driver of a node, without RootlessKit's API in between. It counts what it is asked to do in vain.
+// manager is the port driver of a node, called without RootlessKit's API. It counts the requests that the driver refuses.
 type manager struct {
 	port.ParentDriver
 	refused atomic.Int32
@@ -78,7 +78,7 @@ func startDriver(t *testing.T) *manager {
 	return &manager{ParentDriver: d}
 }
 
-// freePorts are ports of the host's side that nobody has.
+// freePorts returns unused ports of the host's side.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	var all []int
@@ -91,8 +91,8 @@ func freePorts(t *testing.T, n int) []int {
 	return all
 }
 
-// An API server that tells each event twice, drops watches and has forgotten what happened meanwhile costs no forward,
-// leaves none over, and makes the port manager be asked for nothing in vain: client, forwarder and driver are a node's.
+// TestEventsTwiceAndLost checks a node's client, forwarder and driver with an API server that sends each event twice, drops watches and
+// does not resume them: no forward is missing, none is left over, and the port driver refuses no request.
 func TestEventsTwiceAndLost(t *testing.T) {
 	fake, err := newFakeAPI()
 	assert.NilError(t, err)
@@ -133,7 +133,7 @@ func TestEventsTwiceAndLost(t *testing.T) {
 		}
 		if round%4 == 0 {
 			fake.drop()
-			continue // what comes next, no watch tells
+			continue // the next changes are not sent to a watch
 		}
 		poll.WaitOn(t, func(poll.LogT) poll.Result { return compare(t, m, wanted) }, poll.WithDelay(2*time.Millisecond), poll.WithTimeout(time.Minute))
 	}
@@ -150,7 +150,7 @@ func TestEventsTwiceAndLost(t *testing.T) {
 	assert.Assert(t, fake.stale > 0, "no watch was refused")
 }
 
-// compare holds what is forwarded against the Services' ports.
+// compare compares the forwarded ports with the Services' ports.
 func compare(t *testing.T, m *manager, wanted map[string]int) poll.Result {
 	t.Helper()
 	all, err := m.ListPorts(t.Context())

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// command is what the measuring side asks for: hello, set, delete, clear, start, await (Port ports are open), rss.
+// command is a request of the measuring side: hello, set, delete, clear, start, await (until Port ports are open), rss.
 type command struct {
 	Do   string `json:"do"`
 	Name string `json:"name,omitempty"`
 	Port int    `json:"port,omitempty"`
 }
 
-// answer tells when the thing was done, as both sides' clock has it.
+// answer has the time at which the request was done. Both sides have the same clock.
 type answer struct {
 	Nanos int64  `json:"nanos"`
 	KB    int    `json:"kb,omitempty"`
@@ -31,7 +31,7 @@ type answer struct {
 
 func (a answer) at() time.Time { return time.Unix(0, a.Nanos) }
 
-// inside is the role in the namespaces: the fake API server, and the forwarder as a process of its own.
+// inside is the role in the namespaces. It runs the fake API server, and the forwarder in a separate process.
 func inside(in io.Reader, out io.Writer) error {
 	api, err := newFakeAPI()
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *insideRole) do(c command) (answer, error) {
 		kb, err := residentKB(r.cmd.Process.Pid)
 		return answer{KB: kb}, err
 	}
-	return answer{}, fmt.Errorf("%q is unknown", c.Do)
+	return answer{}, fmt.Errorf("unknown request %q", c.Do)
 }
 
 func (r *insideRole) start() error {
@@ -108,7 +108,7 @@ func (r *insideRole) start() error {
 		return err
 	}
 	r.done.Go(func() {
-		defer func() { _ = os.Remove(kubeconfig) }() // in a directory that goes as a whole
+		defer func() { _ = os.Remove(kubeconfig) }() // an error does not matter: the whole directory is removed
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			n, err := strconv.Atoi(lines.Text())
 			if err != nil {
@@ -148,7 +148,7 @@ func (r *insideRole) stop() error {
 	return errors.Join(err, r.cmd.Wait())
 }
 
-// residentKB is the resident memory of a process (proc_pid_status(5)).
+// residentKB returns the resident memory of a process, see proc_pid_status(5).
 func residentKB(pid int) (int, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
-// As in RootlessKit's command line.
+// Values of RootlessKit's command line.
 const (
 	envStateDir = "ROOTLESSKIT_STATE_DIR"
 	propagation = "rprivate"
 )
 
-// kitParent plays RootlessKit's parent as a node's does, with the port driver of a node, and no more of a node than that.
+// kitParent runs RootlessKit's parent with the port driver of a node, but without the other parts of a node.
 func kitParent(stateDir string) error {
 	c := config.Default().Network
 	_, ipnet, err := net.ParseCIDR(c.CIDR)
@@ -38,11 +38,11 @@ func kitParent(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	ports, err := portdriver.New(portdriver.Options{Log: io.Discard, StateDir: stateDir}) // it would log each of our connections, which nothing answers
+	ports, err := portdriver.New(portdriver.Options{Log: io.Discard, StateDir: stateDir}) // it would log every connection, because nothing answers inside
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // the death signal of what it starts is bound to the thread (prctl(2))
+	runtime.LockOSThread() // the parent death signal of a child is bound to the thread, see prctl(2)
 	return rkparent.Parent(rkparent.Opt{
 		PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation, StateDir: stateDir,
 		StateDirEnvKey: envStateDir, NetworkDriver: network, PortDriver: ports, CreatePIDNS: true, Propagation: propagation,
@@ -50,7 +50,7 @@ func kitParent(stateDir string) error {
 	})
 }
 
-// kitChild is the other side of kitParent.
+// kitChild runs RootlessKit's child for kitParent.
 func kitChild() error {
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
@@ -61,7 +61,7 @@ func kitChild() error {
 	})
 }
 
-// kit is the command that brings the inside role up: with a node's port driver, or by RootlessKit's command line with its own.
+// kit returns the command that starts the inside role, with a node's port driver, or with RootlessKit's command line and its port driver.
 func (o options) kit(ctx context.Context, stateDir string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command ports measures how the host's ports follow Services: a fake API server and our forwarder inside namespaces of
-// RootlessKit, with the port driver of a node, and the measuring outside. It needs no node, no root and no cgroup, only an
-// account that may make user namespaces. With -rootlesskit it measures RootlessKit's command line with its own driver.
+// Command ports measures how fast the host's ports follow Services. It runs a fake API server and rootlessnode's forwarder inside
+// RootlessKit's namespaces with the port driver of a node, and measures outside. It needs no node, root or cgroup, only an account that may
+// create user namespaces. With -rootlesskit it measures RootlessKit's command line with its own driver.
 //
 //	ports [-rootlesskit PATH] [-services 2000] [-samples 200] [-rate 200] [-churn 1m]
 package main
@@ -28,14 +28,14 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Roles of this program besides the measuring one.
+// Roles of this program except for the measuring one.
 const (
 	roleKit       = "kit"
 	roleInside    = "inside"
 	roleForwarder = "forwarder"
 )
 
-// firstPort is the first node port used; those of samples and churn come after the mass.
+// firstPort is the first used node port. Ports of samples and churn come after those of the initial Services.
 const firstPort = 30000
 
 type options struct {
@@ -68,9 +68,9 @@ func measure() error {
 	var o options
 	flag.StringVar(&o.rootlesskit, "rootlesskit", "", "measure RootlessKit's command line with its own port driver")
 	flag.IntVar(&o.services, "services", 2000, "Services with a node port at the start, at most 2500")
-	flag.IntVar(&o.samples, "samples", 200, "Services that are created and deleted one after the other")
-	flag.IntVar(&o.rate, "rate", 200, "changes a second")
-	flag.DurationVar(&o.churn, "churn", time.Minute, "how long changes go on")
+	flag.IntVar(&o.samples, "samples", 200, "number of Services that are created and deleted one after the other")
+	flag.IntVar(&o.rate, "rate", 200, "changes per second")
+	flag.DurationVar(&o.churn, "churn", time.Minute, "duration of the changes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -81,7 +81,7 @@ func measure() error {
 	return errors.Join(b.run(), b.end())
 }
 
-// bench is one run: the measuring side.
+// bench is the measuring side of one run.
 type bench struct {
 	options
 	dir string
@@ -115,7 +115,7 @@ func begin(ctx context.Context, o options) (*bench, error) {
 
 func (b *bench) end() error { return errors.Join(b.in.Close(), b.cmd.Wait(), os.RemoveAll(b.dir)) }
 
-// ask sends a command inside and returns the answer.
+// ask sends a command to the inside role and returns the answer.
 func (b *bench) ask(c command) (answer, error) {
 	raw, err := json.Marshal(c)
 	if err != nil {
@@ -125,7 +125,7 @@ func (b *bench) ask(c command) (answer, error) {
 		return answer{}, err
 	}
 	if !b.out.Scan() {
-		return answer{}, errors.Join(fmt.Errorf("%s: nothing answers inside", c.Do), b.out.Err())
+		return answer{}, errors.Join(fmt.Errorf("%s: no answer from inside", c.Do), b.out.Err())
 	}
 	var a answer
 	if err := json.Unmarshal(b.out.Bytes(), &a); err != nil {
@@ -138,7 +138,7 @@ func (b *bench) ask(c command) (answer, error) {
 }
 
 func (b *bench) run() error {
-	if _, err := b.ask(command{Do: "hello"}); err != nil { // the namespaces are there
+	if _, err := b.ask(command{Do: "hello"}); err != nil { // wait for the namespaces
 		return err
 	}
 	before := b.descriptors()
@@ -184,8 +184,8 @@ func (b *bench) run() error {
 	return nil
 }
 
-// drain is how long descriptors may take to go: a connection that nothing inside answers, as all are here, is held for a
-// while before it is given up, and so are the idle ones of RootlessKit's API.
+// drain is the time limit for descriptors to be closed: the driver keeps connections for a while that are not answered inside, which are all
+// in this benchmark, and RootlessKit's API keeps idle connections.
 const drain = time.Minute
 
 func (b *bench) descriptors() int {
@@ -196,7 +196,7 @@ func (b *bench) descriptors() int {
 	return len(list)
 }
 
-// latency creates and deletes Services one by one, each on a port of its own, for a port that was open would deceive.
+// latency creates and deletes Services one by one. Each has another port, so that a port that is still open does not distort the result.
 func (b *bench) latency() error {
 	var up, down []time.Duration
 	for i := range b.samples {
@@ -222,10 +222,10 @@ func (b *bench) latency() error {
 	return nil
 }
 
-// patience is how long a port may take before it counts as lost or stray.
+// patience is the time limit for a port to be opened or closed.
 const patience = 10 * time.Second
 
-// becomes waits until the port accepts or refuses, and tells how long after since.
+// becomes waits until the port accepts or refuses connections, and returns the time since since.
 func becomes(port int, open bool, since time.Time) (time.Duration, error) {
 	for {
 		now := accepts(port)
@@ -258,7 +258,7 @@ func spread(all []time.Duration) string {
 		all[len(all)-1].Round(10*time.Microsecond))
 }
 
-// change makes changes at a rate, then compares every port with what is wanted, by connecting.
+// change makes changes at a rate, then checks every port by connecting.
 func (b *bench) change() error {
 	const names, ports = 100, 300
 	base := firstPort + b.services
@@ -290,10 +290,10 @@ func (b *bench) change() error {
 	}
 	for i := range b.services {
 		if !accepts(firstPort + i) {
-			faults = append(faults, fmt.Sprintf("port %d is lost", firstPort+i))
+			faults = append(faults, fmt.Sprintf("port %d is closed", firstPort+i))
 		}
 	}
-	fmt.Printf("%d changes at %d a second: %d lost or stray ports among %d\n", changes, b.rate, len(faults), b.services+ports)
+	fmt.Printf("%d changes at %d per second: %d of %d ports wrongly open or closed\n", changes, b.rate, len(faults), b.services+ports)
 	if len(faults) > 0 {
 		return errors.New(strings.Join(faults, "\n"))
 	}

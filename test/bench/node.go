@@ -17,48 +17,48 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// told is when a side itself said that it is ready, and how far it was by when.
-type told struct {
+// selfReport has the time at which a side reported that it is ready, and the times of its components.
+type selfReport struct {
 	at    time.Time
 	marks map[string]float64 // seconds since the start, by component
 	err   error
 }
 
-// launch is a start under way.
+// launch is a start in progress.
 type launch struct {
 	t0 time.Time
-	// pidFile will hold the pid of RootlessKit's child.
+	// pidFile is the file to which RootlessKit writes its child's pid.
 	pidFile string
-	// pki holds the administrator's certificate, once it is made.
+	// pki is the directory that will have the administrator's certificate.
 	pki string
-	// told gets one value.
-	told <-chan told
+	// reported receives one value.
+	reported <-chan selfReport
 }
 
-// wait returns what the side said, or that ctx has ended first.
-func (l *launch) wait(ctx context.Context) (told, error) {
+// wait waits for the side's own report, or returns an error when ctx ends.
+func (l *launch) wait(ctx context.Context) (selfReport, error) {
 	select {
-	case t := <-l.told:
+	case t := <-l.reported:
 		return t, t.err
 	case <-ctx.Done():
-		return told{}, fmt.Errorf("it is not ready: %w", context.Cause(ctx))
+		return selfReport{}, fmt.Errorf("not ready: %w", context.Cause(ctx))
 	}
 }
 
-// oursSide is rootlessnode by its command line, as a user runs it.
-type oursSide struct {
+// nodeSide is rootlessnode, run with its command line as a user does.
+type nodeSide struct {
 	b    *bench
 	data string
 }
 
-func (s *oursSide) name() string { return "rootlessnode" }
+func (s *nodeSide) name() string { return "rootlessnode" }
 
-func (s *oursSide) command(ctx context.Context, args ...string) *exec.Cmd {
+func (s *nodeSide) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, s.b.bin, append([]string{"--name", s.b.name}, args...)...)
 }
 
-// reset makes the data dir that of a node that has its images and no cluster.
-func (s *oursSide) reset(ctx context.Context) error {
+// reset resets the data dir to that of a node that has its images but no cluster.
+func (s *nodeSide) reset(ctx context.Context) error {
 	if s.b.setup == nil {
 		return s.remove(ctx)
 	}
@@ -66,7 +66,7 @@ func (s *oursSide) reset(ctx context.Context) error {
 	return s.b.resetData(ctx, s.data, filepath.Base(data.Record()), filepath.Base(data.ImportedImages()), filepath.Base(data.Verified()))
 }
 
-func (s *oursSide) launch(ctx context.Context) (*launch, error) {
+func (s *nodeSide) launch(ctx context.Context) (*launch, error) {
 	runtimeDir := os.Getenv("XDG_RUNTIME_DIR")
 	if runtimeDir == "" {
 		return nil, errors.New("XDG_RUNTIME_DIR is not set")
@@ -75,16 +75,16 @@ func (s *oursSide) launch(ctx context.Context) (*launch, error) {
 	up := s.command(ctx, "up", "--data-dir", s.data, "--set", "api.port="+strconv.Itoa(s.b.port), "--timeout", s.b.limit.String())
 	var out strings.Builder
 	up.Stdout, up.Stderr = &out, &out
-	done := make(chan told, 1)
+	done := make(chan selfReport, 1)
 	l := &launch{
-		t0: time.Now(), pidFile: filepath.Join(rt.StateDir(), "child_pid"), pki: layout.NewData(s.data).PKI(), told: done,
+		t0: time.Now(), pidFile: filepath.Join(rt.StateDir(), "child_pid"), pki: layout.NewData(s.data).PKI(), reported: done,
 	}
 	if err := up.Start(); err != nil {
 		return nil, err
 	}
 	go func() {
 		err := up.Wait()
-		t := told{at: time.Now()}
+		t := selfReport{at: time.Now()}
 		if err != nil {
 			t.err = fmt.Errorf("rootlessnode up: %w:\n%s", err, out.String())
 		} else if st, err := s.status(ctx); err != nil {
@@ -97,7 +97,7 @@ func (s *oursSide) launch(ctx context.Context) (*launch, error) {
 	return l, nil
 }
 
-func (s *oursSide) status(ctx context.Context) (*status.Status, error) {
+func (s *nodeSide) status(ctx context.Context) (*status.Status, error) {
 	out, err := s.command(ctx, "status", "-o", "json").Output()
 	if err != nil {
 		return nil, fmt.Errorf("rootlessnode status: %w", err)
@@ -106,8 +106,8 @@ func (s *oursSide) status(ctx context.Context) (*status.Status, error) {
 	return st, json.Unmarshal(out, st)
 }
 
-// stop ends the node and looks whether anything is left. A node that does not run is no error.
-func (s *oursSide) stop(ctx context.Context) error {
+// stop stops the node and checks that nothing is left. It succeeds if the node does not run.
+func (s *nodeSide) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.b.limit)
 	defer cancel()
 	st, err := s.status(ctx)
@@ -129,8 +129,8 @@ func (s *oursSide) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// remove takes the data dir away.
-func (s *oursSide) remove(ctx context.Context) error {
+// remove removes the data dir.
+func (s *nodeSide) remove(ctx context.Context) error {
 	if _, err := os.Stat(s.data); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
