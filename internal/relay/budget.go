@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Budget divides a number of descriptors among shares. One share may use as many as all leave free: one busy share gets half of
-// the budget, two get a third each, n get one part of n+1 each. A share that uses none always finds some, however many others
-// are at their limits.
+// Budget divides a number of descriptors among shares. One share may use as many as all shares together leave free: one busy
+// share gets half of the budget, two get a third each, and n get one part of n+1 each. A share that uses none always finds
+// some free, even if the others are at their limits.
 type Budget struct {
 	mu          sync.Mutex
 	total, used int
@@ -24,11 +24,11 @@ type Share struct {
 // NewBudget returns a budget of total descriptors.
 func NewBudget(total int) *Budget { return &Budget{total: total} }
 
-// Share returns a new share, which uses none.
+// Share returns a new, empty share.
 func (b *Budget) Share() *Share { return &Share{budget: b} }
 
-// Take takes n descriptors, or returns false if the share is at its limit. Factor 1 is the rule of Budget; a greater one makes
-// the limit of this share that much smaller.
+// Take takes n descriptors and reports whether the share's limit allowed it. Factor 1 is the rule of Budget; a greater
+// factor divides the limit of this share.
 func (s *Share) Take(n, factor int) bool {
 	b := s.budget
 	b.mu.Lock()
@@ -41,8 +41,8 @@ func (s *Share) Take(n, factor int) bool {
 	return true
 }
 
-// Give gives n descriptors back.
-func (s *Share) Give(n int) {
+// Release returns n descriptors to the budget.
+func (s *Share) Release(n int) {
 	b := s.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,14 +50,14 @@ func (s *Share) Give(n int) {
 	b.used -= n
 }
 
-// Used is how many descriptors the share has taken.
+// Used returns the number of descriptors that the share has taken.
 func (s *Share) Used() int {
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
 	return s.used
 }
 
-// Limit returns how many descriptors this process may open.
+// Limit returns the number of descriptors that this process may open.
 func Limit() (int, error) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {

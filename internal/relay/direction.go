@@ -11,28 +11,29 @@ import (
 )
 
 const (
-	// bufferSize is small because a buffer is held while the other side does not take its contents.
+	// bufferSize is small because a buffer stays in use until the other side accepts its contents.
 	bufferSize = 16 << 10
-	// bulkAfter is how many full buffers in a row make a bulk transfer, which is worth a pipe.
+	// bulkAfter is the number of consecutive full buffers after which a transfer is a bulk transfer, which uses a pipe.
 	bulkAfter = 8
-	// pipeSize is what a pipe is asked to hold; an account's pipes together have a limit (fs.pipe-user-pages-soft).
+	// pipeSize is the requested capacity of a pipe, in bytes. The pipes of an account have a common limit
+	// (fs.pipe-user-pages-soft).
 	pipeSize = 1 << 20
 )
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// errBulk: much data comes, and the kernel may copy it.
+// errBulk means that much data is arriving, so that the kernel should copy it.
 var errBulk = errors.New("bulk transfer")
 
-// direction is one of the two of a pair of connections.
+// direction is one direction of a pair of connections.
 type direction struct {
-	in, out syscall.RawConn
-	taken   func(bool)
-	full    int // buffers that were full, in a row
+	in, out  syscall.RawConn
+	writable func(bool)
+	full     int // consecutive full buffers
 }
 
-// buffered copies through a buffer, which it holds only while there is data. It returns io.EOF, errBulk or another error.
-func (d *direction) buffered() error {
+// copyBuffered copies through a buffer, which it uses only while there is data. It returns io.EOF, errBulk or another error.
+func (d *direction) copyBuffered() error {
 	for d.full = 0; d.full < bulkAfter; {
 		var buf *[bufferSize]byte
 		n, err := wait(d.in.Read, func(fd int) (int, error) {
@@ -72,24 +73,24 @@ func (d *direction) write(b []byte) error {
 	return nil
 }
 
-// send calls f until the outgoing socket takes something.
+// send calls f until the outgoing socket accepts data.
 func (d *direction) send(f func(fd int) (int, error)) (int, error) {
 	waited := false
 	n, err := wait(d.out.Write, func(fd int) (int, error) {
 		n, err := f(fd)
 		if errors.Is(err, unix.EAGAIN) && !waited {
 			waited = true
-			d.taken(false)
+			d.writable(false)
 		}
 		return n, err
 	})
 	if waited && err == nil {
-		d.taken(true)
+		d.writable(true)
 	}
 	return n, err
 }
 
-// wait calls f until the descriptor is ready for it.
+// wait waits for the descriptor and calls f until it does not return EAGAIN.
 func wait(ready func(func(fd uintptr) bool) error, f func(fd int) (int, error)) (int, error) {
 	var n int
 	var failed error
@@ -106,9 +107,9 @@ func wait(ready func(func(fd uintptr) bool) error, f func(fd int) (int, error)) 
 	return n, os.NewSyscallError("copy", failed)
 }
 
-// spliced lets the kernel copy (splice(2)) until no more data is there at the moment. Without a pipe it does nothing. It
-// returns io.EOF or another error.
-func (d *direction) spliced(pipes *Pipes) error {
+// copySpliced lets the kernel copy with splice(2) until no data is available. If no pipe is available, it returns nil.
+// Otherwise it returns nil when no data is available, io.EOF or another error.
+func (d *direction) copySpliced(pipes *Pipes) error {
 	p, ok := pipes.get()
 	if !ok {
 		return nil
@@ -143,16 +144,16 @@ func (d *direction) spliced(pipes *Pipes) error {
 	}
 }
 
-// Pipes limits how many pipes are open at once for bulk transfers: two descriptors each. A nil Pipes has none.
+// Pipes limits the number of pipes that are open for bulk transfers; each uses two descriptors. A nil Pipes allows none.
 type Pipes struct{ free chan struct{} }
 
-// NewPipes allows most pipes.
+// NewPipes returns a Pipes that allows most pipes.
 func NewPipes(most int) *Pipes { return &Pipes{free: make(chan struct{}, most)} }
 
 type pipe struct{ r, w int }
 
-// get makes a pipe. Without one, because there are too many or the process has no descriptors left, data is copied through
-// a buffer.
+// get creates a pipe. It returns false if there are too many pipes or no descriptors left; data is then copied through a
+// buffer.
 func (p *Pipes) get() (pipe, bool) {
 	if p == nil {
 		return pipe{}, false
@@ -167,11 +168,11 @@ func (p *Pipes) get() (pipe, bool) {
 		<-p.free
 		return pipe{}, false
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one does too
+	_, _ = unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, pipeSize) // best effort: a smaller pipe works too
 	return pipe{r: fds[0], w: fds[1]}, true
 }
 
 func (p *Pipes) put(e pipe) {
-	_, _ = unix.Close(e.r), unix.Close(e.w) // what is left in it cannot be delivered
+	_, _ = unix.Close(e.r), unix.Close(e.w) // remaining data cannot be delivered
 	<-p.free
 }

@@ -19,7 +19,7 @@ import (
 	"gotest.tools/v3/poll"
 )
 
-// patience bounds every wait for something that takes some seconds at most.
+// patience bounds every wait in these tests; normally it takes a few seconds at most.
 const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +29,7 @@ func newWatch(t *testing.T) *Watch {
 	w, err := NewWatch()
 	assert.NilError(t, err)
 	t.Cleanup(w.Close)
-	w.lastWords = time.Second
+	w.drainLimit = time.Second
 	return w
 }
 
@@ -48,7 +48,7 @@ func connection(t *testing.T) (client, server *net.TCPConn) {
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
-// joined returns a client and a server that a Watch joins, and a channel that is closed at the end of that.
+// joined returns a joined client and server, and a channel that is closed when Join returns.
 func joined(t *testing.T, w *Watch, pipes *Pipes) (client, server *net.TCPConn, ended <-chan struct{}) {
 	t.Helper()
 	client, a := connection(t)
@@ -77,7 +77,7 @@ func open(t *testing.T) (sockets, pipes int) {
 	list, err := os.ReadDir("/proc/self/fd")
 	assert.NilError(t, err)
 	for _, e := range list {
-		to, _ := os.Readlink("/proc/self/fd/" + e.Name()) // that of the directory is closed again
+		to, _ := os.Readlink("/proc/self/fd/" + e.Name()) // the directory's own descriptor is closed
 		switch {
 		case strings.HasPrefix(to, "socket:"):
 			sockets++
@@ -88,7 +88,7 @@ func open(t *testing.T) (sockets, pipes int) {
 	return sockets, pipes
 }
 
-// The server never reads, accepts or answers. Whatever a client does to leave, both connections are closed.
+// The server never reads, accepts or answers. Both connections are closed in whichever way the client leaves.
 func TestClientLeaves(t *testing.T) {
 	w := newWatch(t)
 	if w.table == nil {
@@ -101,7 +101,7 @@ func TestClientLeaves(t *testing.T) {
 		"ends its direction, then closes": func(c *net.TCPConn) error {
 			return errors.Join(c.CloseWrite(), c.Close())
 		},
-		"closes with data that nothing takes": func(c *net.TCPConn) error {
+		"closes with undelivered data": func(c *net.TCPConn) error {
 			assert.Check(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
 			for {
 				if _, err := c.Write(make([]byte, 1<<20)); err != nil {
@@ -119,7 +119,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// A client that ended its direction waits for the answer. It is asked about several times meanwhile.
+// A client that ended its direction waits for the answer. It is checked several times in between.
 func TestHalfClosedClientWaits(t *testing.T) {
 	w := newWatch(t)
 	client, server, ended := joined(t, w, nil)
@@ -138,8 +138,8 @@ func TestHalfClosedClientWaits(t *testing.T) {
 	finishes(t, ended)
 }
 
-// What a client sent before it left arrives, also if the server's greeting finds nobody and is answered with a reset.
-func TestLastWordsArrive(t *testing.T) {
+// Data that a client sent before it left arrives, even if the server's greeting is answered with a reset.
+func TestDataOfGoneClientArrives(t *testing.T) {
 	w := newWatch(t)
 	text := bytes.Repeat([]byte("log line\n"), 5_000)
 	for _, greeting := range []string{"", "220 ready\n"} {
@@ -165,7 +165,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 	assert.Equal(t, string(got), "220 ready\n")
 }
 
-// Idle pairs have no pipe, neither before nor after a transfer.
+// Idle pairs use no pipe, before and after a transfer.
 func TestIdleCostsTwoDescriptors(t *testing.T) {
 	w := newWatch(t)
 	sockets, pipes := open(t)
@@ -223,7 +223,7 @@ func TestBudget(t *testing.T) {
 		for range n {
 			used = append(used, fill(b.Share(), 1))
 		}
-		// Those that came first had more; with all asking at once each has one part of n+1. What is left is for others.
+		// The first shares had more at first; with all active, each has one part of n+1. The rest is for others.
 		assert.Assert(t, slices.Min(used) > 0, fmt.Sprint(used))
 		assert.Assert(t, b.Share().Take(2, 1))
 	}
@@ -232,7 +232,7 @@ func TestBudget(t *testing.T) {
 	assert.Equal(t, fill(one, 1), 450)
 	assert.Equal(t, fill(two, 2), 150)
 	assert.Assert(t, !one.Take(2, 1))
-	one.Give(450)
-	two.Give(150)
+	one.Release(450)
+	two.Release(150)
 	assert.Equal(t, fill(two, 1), 450)
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketTable asks the kernel for TCP sockets of this network namespace (sock_diag(7)). It needs no privilege.
+// socketTable queries the kernel for TCP sockets of this network namespace (sock_diag(7)). It needs no privilege.
 type socketTable struct {
 	mu  sync.Mutex
 	fd  int
@@ -27,10 +27,10 @@ const (
 	diagTimeout    = time.Second
 )
 
-// closedStates are those of a socket whose program closed it, or shut its own direction down.
+// closedStates are the states of a socket that its program has closed, or whose sending direction it has shut down.
 var closedStates = []byte{unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2, unix.BPF_TCP_CLOSING, unix.BPF_TCP_TIME_WAIT, unix.BPF_TCP_LAST_ACK}
 
-// openSocketTable returns nil if the kernel does not offer the table.
+// openSocketTable returns nil if the kernel does not provide the table.
 func openSocketTable() *socketTable {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -50,8 +50,8 @@ func (t *socketTable) close() {
 	}
 }
 
-// orphaned reports whether the client's socket of p is in this network namespace, has ended its direction of the stream and
-// belongs to no program anymore. A socket that is not found may be on another host: false.
+// orphaned reports whether the client's socket of p is in this network namespace, has ended its direction of the stream, and
+// no longer belongs to a program. It returns false if the socket is not found, because it may be on another host.
 func (t *socketTable) orphaned(p pair) bool {
 	if t == nil {
 		return false
@@ -77,7 +77,7 @@ func (t *socketTable) orphaned(p pair) bool {
 	return slices.Contains(closedStates, reply[diagStateAt]) && e.Uint32(reply[diagInodeAt:]) == 0
 }
 
-// diagRequest asks for the one socket that is the client's end of p.
+// diagRequest returns a request for the socket at the client's end of p.
 func diagRequest(p pair, seq uint32) []byte {
 	e := binary.NativeEndian
 	msg := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)

@@ -14,29 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweepEvery is how often the clients are checked that have ended their direction of the stream, or whose data the server
-// does not take.
+// sweepEvery is the interval of checks for clients that have ended their direction of the stream, or whose data the server
+// does not accept.
 const sweepEvery = 1 * time.Second
 
-// lastWords is how long the server may take no data from a client that is gone, before the rest of it is dropped.
-const lastWords = 15 * time.Second
+// drainLimit is how long the server may accept no data of a client that has gone before the remaining data is dropped.
+const drainLimit = 15 * time.Second
 
-// KeepAlive finds clients that vanished: after 15 s of silence the kernel sends a probe every 10 s, and gives up after four of
-// them without an answer. The kernel of a client that was closed answers a probe with a reset as soon as it has forgotten the
+// KeepAlive detects clients that vanished: after 15 s without data the kernel sends a probe every 10 s and gives up after
+// four unanswered probes. The kernel of a closed client answers a probe with a reset as soon as it has dropped the
 // connection; Linux does so after net.ipv4.tcp_fin_timeout, 60 s by default.
 var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 4}
 
-// Watch reports clients that are gone. A read from the client would report it too, but nothing reads from a client while the
-// server does not take what was read before, or while there is no connection to the server yet.
+// Watch reports clients that have gone. A read from the client would report it too, but there is no read from a client while
+// the server does not accept earlier data, or while there is no connection to the server yet.
 //
-// A client is gone when its connection has failed (a reset, keep-alive), or when its program has closed the socket. The latter
-// looks like a shutdown of one direction on the wire. For clients on the same host the kernel's socket table tells the two
-// apart (sock_diag(7)); for others a keep-alive probe does, see KeepAlive.
+// A client has gone when its connection has failed (a reset, keep-alive), or when its program has closed the socket. On the
+// wire, the latter looks like a shutdown of one direction. For clients on the same host the kernel's socket table
+// distinguishes the two (sock_diag(7)); for others a keep-alive probe does, see KeepAlive.
 type Watch struct {
 	epoll *os.File
-	table *socketTable // nil if the kernel has none
-	// lastWords is that constant, except in tests.
-	lastWords time.Duration
+	table *socketTable // nil if the kernel does not provide it
+	// drainLimit is the constant of the same name, except in tests.
+	drainLimit time.Duration
 
 	mu      sync.Mutex
 	last    int64
@@ -54,11 +54,11 @@ type Client struct {
 	mu   sync.Mutex
 	left bool
 	gone func()
-	// ended: the client has sent its end of file. stalled: the server does not take the client's data at present.
+	// ended is set when the client has sent its end of file; stalled while the server does not accept the client's data.
 	ended, stalled atomic.Bool
 }
 
-// NewWatch returns a Watch that costs two descriptors, until Close.
+// NewWatch returns a Watch. It uses two descriptors until Close.
 func NewWatch() (*Watch, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -67,19 +67,19 @@ func NewWatch() (*Watch, error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // so that package os waits for it in its own epoll instance
 		return nil, errors.Join(fmt.Errorf("watch connections: %w", err), unix.Close(fd))
 	}
-	w := &Watch{epoll: os.NewFile(uintptr(fd), "epoll"), table: openSocketTable(), lastWords: lastWords, clients: map[int64]*Client{}}
+	w := &Watch{epoll: os.NewFile(uintptr(fd), "epoll"), table: openSocketTable(), drainLimit: drainLimit, clients: map[int64]*Client{}}
 	w.done.Go(w.run)
 	return w, nil
 }
 
-// Close ends the observation. Clients that leave afterwards are not reported.
+// Close ends the observation. Clients that go afterwards are not reported.
 func (w *Watch) Close() {
 	_ = w.epoll.Close() // nothing was written
 	w.done.Wait()
 	w.table.close()
 }
 
-// Add observes c, a TCP or unix socket, until Stop.
+// Add observes c, a TCP or unix socket, until Stop is called.
 func (w *Watch) Add(c net.Conn) (*Client, error) {
 	s, ok := c.(syscall.Conn)
 	if !ok {
@@ -99,7 +99,7 @@ func (w *Watch) Add(c net.Conn) (*Client, error) {
 	if first {
 		_ = w.epoll.SetReadDeadline(time.Now().Add(sweepEvery)) // fails only on a closed Watch
 	}
-	// EPOLLERR and EPOLLHUP are always reported. Edge-triggered events wake nobody for data.
+	// EPOLLERR and EPOLLHUP are always reported. With edge-triggered events, data does not wake the goroutine.
 	event := &unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(client.id), Pad: int32(client.id >> 32)}
 	if err := client.control(unix.EPOLL_CTL_ADD, event); err != nil {
 		client.forget()
@@ -127,14 +127,15 @@ func (c *Client) forget() {
 	c.watch.mu.Unlock()
 }
 
-// Stop ends the observation of c. It must come before the connection is closed. What OnGone was given may still be running.
+// Stop ends the observation of c. It must be called before the connection is closed. The function of OnGone may still be
+// running.
 func (c *Client) Stop() {
 	c.forget()
 	_ = c.control(unix.EPOLL_CTL_DEL, nil) // fails only if the Watch or the connection is closed, which has the same effect
 }
 
-// OnGone replaces the function that is called when the client is gone: once, maybe at once, from any goroutine. It must not
-// block.
+// OnGone replaces the function that is called when the client has gone: once, possibly immediately, from any goroutine. It
+// must not block.
 func (c *Client) OnGone(f func()) {
 	c.mu.Lock()
 	c.gone = f
@@ -188,7 +189,7 @@ func (w *Watch) run() {
 	}
 }
 
-// sweep checks the clients that may be gone without an event.
+// sweep checks the clients that may have gone without an event.
 func (w *Watch) sweep() {
 	w.mu.Lock()
 	var suspects []*Client
@@ -210,7 +211,7 @@ func (w *Watch) sweep() {
 	}
 }
 
-// pair is the two ends of a TCP connection, as its client sees them.
+// pair contains the two addresses of a TCP connection from the client's view.
 type pair struct {
 	client, server netip.AddrPort
 	known          bool

@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureAddress gives the loopback device of this network namespace an IPv4 address of its own. Pods reach it through
-// their default route; nobody outside the node does. It needs CAP_NET_ADMIN over the namespace. Runs in: child.
+// EnsureAddress adds an IPv4 address to the loopback device of this network namespace. Pods reach it through their default
+// route; it is not reachable from outside the node. It needs CAP_NET_ADMIN in the namespace. Runs in: child.
 //
-// It goes through rtnetlink(7): the older ioctl would first claim the address's whole class of network for the device.
+// It uses rtnetlink(7), because the older ioctl would first assign the address's whole class network to the device.
 func EnsureAddress(ip netip.Addr) error {
 	lo, err := net.InterfaceByName("lo")
 	if err == nil {
 		err = addAddress(lo.Index, ip)
 	}
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("give the node the address %s: %w", ip, err)
+		return fmt.Errorf("add the address %s to the node: %w", ip, err)
 	}
 	return nil
 }
 
 const (
-	hostPrefix    = 32 // bits: the address alone
+	hostPrefix    = 32 // bits: only this address
 	attrHeaderLen = unix.SizeofRtAttr
 )
 
@@ -35,7 +35,7 @@ func addAddress(index int, ip netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }() // nothing was written to it that could get lost
+	defer func() { _ = unix.Close(fd) }() // no data can be lost
 	if err := unix.Sendto(fd, newAddress(index, ip), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -44,10 +44,10 @@ func addAddress(index int, ip netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	// The answer is a header and, in an error message, a negative errno; 0 for success.
+	// The answer is a header and, in an error message, a negative errno, which is 0 for success.
 	e := binary.NativeEndian
 	if n < unix.SizeofNlMsghdr+4 || e.Uint16(buf[4:]) != unix.NLMSG_ERROR {
-		return errors.New("rtnetlink gave no answer")
+		return errors.New("rtnetlink sent no acknowledgment")
 	}
 	if code := int32(e.Uint32(buf[unix.SizeofNlMsghdr:])); code != 0 {
 		return unix.Errno(-code)
@@ -55,7 +55,7 @@ func addAddress(index int, ip netip.Addr) error {
 	return nil
 }
 
-// newAddress is the message RTM_NEWADDR for one IPv4 address, asking for an answer.
+// newAddress returns the message RTM_NEWADDR for one IPv4 address, with a request for an acknowledgment.
 func newAddress(index int, ip netip.Addr) []byte {
 	e := binary.NativeEndian
 	msg := make([]byte, unix.SizeofNlMsghdr, 64)

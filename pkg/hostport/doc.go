@@ -1,9 +1,9 @@
-// Package hostport lets a node reach chosen TCP ports of the host's loopback, and no others.
+// Package hostport lets a node reach selected TCP ports of the host's loopback, and no others.
 //
-// Inside, a listener on an address of the node alone takes the connections of the node and its pods (Relay). For each it
-// asks, over a unix socket, the parent outside (Serve), which connects to the host's loopback if the port is one of those
-// that the config names, and hands the connected socket in. Data never passes through the parent. The list is the
-// parent's: whoever takes over the node gains no other port by it.
+// Inside, Relay listens on an address that only the node and its pods can reach. For each connection it sends a request over
+// a unix socket to the parent outside (Serve). The parent connects to the host's loopback if the port is in the config, and
+// passes the connected socket to the node. Data never passes through the parent. The parent has the list of ports, so a
+// process that takes over the node cannot reach other ports.
 //
-// It refuses anything but TCP, and everything that the config does not name.
+// It supports only TCP.
 package hostport

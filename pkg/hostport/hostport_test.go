@@ -22,7 +22,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// roleAddress makes the test binary try EnsureAddress in namespaces of its own.
+// roleAddress makes the test binary run EnsureAddress in new namespaces.
 const roleAddress = "HOSTPORT_TEST_ADDRESS"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func quiet() logrus.FieldLogger {
 	return log
 }
 
-// hostService greets, echoes until the end of the line's sender, and says goodbye.
+// hostService sends a greeting, echoes until the client ends its direction, and sends a goodbye.
 func hostService(t *testing.T, network, address string) int {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -78,7 +78,7 @@ func serve(t *testing.T, ports ...int) string {
 	return socket
 }
 
-// runRelay runs Relay on 127.0.0.3, which plays the node's address.
+// runRelay runs Relay on 127.0.0.3, which is the node's address here.
 func runRelay(t *testing.T, socket string, ports ...int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,7 +113,7 @@ func dialNode(t *testing.T, port int) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// isReset connects to the node's side of a port and tells whether the connection is reset, at once or a little later.
+// isReset connects to the node's side of a port and checks that the connection is reset, at once or a little later.
 func isReset(t *testing.T, port int) {
 	t.Helper()
 	c, err := net.Dial("tcp4", netip.AddrPortFrom(node, uint16(port)).String())
@@ -150,24 +150,24 @@ func TestRelayReachesIPv6Loopback(t *testing.T) {
 	assert.Equal(t, string(got), "heard ")
 }
 
-// The parent's list decides, whatever the node asks for.
+// The parent's list decides, regardless of the node's request.
 func TestOtherPortsStayClosed(t *testing.T) {
 	port, secret := hostService(t, "tcp4", "127.0.0.1:0"), hostService(t, "tcp4", "127.0.0.1:0")
 	socket := serve(t, port)
 	_, err := Dial(t.Context(), socket, secret)
-	assert.ErrorContains(t, err, "is not among network.hostPorts")
+	assert.ErrorContains(t, err, "is not in network.hostPorts")
 	runRelay(t, socket, secret)
 	isReset(t, secret)
 }
 
-func TestNobodyListensOnTheHost(t *testing.T) {
+func TestNoListenerOnTheHost(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	assert.NilError(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	assert.NilError(t, l.Close())
 	socket := serve(t, port)
 	_, err = Dial(t.Context(), socket, port)
-	assert.ErrorContains(t, err, "refuses connections")
+	assert.ErrorContains(t, err, "connection refused")
 	runRelay(t, socket, port)
 	isReset(t, port)
 }
@@ -190,7 +190,7 @@ func TestPortTakenInside(t *testing.T) {
 	assert.Assert(t, errors.Is(err, unix.EADDRINUSE))
 }
 
-func TestServeSurvivesNonsense(t *testing.T) {
+func TestServeSurvivesMalformedRequests(t *testing.T) {
 	port := hostService(t, "tcp4", "127.0.0.1:0")
 	socket := serve(t, port)
 	for _, text := range []string{"", "x", strings.Repeat("y", 100)} {
@@ -205,7 +205,7 @@ func TestServeSurvivesNonsense(t *testing.T) {
 	assert.NilError(t, c.Close())
 }
 
-// The address is the node's alone, and only that address.
+// Only this address is added, and only in the node.
 func TestEnsureAddress(t *testing.T) {
 	testutil.Require(t, testutil.UserNS)
 	cmd := exec.Command("/proc/self/exe")
@@ -220,10 +220,10 @@ func TestEnsureAddress(t *testing.T) {
 	assert.Equal(t, string(out), "169.254.100.1/32\n")
 }
 
-// tryAddress runs in a fresh network namespace, whose loopback is down and bare.
+// tryAddress runs in a new network namespace, whose loopback is down and has no address.
 func tryAddress(text string) int {
 	ip := netip.MustParseAddr(text)
-	for range 2 { // the second time it is there
+	for range 2 { // the second time it exists
 		if err := EnsureAddress(ip); err != nil {
 			println(err.Error())
 			return 1

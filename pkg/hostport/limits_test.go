@@ -20,7 +20,7 @@ import (
 
 const patience = time.Minute
 
-// mute returns a port of the host whose program accepts nothing.
+// mute returns a port of the host whose program accepts no connections.
 func mute(t *testing.T, backlog int) int {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -38,14 +38,14 @@ func sockets(t *testing.T) (n int) {
 	list, err := os.ReadDir("/proc/self/fd")
 	assert.NilError(t, err)
 	for _, e := range list {
-		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "socket:") { // that of the directory is closed again
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "socket:") { // the directory's own descriptor is closed
 			n++
 		}
 	}
 	return n
 }
 
-// from connects to the node's side of a port from an address, which plays a pod.
+// from connects to the node's side of a port from an address, like a pod.
 func from(t *testing.T, source string, port int) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: patience}
@@ -56,7 +56,7 @@ func from(t *testing.T, source string, port int) net.Conn {
 	return c
 }
 
-// heard: the port of hostService answers c.
+// heard checks that the port of hostService answers c.
 func heard(t *testing.T, c net.Conn) {
 	t.Helper()
 	assert.NilError(t, c.(*net.TCPConn).CloseWrite())
@@ -66,7 +66,7 @@ func heard(t *testing.T, c net.Conn) {
 	assert.NilError(t, c.Close())
 }
 
-// One pod cannot use up the connections of the others, nor one port those of another.
+// One pod cannot use all connections of the others, and one port not those of another.
 func TestLimits(t *testing.T) {
 	hung, port := mute(t, 200), hostService(t, "tcp4", "127.0.0.1:0")
 	socket := serve(t, hung, port)
@@ -98,7 +98,7 @@ func TestLimits(t *testing.T) {
 	for _, c := range idle {
 		assert.NilError(t, c.Close())
 	}
-	poll.WaitOn(t, func(poll.LogT) poll.Result { // nothing of them stays
+	poll.WaitOn(t, func(poll.LogT) poll.Result { // all resources are released
 		if n := sockets(t); n > before {
 			return poll.Continue("%d sockets, %d before", n, before)
 		}
@@ -107,15 +107,15 @@ func TestLimits(t *testing.T) {
 	heard(t, from(t, "127.0.0.11", port))
 }
 
-// A port of the host that does not accept anymore leaves questions for others to be answered.
+// A port of the host that accepts no connections does not block requests for others.
 func TestHungPortOfTheHost(t *testing.T) {
 	hung, port := mute(t, 0), hostService(t, "tcp4", "127.0.0.1:0")
 	socket := serve(t, hung, port)
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{}, mostAsked)
-	for range mostAsked {
+	ended := make(chan struct{}, maxRequests)
+	for range maxRequests {
 		go func() {
-			if c, err := Dial(ctx, socket, hung); err == nil { // the kernel takes the first
+			if c, err := Dial(ctx, socket, hung); err == nil { // the kernel accepts the first
 				_ = c.Close()
 			}
 			ended <- struct{}{}
@@ -125,15 +125,15 @@ func TestHungPortOfTheHost(t *testing.T) {
 	assert.NilError(t, err)
 	assert.NilError(t, c.Close())
 	cancel()
-	for range mostAsked {
+	for range maxRequests {
 		<-ended
 	}
 }
 
-// roleLimited makes the test binary try what happens when the process has no descriptors left.
+// roleLimited makes the test binary run the test of a process that has no descriptors left.
 const roleLimited = "HOSTPORT_TEST_LIMITED"
 
-// A lack of descriptors makes connections wait, and cuts none off.
+// With a lack of descriptors, connections wait and are not closed.
 func TestNoDescriptorsLeft(t *testing.T) {
 	if os.Getenv(roleLimited) == "" {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestNoDescriptorsLeft$", "-test.v")
@@ -159,7 +159,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 				served <- err
 				return
 			}
-			_ = c.Close() // it is at its end
+			_ = c.Close() // no longer needed
 		}
 		served <- l.Close()
 	}()

@@ -18,36 +18,37 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
-// RelayOptions for Relay. All but Descriptors are required.
+// RelayOptions are the arguments of Relay. All fields except Descriptors are required.
 type RelayOptions struct {
-	// Address is where to listen; see EnsureAddress.
+	// Address is the address to listen on; see EnsureAddress.
 	Address netip.Addr
 	Ports   []int
-	// Socket is that of Serve.
+	// Socket is the path of the socket of Serve.
 	Socket string
 	Log    logrus.FieldLogger
-	// Descriptors is how many the connections of all ports together may use; 0 for half of what setrlimit(2) allows this
-	// process, so that the other half is left for its other work.
+	// Descriptors is the number of descriptors for the connections of all ports together; 0 means half of this process's
+	// limit (setrlimit(2)), which leaves the other half for its other work.
 	Descriptors int
 }
 
 const (
-	// perConnection is what a connection costs: the client's socket, and the host's or, before there is one, that to Serve.
+	// perConnection is the number of descriptors of a connection: the client's socket, and the host's or, before that, the
+	// one to Serve.
 	perConnection = 2
-	// sourceFactor makes the limit of one address, that is, of one pod, a third of Descriptors. A port may use half of them.
+	// sourceFactor makes the limit of one address (one pod) a third of Descriptors. A port may use half of them.
 	sourceFactor = 2
-	// fullPause is between two attempts to take descriptors; acceptPause is for a listener that cannot accept, most likely
-	// because the process has none left.
+	// fullPause is the delay between two attempts to take descriptors. acceptPause is the delay after a failed accept, most
+	// likely because the process has none left.
 	fullPause, acceptPause = 20 * time.Millisecond, 100 * time.Millisecond
-	// logEvery bounds how often it is logged that something is at its limit.
+	// logEvery is the least interval between warnings about a reached limit.
 	logEvery = 10 * time.Second
-	// mostPipes is for bulk transfers at the same time.
+	// mostPipes is the number of simultaneous bulk transfers through pipes.
 	mostPipes = 16
 )
 
-// Relay listens on the address and passes connections on, until ctx ends; those that are open then are closed. A
-// connection that the host refuses is reset, and so is one of an address that has too many. Those to a port that has too many
-// wait in the kernel's queue. It calls ready once all ports are open. Runs in: child.
+// Relay listens on the address and relays connections until ctx ends; open connections are then closed. It resets a
+// connection that the host refuses, and a new one of an address that has reached its limit. Connections to a port that has
+// reached its limit wait in the kernel's queue. Relay calls ready when all ports are open. Runs in: child.
 func Relay(ctx context.Context, o RelayOptions, ready func()) error {
 	if o.Descriptors == 0 {
 		limit, err := relay.Limit()
@@ -67,7 +68,7 @@ func Relay(ctx context.Context, o RelayOptions, ready func()) error {
 		l, err := lc.Listen(ctx, "tcp4", netip.AddrPortFrom(o.Address, uint16(p)).String())
 		if err != nil {
 			for _, l := range listeners {
-				_ = l.Close() // the fault is told
+				_ = l.Close() // the listen error is returned
 			}
 			return fmt.Errorf("listen for connections to port %d of the host: %w", p, err)
 		}
@@ -79,7 +80,7 @@ func Relay(ctx context.Context, o RelayOptions, ready func()) error {
 		budget: relay.NewBudget(o.Descriptors), sources: map[netip.Addr]*relay.Share{},
 	}
 	for i, l := range listeners {
-		stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept reports it
+		stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept then fails
 		defer stop()
 		r.group.Go(func() { r.accept(ctx, l.(*net.TCPListener), o.Ports[i]) })
 	}
@@ -88,7 +89,7 @@ func Relay(ctx context.Context, o RelayOptions, ready func()) error {
 	return nil
 }
 
-// relays is one run of Relay.
+// relays is the state of one call of Relay.
 type relays struct {
 	o     RelayOptions
 	watch *relay.Watch
@@ -97,7 +98,7 @@ type relays struct {
 	group sync.WaitGroup
 
 	mu      sync.Mutex
-	budget  *relay.Budget // of the sources
+	budget  *relay.Budget // for the source addresses
 	sources map[netip.Addr]*relay.Share
 	logged  time.Time
 }
@@ -108,40 +109,40 @@ func (r *relays) accept(ctx context.Context, l *net.TCPListener, port int) {
 		c, err := l.AcceptTCP()
 		if ctx.Err() != nil {
 			if err == nil {
-				_ = c.Close() // it came with the stop
+				_ = c.Close() // accepted while stopping
 			}
 			return
 		}
-		if err != nil { // the connections that are open are not affected
+		if err != nil { // open connections are not affected
 			r.warn(fmt.Errorf("accept connections to port %d of the host: %w", port, err))
 			pause(ctx, acceptPause)
 			continue
 		}
 		source := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()
 		if !r.take(source) {
-			r.warn(fmt.Errorf("reset a connection to port %d of the host: %s has as many as it may have", port, source))
-			_, _ = c.SetLinger(0), c.Close() // the client learns it at once
+			r.warn(fmt.Errorf("reset a connection to port %d of the host: connection limit of %s reached", port, source))
+			_, _ = c.SetLinger(0), c.Close() // send a reset
 			continue
 		}
 		for !share.Take(perConnection, 1) && ctx.Err() == nil {
-			r.warn(fmt.Errorf("relay to port %d of the host: as many connections as it may have, new ones wait", port))
+			r.warn(fmt.Errorf("relay to port %d of the host: connection limit reached; new connections wait", port))
 			pause(ctx, fullPause)
 		}
 		if ctx.Err() != nil {
-			_ = c.Close() // it came with the stop
+			_ = c.Close() // accepted while stopping
 			return
 		}
 		r.group.Go(func() {
 			defer r.give(source)
-			defer share.Give(perConnection)
+			defer share.Release(perConnection)
 			if err := r.relay(ctx, c, port); err != nil {
-				r.o.Log.WithError(err).Debug("relay to a port of the host")
+				r.o.Log.WithError(err).Debug("relay to a port of the host failed")
 			}
 		})
 	}
 }
 
-// take takes descriptors of the part of an address, and reports whether there were any.
+// take takes descriptors from the share of an address and reports whether enough were free.
 func (r *relays) take(source netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,7 +158,7 @@ func (r *relays) give(source netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	share := r.sources[source]
-	if share.Give(perConnection); share.Used() == 0 {
+	if share.Release(perConnection); share.Used() == 0 {
 		delete(r.sources, source)
 	}
 }
@@ -171,7 +172,7 @@ func (r *relays) warn(err error) {
 	}
 }
 
-// pause waits, or until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -181,7 +182,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// relay copies between c and the host until both directions have ended or the client is gone.
+// relay copies between c and the host until both directions have ended or the client has gone.
 func (r *relays) relay(ctx context.Context, c *net.TCPConn, port int) error {
 	defer c.Close()
 	client, err := r.watch.Add(c)
@@ -191,14 +192,14 @@ func (r *relays) relay(ctx context.Context, c *net.TCPConn, port int) error {
 	host, err := r.connect(ctx, client, port)
 	if err != nil {
 		client.Stop()
-		// The client learns that nothing answers, as if there were no relay.
+		// Send a reset, as if no program listened.
 		return errors.Join(err, c.SetLinger(0))
 	}
 	client.Join(ctx, c, host, r.pipes)
 	return nil
 }
 
-// connect returns a connection to the host. Without a descriptor for it, it waits for one until the client gives up.
+// connect returns a connection to the host. If there are no descriptors left, it retries until the client gives up.
 func (r *relays) connect(ctx context.Context, client *relay.Client, port int) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
@@ -213,12 +214,12 @@ func (r *relays) connect(ctx context.Context, client *relay.Client, port int) (*
 	}
 }
 
-// exhausted reports whether err is a lack of descriptors, or a service whose queue is full.
+// exhausted reports whether err means that there are no descriptors left, or that the queue of Serve is full.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.EAGAIN)
 }
 
-// Dial returns a connection to a port of the host's loopback, through Serve. Runs in: child.
+// Dial connects to a port of the host's loopback through Serve. Runs in: child.
 func Dial(ctx context.Context, socket string, port int) (*net.TCPConn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", socket)
@@ -230,7 +231,7 @@ func Dial(ctx context.Context, socket string, port int) (*net.TCPConn, error) {
 	if err := u.SetDeadline(time.Now().Add(waitLimit)); err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = u.SetDeadline(time.Unix(0, 1)) }) // a descriptor that has come is not lost
+	stop := context.AfterFunc(ctx, func() { _ = u.SetDeadline(time.Unix(0, 1)) }) // Close could leak a descriptor that has just arrived
 	defer stop()
 	if _, err := u.Write(binary.BigEndian.AppendUint16(nil, uint16(port))); err != nil {
 		return nil, err
@@ -242,9 +243,9 @@ func Dial(ctx context.Context, socket string, port int) (*net.TCPConn, error) {
 	}
 	switch {
 	case n == 1 && answer[0] == answerForbidden:
-		return nil, fmt.Errorf("port %d of the host is not among network.hostPorts", port)
+		return nil, fmt.Errorf("port %d of the host is not in network.hostPorts", port)
 	case n == 1 && answer[0] == answerRefused:
-		return nil, fmt.Errorf("port %d of the host's loopback refuses connections", port)
+		return nil, fmt.Errorf("port %d of the host's loopback: connection refused", port)
 	case n == 1 && answer[0] == answerBusy:
 		return nil, fmt.Errorf("port %d of the host: %w", port, unix.EAGAIN)
 	case n != 1:
@@ -253,7 +254,7 @@ func Dial(ctx context.Context, socket string, port int) (*net.TCPConn, error) {
 	return received(rights[:rn])
 }
 
-// received makes a connection of the descriptor that came along.
+// received returns the connection of the received descriptor.
 func received(rights []byte) (*net.TCPConn, error) {
 	msgs, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(msgs) != 1 {
@@ -264,14 +265,14 @@ func received(rights []byte) (*net.TCPConn, error) {
 		return nil, errors.Join(errors.New("read the answer: no descriptor"), err)
 	}
 	f := os.NewFile(uintptr(fds[0]), "host")
-	defer f.Close() // FileConn takes a copy
+	defer f.Close() // FileConn duplicates the descriptor
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, err
 	}
 	t, ok := c.(*net.TCPConn)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("read the answer: %T", c), c.Close())
+		return nil, errors.Join(fmt.Errorf("read the answer: received a %T instead of a TCP connection", c), c.Close())
 	}
 	return t, nil
 }

@@ -20,41 +20,43 @@ import (
 )
 
 const (
-	// requestSize is that of a port, in network byte order.
+	// requestSize is the size of a port number in network byte order.
 	requestSize = 2
-	// answerLimit bounds one question: loopback answers or refuses at once, unless its backlog is full.
+	// answerLimit bounds the handling of one request: a connection to loopback succeeds or fails immediately unless the
+	// backlog is full.
 	answerLimit = 5 * time.Second
-	// waitLimit bounds the wait for an answer, which may take a while if many are asked for.
+	// waitLimit bounds the wait for an answer, which may take longer with many requests.
 	waitLimit = 30 * time.Second
-	// At most one of askedPart descriptors of the process is used for questions, and not more than mostAsked. Further questions
-	// wait in the kernel's queue. A port of the host that does not accept occupies a quarter of them at most.
-	askedPart, mostAsked, portPart = 32, 512, 4
+	// At most one in requestPart descriptors of the process, and at most maxRequests, are used for requests. Further
+	// requests wait in the kernel's queue. One port of the host that accepts no connections occupies at most a quarter of
+	// them.
+	requestPart, maxRequests, portPart = 32, 512, 4
 )
 
-// Answers to a request. With answerOpen comes the descriptor.
+// Answers to a request. The descriptor is sent with answerOpen.
 const (
 	answerOpen = iota
 	answerForbidden
 	answerRefused
-	answerBusy // ask again later
+	answerBusy // retry later
 )
 
-// Listen makes the socket at path for Serve: mode 0600, for the account alone. Runs in: parent.
+// Listen creates the socket for Serve at path, with mode 0600. Runs in: parent.
 func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(path) }
 
-// Serve hands out connections to ports of the host's loopback until ctx ends, then closes l. Only the process's own uid is
-// served. Runs in: parent.
+// Serve answers requests for connections to ports of the host's loopback until ctx ends, then closes l. Only clients with
+// the process's own UID are served. Runs in: parent.
 func Serve(ctx context.Context, l net.Listener, ports []int, log logrus.FieldLogger) error {
 	own := localsock.Own(l)
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept tells of it
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept then fails
 	defer stop()
-	var asked sync.WaitGroup
-	defer asked.Wait()
+	var requests sync.WaitGroup
+	defer requests.Wait()
 	limit, err := relay.Limit()
 	if err != nil {
 		return err
 	}
-	most := min(mostAsked, max(portPart, limit/askedPart/perConnection))
+	most := min(maxRequests, max(portPart, limit/requestPart/perConnection))
 	free := make(chan struct{}, most)
 	busy := map[int]chan struct{}{}
 	for _, p := range ports {
@@ -69,11 +71,11 @@ func Serve(ctx context.Context, l net.Listener, ports []int, log logrus.FieldLog
 		c, err := own.Accept()
 		if ctx.Err() != nil {
 			if err == nil {
-				_ = c.Close() // it came with the stop
+				_ = c.Close() // accepted while stopping
 			}
 			return nil
 		}
-		if exhausted(err) { // those who ask wait
+		if exhausted(err) { // requests wait in the queue
 			log.WithError(err).Warn("serve ports of the host")
 			<-free
 			pause(ctx, time.Second)
@@ -82,22 +84,22 @@ func Serve(ctx context.Context, l net.Listener, ports []int, log logrus.FieldLog
 		if err != nil {
 			return fmt.Errorf("serve ports of the host: %w", err)
 		}
-		asked.Go(func() {
+		requests.Go(func() {
 			defer func() { <-free }()
 			defer c.Close()
 			if err := answer(ctx, c, busy); err != nil {
-				log.WithError(err).Debug("connect to a port of the host")
+				log.WithError(err).Debug("connect to a port of the host failed")
 			}
 		})
 	}
 }
 
-// answer serves one request. The keys of busy are the ports that may be asked for; each has as many places as questions may be
-// answered at the same time.
+// answer serves one request. The keys of busy are the permitted ports; each channel limits the simultaneous requests for its
+// port.
 func answer(ctx context.Context, c net.Conn, busy map[int]chan struct{}) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return fmt.Errorf("%T is no unix socket", c)
+		return fmt.Errorf("%T is not a unix socket", c)
 	}
 	if err := u.SetDeadline(time.Now().Add(answerLimit)); err != nil {
 		return err
@@ -110,7 +112,7 @@ func answer(ctx context.Context, c net.Conn, busy map[int]chan struct{}) error {
 	places, ok := busy[port]
 	if !ok {
 		_, err := u.Write([]byte{answerForbidden})
-		return errors.Join(fmt.Errorf("port %d is not among network.hostPorts", port), err)
+		return errors.Join(fmt.Errorf("port %d is not in network.hostPorts", port), err)
 	}
 	select {
 	case places <- struct{}{}:
@@ -124,11 +126,11 @@ func answer(ctx context.Context, c net.Conn, busy map[int]chan struct{}) error {
 		_, werr := u.Write([]byte{answerRefused})
 		return errors.Join(err, werr)
 	}
-	defer host.Close() // the receiver has its own descriptor
+	defer host.Close() // the receiver has a duplicate of the descriptor
 	return send(u, host)
 }
 
-// dialLoopback connects to what listens on the host's loopback, whichever family it chose.
+// dialLoopback connects to a port on the host's loopback, first with IPv4, then with IPv6.
 func dialLoopback(ctx context.Context, port int) (net.Conn, error) {
 	d := net.Dialer{Timeout: answerLimit}
 	began := time.Now()
@@ -145,7 +147,7 @@ func dialLoopback(ctx context.Context, port int) (net.Conn, error) {
 	return c, err
 }
 
-// send passes the descriptor of c (unix(7), SCM_RIGHTS).
+// send passes the descriptor of c to u (unix(7), SCM_RIGHTS).
 func send(u *net.UnixConn, c net.Conn) error {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -78,7 +78,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 			sources = portdriver.SourcesKept
 		}
 		d, err = portdriver.New(portdriver.Options{
-			Log: r.LogWriter, StateDir: r.Runtime.StateDir(), Sources: sources, Held: r.Listeners,
+			Log: r.LogWriter, StateDir: r.Runtime.StateDir(), Sources: sources, Inherited: r.Listeners,
 			Essential: essentialPort(r.Config), OnFaults: r.writePortFaults,
 		})
 	case config.DriverSlirp:

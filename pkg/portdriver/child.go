@@ -25,12 +25,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
-// transparentLimit bounds a connection attempt with the client's address, after which the node's own is used.
+// transparentLimit bounds a connection attempt with the client's address. After that, the node's own address is used.
 const transparentLimit = time.Second
 
-// NewChild returns the driver's side inside the node. It makes connections as RootlessKit's builtin driver does, by the same
-// protocol, but each one with a time limit and only while the parent waits for it, and it survives a lack of descriptors. The
-// builtin driver is still there: it prepares the node's network for connections that have the client's address.
+// NewChild returns the driver's side inside the node. It makes connections like RootlessKit's builtin driver and with the
+// same protocol. But each attempt has a time limit and ends when the parent stops waiting for it, and a lack of descriptors
+// does not end the driver. The builtin driver still runs: it prepares the node's network for connections that have the
+// client's address.
 //
 // Runs in: child.
 func NewChild(log io.Writer) port.ChildDriver {
@@ -42,15 +43,15 @@ type childDriver struct {
 	inner       port.ChildDriver
 	innerSocket string
 	watch       *relay.Watch
-	transparent bool        // the parent sends clients' addresses
-	able        atomic.Bool // and the host has what that needs
+	transparent bool        // the parent sends the addresses of clients
+	supported   atomic.Bool // and the host supports connections with these addresses
 
 	preparing sync.Mutex
-	prepared  bool // the network is prepared for them
+	prepared  bool // the network is prepared for these connections
 }
 
-// RunChildDriver serves until quit. A network namespace of RootlessKit's own, which nodes do not use, is left to the builtin
-// driver altogether.
+// RunChildDriver serves until quit is closed. For a separate network namespace, which nodes do not use, only the builtin
+// driver runs.
 func (d *childDriver) RunChildDriver(o map[string]string, quit <-chan struct{}, netns string) error {
 	socket := o[opaque.SocketPath]
 	if netns != "" || socket == "" {
@@ -58,7 +59,7 @@ func (d *childDriver) RunChildDriver(o map[string]string, quit <-chan struct{}, 
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("listen for connections into the node: %w", err)
+		return fmt.Errorf("listen for connection requests: %w", err)
 	}
 	if d.watch, err = relay.NewWatch(); err != nil {
 		return errors.Join(err, l.Close())
@@ -74,12 +75,12 @@ func (d *childDriver) RunChildDriver(o map[string]string, quit <-chan struct{}, 
 	defer cancel()
 	innerEnded := make(chan error, 1)
 	innerQuit := make(chan struct{})
-	go func() { innerEnded <- d.inner.RunChildDriver(o, innerQuit, netns) }() // it tells the parent that both are there
+	go func() { innerEnded <- d.inner.RunChildDriver(o, innerQuit, netns) }() // it reports to the parent that both sides are ready
 	served := make(chan error, 1)
 	group.Go(func() { served <- d.accept(ctx, l, &group) })
 	select {
 	case <-quit:
-	case err = <-innerEnded: // before its time
+	case err = <-innerEnded: // unexpectedly
 		return errors.Join(err, l.Close())
 	}
 	cancel()
@@ -95,13 +96,13 @@ func (d *childDriver) accept(ctx context.Context, l *net.UnixListener, group *sy
 			group.Go(func() {
 				defer c.Close()
 				if err := d.handle(ctx, c); err != nil {
-					_, _ = lowlevelmsgutil.MarshalToWriter(c, &msg.Reply{Error: err.Error()}) // nobody may wait for it anymore
+					_, _ = lowlevelmsgutil.MarshalToWriter(c, &msg.Reply{Error: err.Error()}) // best effort: the parent may have given up
 				}
 			})
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		default: // most likely no descriptors are left: the parent waits, and tries again
-			_, _ = fmt.Fprintf(d.log, "accept connections into the node: %v\n", err) // a log
+		default: // most likely no descriptors are left: the parent waits and retries
+			_, _ = fmt.Fprintf(d.log, "accept connection requests: %v\n", err) // a log
 			if !pauseFor(ctx, acceptPause) {
 				return nil
 			}
@@ -109,7 +110,7 @@ func (d *childDriver) accept(ctx context.Context, l *net.UnixListener, group *sy
 	}
 }
 
-// pauseFor returns false when ctx ends first.
+// pauseFor waits for d. It returns false if ctx ends first.
 func pauseFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -121,7 +122,7 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// handle answers one request. It gives up when the parent does.
+// handle answers one request. It stops when the parent closes the connection.
 func (d *childDriver) handle(ctx context.Context, c *net.UnixConn) error {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -166,22 +167,22 @@ func (d *childDriver) initiate(ctx context.Context, c *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	d.able.Store(rep.SourceIPTransparentBackend != "")
+	d.supported.Store(rep.SourceIPTransparentBackend != "")
 	_, err = lowlevelmsgutil.MarshalToWriter(c, rep)
 	return err
 }
 
-// delegate lets the builtin driver answer a request.
+// delegate passes a request to the builtin driver and its answer to the parent.
 func (d *childDriver) delegate(ctx context.Context, c *net.UnixConn, req msg.Request) error {
-	answer, rights, err := d.ask(ctx, req)
+	answer, rights, err := d.requestInner(ctx, req)
 	if err == nil {
 		_, _, err = c.WriteMsgUnix(answer, rights, nil)
 	}
 	return errors.Join(err, closeRights(rights))
 }
 
-// prepare lets the builtin driver prepare the network, which it does before the first connection with a client's address: one
-// to a port where most likely nothing listens, so that it does not take long.
+// prepare makes the builtin driver prepare the network, which it does before its first connection with a client's address.
+// The connection is to a port on which most likely no program listens, so that it fails quickly.
 func (d *childDriver) prepare(ctx context.Context, req msg.Request) error {
 	d.preparing.Lock()
 	defer d.preparing.Unlock()
@@ -189,13 +190,13 @@ func (d *childDriver) prepare(ctx context.Context, req msg.Request) error {
 		return nil
 	}
 	req.IP, req.Port = "127.0.0.1", 1
-	_, rights, err := d.ask(ctx, req)
+	_, rights, err := d.requestInner(ctx, req)
 	d.prepared = err == nil
 	return errors.Join(err, closeRights(rights))
 }
 
-// ask returns the builtin driver's answer, and the descriptors that came with it as a control message.
-func (d *childDriver) ask(ctx context.Context, req msg.Request) (answer, rights []byte, err error) {
+// requestInner returns the builtin driver's answer, and the descriptors with it as a control message.
+func (d *childDriver) requestInner(ctx context.Context, req msg.Request) (answer, rights []byte, err error) {
 	inner, release, err := d.dialInner(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -235,7 +236,7 @@ func closeRights(rights []byte) error {
 func (d *childDriver) connect(ctx context.Context, c *net.UnixConn, req msg.Request) error {
 	network := strings.TrimRight(req.Proto, "46")
 	source := net.ParseIP(req.SourceIP)
-	keep := d.transparent && d.able.Load() && network == "tcp" && source != nil && req.SourcePort != 0 && !source.IsLoopback()
+	keep := d.transparent && d.supported.Load() && network == "tcp" && source != nil && req.SourcePort != 0 && !source.IsLoopback()
 	if keep {
 		if err := d.prepare(ctx, req); err != nil {
 			return err
@@ -256,7 +257,7 @@ func (d *childDriver) connect(ctx context.Context, c *net.UnixConn, req msg.Requ
 			return err
 		}
 	}
-	defer conn.Close() // the parent has its own descriptor
+	defer conn.Close() // the parent has a duplicate of the descriptor
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return err
@@ -266,7 +267,7 @@ func (d *childDriver) connect(ctx context.Context, c *net.UnixConn, req msg.Requ
 	return errors.Join(err, sent)
 }
 
-// setTransparent allows a socket to have an address that is not the node's (ip(7), IP_TRANSPARENT).
+// setTransparent allows a socket to use an address that the node does not have (ip(7), IP_TRANSPARENT).
 func setTransparent(network, _ string, c syscall.RawConn) error {
 	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
 	if strings.HasSuffix(network, "6") {

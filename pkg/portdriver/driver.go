@@ -1,10 +1,11 @@
-// Package portdriver is RootlessKit's builtin port driver with another TCP and UDP side, which releases everything that a connection
-// or a port has used. RootlessKit 3.3.0 keeps a connection for ever whose client has left while the server says nothing, or
-// that it accepts while its port is removed, and it stops accepting when it runs out of descriptors. Here an idle connection
-// costs two descriptors, and the descriptors of the process are divided among the ports (limits). The protocol between the
-// two sides is RootlessKit's, by its exported packages. It opens no port by itself.
+// Package portdriver is RootlessKit's builtin port driver with a different implementation of TCP and UDP, which releases all
+// resources of connections and ports. RootlessKit 3.3.0 never closes a connection whose client has left while the server
+// sends nothing, or that it accepts while its port is being removed, and it stops accepting connections when it runs out of
+// descriptors. In this driver, an idle connection uses two descriptors, and the descriptors of the process are divided among
+// the ports (limits). The protocol between the two sides is RootlessKit's, from its exported packages. The driver opens no
+// port by itself.
 //
-// It refuses clients of TCP and UDP by their address where SetSources says so.
+// It rejects TCP and UDP clients by their address as configured with SetSources.
 //
 // Runs in: parent; NewChild in the child.
 package portdriver
@@ -30,42 +31,43 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
-// Sources says what becomes of the address of a TCP client that is not on the host's loopback.
+// Sources defines how the address of a TCP client is handled that is not on the host's loopback.
 type Sources int
 
 const (
-	// SourcesHidden: every connection comes from the node.
+	// SourcesHidden means that every connection has the node's address as its source.
 	SourcesHidden Sources = iota
-	// SourcesKept: the connection has the client's address where the kernel allows it, and else the node's.
+	// SourcesKept means that the connection has the client's address if the kernel allows it, otherwise the node's.
 	SourcesKept
-	// SourcesKeptOrRefused: a client is refused whose address cannot be kept. RootlessKit's child side, when a connection with the
-	// client's address fails, makes another one with the node's own: a client that a packet filter turns away would come in as
-	// the node.
+	// SourcesKeptOrRefused rejects a client whose address cannot be kept. When a connection with the client's address fails,
+	// RootlessKit's child side makes another one with the node's address, so a client that a packet filter rejects would
+	// appear as the node.
 	SourcesKeptOrRefused
 )
 
-// Options for New. Log and StateDir are required.
+// Options are the arguments of New. Log and StateDir are required.
 type Options struct {
 	Log io.Writer
-	// StateDir is RootlessKit's.
+	// StateDir is RootlessKit's state directory.
 	StateDir string
 	Sources  Sources
-	// Held are listening sockets that the service manager opened for us (sd_listen_fds(3)). A port at the address of one is
-	// not bound but taken over from it: who connects while the port is not there waits in its queue, and while nobody answers
-	// in the node for some minutes more. They stay the caller's.
-	Held []*net.TCPListener
-	// Essential reports whether a port gets its descriptors from a part of its own, so that it has some left whatever
-	// happens to the others. Nil: no port does.
+	// Inherited are listening sockets that the service manager opened for this process (sd_listen_fds(3)). A port with the
+	// address of one is not bound; it uses the inherited socket. Clients that connect while the port is closed wait in the
+	// socket's queue, and some minutes longer while no program listens in the node. The caller keeps ownership of the
+	// sockets.
+	Inherited []*net.TCPListener
+	// Essential reports whether a port uses a separate part of the descriptors, so that it always has some regardless of
+	// other ports. If it is nil, no port is essential.
 	Essential func(port.Spec) bool
-	// OnFaults is called with all faults there are when they have changed, from one goroutine, and again after a while if it
-	// returns an error. Nil: nothing is reported.
+	// OnFaults is called with all current faults when they change, from one goroutine, and again later if it returns an
+	// error. If it is nil, faults are not reported.
 	OnFaults func([]Fault) error
-	// Descriptors is how many this process may open; 0 for what setrlimit(2) says.
+	// Descriptors is the number of descriptors that this process may open; 0 means the limit of setrlimit(2).
 	Descriptors int
 }
 
-// New returns the driver. NewChild is the child's side that goes with it; RootlessKit's builtin.NewChildDriver does too. Errors
-// are the builtin driver's; a refused port can also be told apart by errors.Is with the error number of bind(2).
+// New returns the driver. Its child side is NewChild; RootlessKit's builtin.NewChildDriver works too. Errors are those of
+// the builtin driver. The reason for a refused port can also be checked with errors.Is and the errno of bind(2).
 func New(o Options) (port.ParentDriver, error) {
 	inner, err := builtin.NewParentDriver(o.Log, o.StateDir, o.Sources != SourcesHidden, "auto")
 	if err != nil {
@@ -78,26 +80,26 @@ func New(o Options) (port.ParentDriver, error) {
 	}
 	return &driver{
 		ParentDriver: inner, sourcesSocket: SourcesSocket(o.StateDir), socket: inner.OpaqueForChild()[opaque.SocketPath], log: o.Log,
-		held: o.Held, strict: o.Sources == SourcesKeptOrRefused, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
+		inherited: o.Inherited, strict: o.Sources == SourcesKeptOrRefused, ports: map[int]*port.Status{}, stops: map[int]func(context.Context) error{},
 		limits: newLimits(o.Descriptors), essential: o.Essential, monitor: newMonitor(o.OnFaults),
 	}, nil
 }
 
-// driver numbers all ports itself; the builtin driver has numbers of its own for those that it holds.
+// driver numbers all ports itself. The builtin driver has other numbers for the ports that it opens.
 type driver struct {
 	port.ParentDriver
 	socket string
 	log    io.Writer
-	// sources are who may connect; the list comes by sourcesSocket.
+	// sources are the allowed clients; the list is received on sourcesSocket.
 	sources       sourceTable
 	sourcesSocket string
-	held          []*net.TCPListener
-	strict        bool // a client is refused whose address is not kept
+	inherited     []*net.TCPListener
+	strict        bool // reject clients whose address cannot be kept
 
 	limits    limits
 	essential func(port.Spec) bool
 	monitor   *monitor
-	watch     *relay.Watch // while RunParentDriver runs
+	watch     *relay.Watch // set while RunParentDriver runs
 
 	mu    sync.Mutex
 	last  int
@@ -105,7 +107,7 @@ type driver struct {
 	stops map[int]func(context.Context) error
 }
 
-// RunParentDriver closes all ports when it ends.
+// RunParentDriver runs the driver. It closes all ports when it ends.
 func (d *driver) RunParentDriver(ready chan struct{}, quit <-chan struct{}, c *port.ChildContext) error {
 	l, err := listenForSources(d.sourcesSocket)
 	if err != nil {
@@ -128,7 +130,7 @@ func (d *driver) RunParentDriver(ready chan struct{}, quit <-chan struct{}, c *p
 	errs = append(errs, l.Close())
 	serving.Wait()
 	d.mu.Lock()
-	d.watch = nil // no more ports
+	d.watch = nil // no further ports
 	d.mu.Unlock()
 	all, _ := d.ListPorts(context.Background()) // never fails
 	for _, st := range all {
@@ -139,7 +141,7 @@ func (d *driver) RunParentDriver(ready chan struct{}, quit <-chan struct{}, c *p
 	return errors.Join(errs...)
 }
 
-// shareFor returns a new port's part of the descriptors.
+// shareFor returns the share of descriptors for a new port.
 func (d *driver) shareFor(spec port.Spec) *relay.Share {
 	if d.essential != nil && d.essential(spec) {
 		return d.limits.essential.Share()
@@ -160,8 +162,8 @@ func (d *driver) AddPort(ctx context.Context, spec port.Spec) (*port.Status, err
 	d.last++
 	st := port.Status{ID: d.last, Spec: spec}
 	d.ports[st.ID], d.stops[st.ID] = &st, stop
-	told := st
-	return &told, nil
+	result := st
+	return &result, nil
 }
 
 func (d *driver) open(ctx context.Context, spec port.Spec) (stop func(context.Context) error, err error) {
@@ -187,8 +189,8 @@ func (d *driver) open(ctx context.Context, spec port.Spec) (stop func(context.Co
 			return stop, err
 		}
 	}
-	// A privileged port: the builtin driver is refused too, and says what to do in the words that people know. One that it
-	// opens all the same would have no guard.
+	// A privileged port: the builtin driver is refused too, and its error is the well-known one with a hint. If it can open
+	// the port, the port is closed again, because it would have no guard.
 	st, refusal := d.ParentDriver.AddPort(ctx, spec)
 	if refusal != nil {
 		return nil, refusal
@@ -208,17 +210,17 @@ func (d *driver) listenUDP(spec port.Spec) (stop func(context.Context) error, er
 	})
 	if err != nil {
 		forget()
-		share.Give(perPort)
+		share.Release(perPort)
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		defer share.Give(perPort)
+		defer share.Release(perPort)
 		defer forget()
 		return f.close(ctx)
 	}, nil
 }
 
-// listenAt is where a port listens, in the words of package net. To net.Listen, tcp on 0.0.0.0 is [::] too.
+// listenAt returns network and address for package net. A net.Listen with tcp on 0.0.0.0 would listen on [::] too.
 func listenAt(spec port.Spec) (network, address string) {
 	network = spec.Proto
 	if ip, err := netip.ParseAddr(spec.ParentIP); err == nil && ip.Is4() {
@@ -237,7 +239,7 @@ func (d *driver) ListPorts(context.Context) ([]port.Status, error) {
 	return all, nil
 }
 
-// RemovePort ends the port's open connections, as the builtin driver does, and returns when nothing of them is left.
+// RemovePort closes the port and its open connections, like the builtin driver, and returns when all are closed.
 func (d *driver) RemovePort(ctx context.Context, id int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,20 +25,20 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The driver runs with RootlessKit's child side in this process and one network namespace: 127.0.0.2 plays the host and
-// 127.0.0.1 the node. pkg/parent tries it between namespaces, by the contract of all port drivers.
+// The driver runs with RootlessKit's child side in this process and one network namespace: 127.0.0.2 is the host and
+// 127.0.0.1 the node. pkg/parent tests it between namespaces, with the tests of all port drivers.
 
 const hostSide, nodeSide = "127.0.0.2", "127.0.0.1"
 
-// patience bounds every wait for something that takes milliseconds.
+// patience bounds every wait in these tests; normally it takes milliseconds.
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// run runs the driver until the test ends, or stop is called.
+// run runs the driver until the test ends or stop is called.
 func run(t *testing.T, held ...*net.TCPListener) (d port.ParentDriver, stop func()) {
 	t.Helper()
-	return runWith(t, Options{Log: io.Discard, StateDir: shortDir(t), Held: held})
+	return runWith(t, Options{Log: io.Discard, StateDir: shortDir(t), Inherited: held})
 }
 
 // shortDir returns a directory for sockets, whose paths must be short.
@@ -68,7 +68,7 @@ func runWith(t *testing.T, o Options) (d port.ParentDriver, stop func()) {
 	return d, stop
 }
 
-// serve answers each connection to a port of the node's side, which it returns, by f.
+// serve calls f for each connection to a port of the node's side. It returns the port.
 func serve(t *testing.T, f func(c *net.TCPConn)) int {
 	t.Helper()
 	return serveAt(t, 0, f)
@@ -92,7 +92,7 @@ func serveAt(t *testing.T, p int, f func(c *net.TCPConn)) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) } // the asker sees what is missing
+func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) } // the client detects missing data
 
 func freePort(t *testing.T) int {
 	t.Helper()
@@ -122,7 +122,7 @@ func dial(t *testing.T, p int) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// answers sends a line and expects it back.
+// answers sends a line and checks that it is echoed.
 func answers(t *testing.T, c net.Conn) {
 	t.Helper()
 	_, err := fmt.Fprintln(c, "hello")
@@ -132,7 +132,7 @@ func answers(t *testing.T, c net.Conn) {
 	assert.Equal(t, line, "hello\n")
 }
 
-// ends expects the end of a connection, of whatever kind.
+// ends checks that a connection is closed or reset.
 func ends(t *testing.T, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)
@@ -146,7 +146,7 @@ func descriptors(t *testing.T) int {
 	return len(list)
 }
 
-// Clients that connect while their port comes and goes are all answered or sent away, and nothing of them stays.
+// All clients that connect while a port is opened and closed are served or rejected, and all their resources are released.
 func TestRemovalUnderConnections(t *testing.T) {
 	d, stop := run(t)
 	s := spec(freePort(t), serve(t, echo))
@@ -159,11 +159,11 @@ func TestRemovalUnderConnections(t *testing.T) {
 			for ctx.Err() == nil {
 				c, err := net.Dial("tcp4", net.JoinHostPort(hostSide, strconv.Itoa(s.ParentPort)))
 				if err != nil {
-					continue // closed at the moment
+					continue // currently closed
 				}
 				assert.Check(t, c.SetDeadline(time.Now().Add(patience)))
 				ends(t, c)
-				_ = c.Close() // it is at its end
+				_ = c.Close() // no longer needed
 			}
 		})
 	}
@@ -174,8 +174,8 @@ func TestRemovalUnderConnections(t *testing.T) {
 	}
 	cancel()
 	clients.Wait()
-	poll.WaitOn(t, func(poll.LogT) poll.Result { // the child's side closes its own a moment later
-		runtime.GC() // package net keeps the pipes of splice(2) to use them again, until they are collected
+	poll.WaitOn(t, func(poll.LogT) poll.Result { // the child's side closes its descriptor a moment later
+		runtime.GC() // package net keeps the pipes of splice(2) for reuse until they are garbage-collected
 		if n := descriptors(t); n > before {
 			return poll.Continue("%d descriptors, %d before", n, before)
 		}
@@ -205,13 +205,13 @@ func TestRemovalEndsConnections(t *testing.T) {
 	}
 }
 
-// The end of one direction is passed on, and the other goes on.
+// The end of one direction is passed on, and the other direction continues.
 func TestHalfClose(t *testing.T) {
 	d, _ := run(t)
 	t.Run("by the client", func(t *testing.T) {
 		s := spec(freePort(t), serve(t, func(c *net.TCPConn) {
 			n, _ := io.Copy(io.Discard, c)
-			_, _ = fmt.Fprintln(c, n) // the asker sees what is missing
+			_, _ = fmt.Fprintln(c, n) // the client detects missing data
 		}))
 		add(t, d, s)
 		c := dial(t, s.ParentPort)
@@ -233,15 +233,15 @@ func TestHalfClose(t *testing.T) {
 		c := dial(t, s.ParentPort)
 		_, err := io.ReadAll(c)
 		assert.NilError(t, err)
-		_, err = io.WriteString(c, "goes on")
+		_, err = io.WriteString(c, "continues")
 		assert.NilError(t, err)
 		assert.NilError(t, c.CloseWrite())
-		assert.Equal(t, <-got, "goes on")
+		assert.Equal(t, <-got, "continues")
 	})
 }
 
-// Nobody listens in the node: whoever connects is reset, as without a forward.
-func TestNobodyListens(t *testing.T) {
+// If no program listens in the node, clients are reset, as without a forward.
+func TestNoListener(t *testing.T) {
 	d, _ := run(t)
 	s := spec(freePort(t), freePort(t))
 	add(t, d, s)
@@ -290,7 +290,7 @@ func TestAddressInUse(t *testing.T) {
 	assert.Equal(t, len(all), 0)
 }
 
-// All addresses of IPv4 are not all of IPv6, not even by the protocol that means both.
+// A listener on all IPv4 addresses does not listen on IPv6, not even with the protocol tcp.
 func TestWildcardKeepsToItsFamily(t *testing.T) {
 	testutil.Require(t, testutil.IPv6)
 	d, _ := run(t)
@@ -302,8 +302,8 @@ func TestWildcardKeepsToItsFamily(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
 
-// A socket that somebody else opened is taken over: its clients wait for the port, and for somebody who answers in the node.
-func TestHeldSocket(t *testing.T) {
+// An inherited socket is used for its port: its clients wait for the port, and for a program that listens in the node.
+func TestInheritedSocket(t *testing.T) {
 	l, err := net.Listen("tcp4", hostSide+":0")
 	assert.NilError(t, err)
 	defer l.Close()
@@ -314,7 +314,7 @@ func TestHeldSocket(t *testing.T) {
 	another := spec(freePort(t), s.ChildPort)
 	add(t, d, another)
 	_, err = dial(t, another.ParentPort).Read(make([]byte, 1))
-	assert.ErrorIs(t, err, syscall.ECONNRESET) // a port of our own has given up
+	assert.ErrorIs(t, err, syscall.ECONNRESET) // a port that the driver bound has given up
 	serveAt(t, s.ChildPort, echo)
 	answers(t, early)
 	assert.NilError(t, d.RemovePort(t.Context(), st.ID))
@@ -324,8 +324,8 @@ func TestHeldSocket(t *testing.T) {
 	answers(t, between)
 }
 
-// A child that takes requests and gives no answer keeps nothing open either.
-func TestRemovalWithAMuteChild(t *testing.T) {
+// A child that accepts requests and does not answer does not keep connections open.
+func TestRemovalWithUnresponsiveChild(t *testing.T) {
 	dir, err := os.MkdirTemp("", "pd")
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
@@ -347,13 +347,13 @@ func TestRemovalWithAMuteChild(t *testing.T) {
 	ends(t, c)
 }
 
-// stutter is a listener that is out of descriptors at first.
-type stutter struct {
+// failingListener is a listener that has no descriptors at first.
+type failingListener struct {
 	net.Listener
 	once sync.Once
 }
 
-func (s *stutter) Accept() (c net.Conn, err error) {
+func (s *failingListener) Accept() (c net.Conn, err error) {
 	s.once.Do(func() { err = syscall.EMFILE })
 	if err != nil {
 		return nil, err
@@ -361,7 +361,7 @@ func (s *stutter) Accept() (c net.Conn, err error) {
 	return s.Listener.Accept()
 }
 
-// A port that could not accept for a while is not lost.
+// A port that could not accept for a while accepts again.
 func TestAcceptsAgain(t *testing.T) {
 	d, _ := run(t)
 	ln, err := net.Listen("tcp4", hostSide+":0")
@@ -369,7 +369,7 @@ func TestAcceptsAgain(t *testing.T) {
 	p := ln.Addr().(*net.TCPAddr).Port
 	parent := d.(*driver)
 	f := &forward{
-		ln: &stutter{Listener: ln}, spec: spec(p, serve(t, echo)), socket: parent.socket, log: io.Discard,
+		ln: &failingListener{Listener: ln}, spec: spec(p, serve(t, echo)), socket: parent.socket, log: io.Discard,
 		share: parent.limits.others.Share(), watch: parent.watch, monitor: parent.monitor,
 	}
 	f.ctx, f.cancel = context.WithCancel(t.Context())
@@ -378,7 +378,7 @@ func TestAcceptsAgain(t *testing.T) {
 	assert.NilError(t, f.close(t.Context()))
 }
 
-// RootlessKit's child side without sources does what it does with them when a connection with the client's address failed.
+// RootlessKit's child side without sources behaves as with sources after a failed connection with the client's address.
 func TestAddressNotKept(t *testing.T) {
 	d, _ := run(t)
 	port := serve(t, echo)
@@ -392,11 +392,11 @@ func TestAddressNotKept(t *testing.T) {
 		f := &forward{spec: spec(1, port), strict: tc.strict, socket: d.(*driver).socket, log: io.Discard, ctx: t.Context()}
 		c, err := f.connect(t.Context(), &net.TCPAddr{IP: net.ParseIP(tc.client), Port: 1})
 		if tc.refused {
-			assert.ErrorIs(t, err, errNotKept)
+			assert.ErrorIs(t, err, errAddressNotKept)
 			continue
 		}
 		assert.NilError(t, err)
 		assert.NilError(t, c.Close())
 	}
-	assert.Assert(t, kept(&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1")}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}))
+	assert.Assert(t, keepsAddress(&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1")}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}))
 }

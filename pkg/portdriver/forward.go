@@ -20,34 +20,35 @@ import (
 )
 
 const (
-	// attempts and pause are the builtin driver's: how often the child is asked for a connection, and by how much longer
-	// each time the wait before the next attempt is.
+	// attempts and pause are those of the builtin driver: the number of requests to the child, and the time by which the
+	// delay before the next one grows.
 	attempts = 10
 	pause    = 5 * time.Millisecond
-	// acceptPause is for a listener that cannot accept, most likely for want of descriptors; who connects waits meanwhile.
+	// acceptPause is the delay after a failed accept, most likely because there are no descriptors left. Clients wait
+	// meanwhile.
 	acceptPause = 100 * time.Millisecond
-	// connectLimit bounds one attempt; a server whose queue is full makes the kernel try for two minutes.
+	// connectLimit bounds one attempt. Without it, the kernel would try for two minutes if a server's queue is full.
 	connectLimit = 30 * time.Second
-	// heldAttempts is for held sockets, whose clients may have started the node by connecting: some minutes.
-	heldAttempts, heldPause = 3000, 100 * time.Millisecond
+	// inheritedAttempts is for inherited sockets, whose clients may have started the node by connecting: some minutes.
+	inheritedAttempts, inheritedPause = 3000, 100 * time.Millisecond
 )
 
 // forward is one open port.
 type forward struct {
-	ln     net.Listener
-	guard  *guard // of the clients
-	forget func() // the guard
-	spec   port.Spec
-	held   bool
-	strict bool   // SourcesKeptOrRefused
-	socket string // of the child's side
-	log    io.Writer
-	ctx    context.Context // of the port; its end ends the connections
-	cancel context.CancelFunc
-	group  sync.WaitGroup // the listener and all connections
-	told   atomic.Bool    // of a fault, since the last connection that was none
+	ln          net.Listener
+	guard       *guard // checks the clients
+	forget      func() // removes the guard
+	spec        port.Spec
+	inherited   bool
+	strict      bool   // SourcesKeptOrRefused
+	socket      string // of the child's side
+	log         io.Writer
+	ctx         context.Context // of the port; when it ends, the connections end
+	cancel      context.CancelFunc
+	group       sync.WaitGroup // the listener and all connections
+	faultLogged atomic.Bool    // a fault was logged since the last successful connection
 
-	share   *relay.Share // of the descriptors
+	share   *relay.Share // of descriptors
 	pipes   *relay.Pipes
 	watch   *relay.Watch
 	monitor *monitor
@@ -61,20 +62,20 @@ func (d *driver) listen(spec port.Spec) (*forward, error) {
 	}
 	var ln net.Listener
 	var err error
-	own := slices.IndexFunc(d.held, func(h *net.TCPListener) bool { return h.Addr().String() == address })
+	own := slices.IndexFunc(d.inherited, func(h *net.TCPListener) bool { return h.Addr().String() == address })
 	if own >= 0 {
-		ln, err = again(d.held[own])
+		ln, err = duplicate(d.inherited[own])
 	} else {
 		lc := net.ListenConfig{KeepAliveConfig: relay.KeepAlive}
 		ln, err = lc.Listen(context.Background(), network, address)
 	}
 	if err != nil {
-		share.Give(perPort)
+		share.Release(perPort)
 		return nil, err
 	}
 	guard, forget := d.sources.open(spec)
 	f := &forward{
-		ln: ln, guard: guard, forget: forget, spec: spec, held: own >= 0, strict: d.strict, socket: d.socket, log: d.log,
+		ln: ln, guard: guard, forget: forget, spec: spec, inherited: own >= 0, strict: d.strict, socket: d.socket, log: d.log,
 		share: share, pipes: d.limits.pipes, watch: d.watch, monitor: d.monitor,
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -82,22 +83,22 @@ func (d *driver) listen(spec port.Spec) (*forward, error) {
 	return f, nil
 }
 
-// again returns another descriptor of a listening socket: the socket listens on when it is closed.
-func again(l *net.TCPListener) (net.Listener, error) {
+// duplicate returns a duplicate of a listening socket. The socket keeps listening when the duplicate is closed.
+func duplicate(l *net.TCPListener) (net.Listener, error) {
 	file, err := l.File()
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // FileListener takes a copy
+	defer file.Close() // FileListener duplicates the descriptor
 	return net.FileListener(file)
 }
 
-// close is quick: nothing that it waits for outlasts the end of f.ctx.
+// close closes the port. It is quick, because everything that it waits for ends with f.ctx.
 func (f *forward) close(context.Context) error {
 	f.cancel()
 	err := f.ln.Close()
 	f.group.Wait()
-	f.share.Give(perPort)
+	f.share.Release(perPort)
 	f.monitor.forget(f)
 	if f.forget != nil {
 		f.forget()
@@ -105,7 +106,7 @@ func (f *forward) close(context.Context) error {
 	return err
 }
 
-// accept takes connections while the port has descriptors for them. The others wait in the kernel's queue.
+// accept accepts connections while the port has descriptors for them. Other clients wait in the kernel's queue.
 func (f *forward) accept() {
 	for {
 		c, err := f.ln.Accept()
@@ -114,7 +115,7 @@ func (f *forward) accept() {
 				_ = c.Close() // the port was removed
 				return
 			}
-			f.group.Go(func() { defer f.share.Give(perConnection); f.serve(c.(*net.TCPConn)) })
+			f.group.Go(func() { defer f.share.Release(perConnection); f.serve(c.(*net.TCPConn)) })
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -127,10 +128,10 @@ func (f *forward) accept() {
 	}
 }
 
-// admit waits until the port may have another connection. It returns false when the port was removed first.
+// admit waits until the port may have another connection. It returns false if the port is removed first.
 func (f *forward) admit() bool {
 	for !f.share.Take(perConnection, 1) {
-		f.monitor.short(f, ReasonConnections, fmt.Sprintf("%d connections are open, and no more can be at present: new ones wait",
+		f.monitor.short(f, ReasonConnections, fmt.Sprintf("connection limit reached: %d connections are open; new connections wait",
 			(f.share.Used()-perPort)/perConnection))
 		if !f.wait(fullPause) {
 			return false
@@ -139,19 +140,19 @@ func (f *forward) admit() bool {
 	return true
 }
 
-// serve copies between c and the node until both directions have ended, the client is gone or the port is removed.
+// serve copies between c and the node until both directions have ended, the client has gone, or the port is removed.
 func (f *forward) serve(c *net.TCPConn) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
 	leave, admitted := f.guard.enter(c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(), func() { cancel(); _ = c.Close() })
 	if !admitted {
-		_ = c.SetLinger(0) // a reset, as if nothing listened
+		_ = c.SetLinger(0) // send a reset, as if no program listened
 		return
 	}
 	defer leave()
-	if f.held {
-		_ = c.SetKeepAliveConfig(relay.KeepAlive) // its listener is not ours
+	if f.inherited {
+		_ = c.SetKeepAliveConfig(relay.KeepAlive) // the inherited listener may have other settings
 	}
 	client, err := f.watch.Add(c)
 	if err != nil {
@@ -166,35 +167,35 @@ func (f *forward) serve(c *net.TCPConn) {
 	if err != nil {
 		client.Stop()
 		if connecting.Err() == nil {
-			f.fail(fmt.Errorf("connect inside: %w", err))
+			f.fail(fmt.Errorf("connect to the node: %w", err))
 		}
-		_ = c.SetLinger(0) // a reset: the client learns that nothing answers
+		_ = c.SetLinger(0) // send a reset: no program listens
 		return
 	}
-	f.told.Store(false)
-	_ = node.SetKeepAliveConfig(relay.KeepAlive) // it has RootlessKit's otherwise
+	f.faultLogged.Store(false)
+	_ = node.SetKeepAliveConfig(relay.KeepAlive) // replaces RootlessKit's settings
 	client.Join(ctx, c, node, f.pipes)
 }
 
-// connect asks the child for a connection, several times if need be.
+// connect requests a connection from the child, with retries.
 func (f *forward) connect(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
 	most, longest := attempts, attempts*pause
-	if f.held {
-		most, longest = heldAttempts, heldPause
+	if f.inherited {
+		most, longest = inheritedAttempts, inheritedPause
 	}
 	began := time.Now()
 	for i := 1; ; i++ {
-		c, err := f.ask(ctx, client)
+		c, err := f.requestConnection(ctx, client)
 		switch {
-		case err == nil || errors.Is(err, errNotKept):
+		case err == nil || errors.Is(err, errAddressNotKept):
 			return c, err
-		case exhausted(err) && time.Since(began) < connectLimit: // the client waits, as it does before it is accepted
+		case exhausted(err) && time.Since(began) < connectLimit: // the client waits, as before its connection was accepted
 			f.fail(err)
 			if i--; !pauseFor(ctx, acceptPause) {
 				return nil, ctx.Err()
 			}
 			continue
-		case i >= most, !f.held && time.Since(began) >= connectLimit:
+		case i >= most, !f.inherited && time.Since(began) >= connectLimit:
 			return nil, err
 		}
 		if !pauseFor(ctx, min(time.Duration(i-1)*pause, longest)) {
@@ -203,12 +204,12 @@ func (f *forward) connect(ctx context.Context, client net.Addr) (*net.TCPConn, e
 	}
 }
 
-// exhausted reports whether err is a lack of descriptors, or a child whose queue is full.
+// exhausted reports whether err means that there are no descriptors left, or that the child's queue is full.
 func exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN)
 }
 
-func (f *forward) ask(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
+func (f *forward) requestConnection(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	var d net.Dialer
@@ -217,7 +218,7 @@ func (f *forward) ask(ctx context.Context, client net.Addr) (*net.TCPConn, error
 		return nil, err
 	}
 	defer child.Close()
-	// Not Close: a descriptor that has come already would be lost between the two.
+	// Do not close the connection instead: a descriptor that has just arrived would leak.
 	stop := context.AfterFunc(ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
 	defer stop()
 	fd, err := msg.ConnectToChild(child.(*net.UnixConn), f.spec, client)
@@ -225,27 +226,27 @@ func (f *forward) ask(ctx context.Context, client net.Addr) (*net.TCPConn, error
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), "node")
-	defer file.Close() // FileConn takes a copy
+	defer file.Close() // FileConn duplicates the descriptor
 	c, err := net.FileConn(file)
 	if err != nil {
 		return nil, err
 	}
 	node, ok := c.(*net.TCPConn)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("the child gave a %T", c), c.Close())
+		return nil, errors.Join(fmt.Errorf("the child sent a %T instead of a TCP connection", c), c.Close())
 	}
-	if f.strict && !kept(client, node.LocalAddr()) {
-		return nil, errors.Join(errNotKept, node.Close())
+	if f.strict && !keepsAddress(client, node.LocalAddr()) {
+		return nil, errors.Join(errAddressNotKept, node.Close())
 	}
 	return node, nil
 }
 
-// errNotKept: asking again would take the child's side another second, and end in the same way.
-var errNotKept = errors.New("the client's address could not be kept, most likely because a network policy refuses it")
+// errAddressNotKept is not retried, because a retry would take the child another second with the same result.
+var errAddressNotKept = errors.New("the client's address could not be kept, most likely because a network policy refuses it")
 
-// kept tells whether the node's side of a connection has the client's address. It has none from loopback, which means
-// another one in the node's network namespace.
-func kept(client, inside net.Addr) bool {
+// keepsAddress reports whether the node's side of a connection has the client's address. For a client on loopback it returns
+// true, because loopback is a different host inside the node's network namespace.
+func keepsAddress(client, inside net.Addr) bool {
 	from, ok := client.(*net.TCPAddr)
 	if ok && from.IP.IsLoopback() {
 		return true
@@ -254,20 +255,21 @@ func kept(client, inside net.Addr) bool {
 	return ok && same && now.IP.Equal(from.IP)
 }
 
-// wait returns false when the port was removed first.
+// wait waits for d. It returns false if the port is removed first.
 func (f *forward) wait(d time.Duration) bool { return pauseFor(f.ctx, d) }
 
-// fail logs a fault, and reports it if it is a lack of descriptors.
+// fail logs a fault, and reports it to the monitor if there are no descriptors left.
 func (f *forward) fail(err error) {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		f.monitor.short(f, ReasonFiles, fmt.Sprintf("%v: new connections wait", err))
+		f.monitor.short(f, ReasonFiles, fmt.Sprintf("%v; new connections wait", err))
 	}
-	f.say(err)
+	f.logFault(err)
 }
 
-// say logs a fault of the port, and not each one again: every client of a port that nobody answers makes one.
-func (f *forward) say(err error) {
-	if f.ctx.Err() == nil && !f.told.Swap(true) {
+// logFault logs a fault of the port once until a connection succeeds, because every client of a port without a program would
+// cause one.
+func (f *forward) logFault(err error) {
+	if f.ctx.Err() == nil && !f.faultLogged.Swap(true) {
 		_, _ = fmt.Fprintf(f.log, "port %d/%s: %v\n", f.spec.ParentPort, f.spec.Proto, err) // a log
 	}
 }

@@ -12,37 +12,37 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
-// Fault is an open port that does not take new connections at present: they wait in its queue.
+// Fault is an open port that currently accepts no new connections: they wait in its queue.
 type Fault struct {
 	Spec port.Spec
-	// Reason is one of the Reason constants; Message names the numbers.
+	// Reason is one of the Reason constants; Message contains the numbers.
 	Reason, Message string
 }
 
 // Reasons of faults.
 const (
-	// ReasonConnections: the port has as many connections as its part of the descriptors allows.
+	// ReasonConnections means that the port has used its share of the descriptors for connections.
 	ReasonConnections = "TooManyConnections"
-	// ReasonFiles: the process, or the host, has no descriptors left.
+	// ReasonFiles means that the process or the host has no descriptors left.
 	ReasonFiles = "TooManyOpenFiles"
 )
 
 const (
-	// perConnection is what a connection costs: the client's socket, and the server's or, before there is one, that to the
-	// child's side.
+	// perConnection is the number of descriptors of a connection: the client's socket, and the server's or, before that, the
+	// one to the child.
 	perConnection = 2
-	// perPort is what an open port costs: the listener, and a connection that waits for a free descriptor.
+	// perPort is the number of descriptors of an open port: the listener, and a connection that waits for free descriptors.
 	perPort = 2
-	// mostPipes is for bulk transfers at the same time; the others are copied through buffers.
+	// mostPipes is the number of simultaneous bulk transfers through pipes; others are copied through buffers.
 	mostPipes = 64
-	// fullPause is between two attempts to take descriptors.
+	// fullPause is the delay between two attempts to take descriptors.
 	fullPause = 20 * time.Millisecond
-	// A port has a fault when connections wait for longer than faultAfter, until none has waited for faultClears.
+	// A port has a fault when connections have waited for longer than faultAfter, until none has waited for faultClears.
 	faultAfter, faultClears = time.Second, 5 * time.Second
 )
 
-// limits divides the descriptors of the process. An eighth is for what else the process does, a quarter for ports that are
-// essential, and the rest for all others.
+// limits divides the descriptors of the process: an eighth for other work of the process, a quarter for essential ports, and
+// the rest for all other ports.
 type limits struct {
 	essential, others *relay.Budget
 	pipes             *relay.Pipes
@@ -56,7 +56,7 @@ func newLimits(descriptors int) limits {
 	}
 }
 
-// monitor knows which ports have a fault, and reports changes.
+// monitor tracks which ports have a fault and reports changes.
 type monitor struct {
 	report func([]Fault) error // may be nil
 	now    func() time.Time
@@ -67,18 +67,18 @@ type monitor struct {
 	changed bool
 }
 
-// shortage is a port that could not take a connection a short while ago.
+// shortage is the state of a port that recently could not accept a connection.
 type shortage struct {
 	fault       Fault
 	since, last time.Time
-	told        bool
+	reported    bool
 }
 
 func newMonitor(report func([]Fault) error) *monitor {
 	return &monitor{report: report, now: time.Now, ports: map[*forward]*shortage{}, waker: make(chan struct{}, 1)}
 }
 
-// short notes that f could not take a connection.
+// short records that f could not accept a connection.
 func (m *monitor) short(f *forward, reason, message string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,17 +95,17 @@ func (m *monitor) short(f *forward, reason, message string) {
 	}
 }
 
-// forget drops a port that is removed.
+// forget removes a port that is closed.
 func (m *monitor) forget(f *forward) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.ports[f]; s != nil {
-		m.changed = m.changed || s.told
+		m.changed = m.changed || s.reported
 		delete(m.ports, f)
 	}
 }
 
-// run reports until quit. While no port is short of anything it waits without a timer.
+// run reports until quit is closed. While no port has a shortage, it waits without a timer.
 func (m *monitor) run(quit <-chan struct{}) {
 	for {
 		select {
@@ -127,7 +127,7 @@ func (m *monitor) run(quit <-chan struct{}) {
 	}
 }
 
-// check reports the faults if they have changed, and whether none is left.
+// check reports the faults if they have changed. It returns whether no shortage is left.
 func (m *monitor) check() (idle bool) {
 	m.mu.Lock()
 	now := m.now()
@@ -135,12 +135,12 @@ func (m *monitor) check() (idle bool) {
 	for f, s := range m.ports {
 		switch {
 		case now.Sub(s.last) >= faultClears:
-			m.changed = m.changed || s.told
+			m.changed = m.changed || s.reported
 			delete(m.ports, f)
 			continue
-		case s.told || s.last.Sub(s.since) >= faultAfter:
-			m.changed = m.changed || !s.told
-			s.told = true
+		case s.reported || s.last.Sub(s.since) >= faultAfter:
+			m.changed = m.changed || !s.reported
+			s.reported = true
 			faults = append(faults, s.fault)
 		}
 	}
@@ -150,7 +150,7 @@ func (m *monitor) check() (idle bool) {
 	m.mu.Unlock()
 	if changed && m.report != nil {
 		slices.SortFunc(faults, func(a, b Fault) int { return strings.Compare(fmt.Sprint(a.Spec), fmt.Sprint(b.Spec)) })
-		if m.report(faults) != nil { // most likely for the same reason: again at the next check
+		if m.report(faults) != nil { // most likely also a lack of descriptors: retry at the next check
 			m.mu.Lock()
 			m.changed, idle = true, false
 			m.mu.Unlock()

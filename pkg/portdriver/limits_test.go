@@ -20,8 +20,8 @@ import (
 	"gotest.tools/v3/poll"
 )
 
-// mute returns a port of the node's side whose program accepts nothing. The kernel takes up to backlog+1 connections, and
-// leaves further ones without an answer.
+// mute returns a port of the node's side whose program accepts no connections. The kernel accepts up to backlog+1 connections and
+// does not answer further ones.
 func mute(t *testing.T, backlog int) int {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -41,7 +41,7 @@ func sockets(t *testing.T) (n int) {
 	list, err := os.ReadDir("/proc/self/fd")
 	assert.NilError(t, err)
 	for _, e := range list {
-		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "socket:") { // that of the directory is closed again
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "socket:") { // the directory's own descriptor is closed
 			n++
 		}
 	}
@@ -58,8 +58,8 @@ func waitSockets(t *testing.T, want int) {
 	}, poll.WithDelay(50*time.Millisecond), poll.WithTimeout(time.Minute))
 }
 
-// A hundred clients of a program that accepts nothing leave, in every way that there is; most of them while the connection
-// inside is still being made. Nothing of them stays, and the program is still there.
+// A hundred clients of a program that accepts no connections leave in different ways, most of them while the connection inside is
+// still being made. All their resources are released, and the program is not affected.
 func TestClientsLeave(t *testing.T) {
 	d, _ := run(t)
 	for what, backlog := range map[string]int{"accepted by the kernel": 200, "connecting": 10} {
@@ -86,7 +86,7 @@ func TestClientsLeave(t *testing.T) {
 	}
 }
 
-// faults collects what the driver reports.
+// faults receives the reports of the driver.
 type faults chan []Fault
 
 func (f faults) next(t *testing.T) []Fault {
@@ -100,13 +100,13 @@ func (f faults) next(t *testing.T) []Fault {
 	}
 }
 
-// One port at its limit leaves room for others, takes up connections again when some end, and is reported meanwhile.
+// A port at its limit leaves descriptors for others and is reported. It accepts connections again when some have ended.
 func TestLimit(t *testing.T) {
 	reported := make(faults, 8)
 	essential := freePort(t)
 	d, _ := runWith(t, Options{
 		Log: io.Discard, StateDir: shortDir(t), OnFaults: func(f []Fault) error { reported <- f; return nil },
-		Essential: func(s port.Spec) bool { return s.ParentPort == essential }, Descriptors: 160, // 100 for others, 40 for the essential one
+		Essential: func(s port.Spec) bool { return s.ParentPort == essential }, Descriptors: 160, // 100 for others, 40 for the essential port
 	})
 	target := serve(t, echo)
 	busy, other := spec(freePort(t), target), spec(freePort(t), target)
@@ -121,7 +121,7 @@ func TestLimit(t *testing.T) {
 	assert.Equal(t, len(list), 1)
 	assert.Equal(t, list[0].Spec, busy)
 	assert.Equal(t, list[0].Reason, ReasonConnections)
-	assert.Equal(t, list[0].Message, "24 connections are open, and no more can be at present: new ones wait") // 2 for each port of 100, and half of the rest
+	assert.Equal(t, list[0].Message, "connection limit reached: 24 connections are open; new connections wait") // 2 for each port of 100, and half of the rest
 	answers(t, dial(t, other.ParentPort))
 	answers(t, dial(t, essential))
 	answers(t, idle[0])
@@ -129,11 +129,11 @@ func TestLimit(t *testing.T) {
 	for _, c := range idle {
 		assert.NilError(t, c.Close())
 	}
-	answers(t, last) // it has waited
+	answers(t, last) // it was waiting
 	assert.Equal(t, len(reported.next(t)), 0)
 }
 
-// A port that cannot have a listener is refused in the words of the kernel.
+// A port without a descriptor for its listener is refused with the kernel's error.
 func TestNoDescriptorForAPort(t *testing.T) {
 	d, _ := runWith(t, Options{Log: io.Discard, StateDir: shortDir(t), Descriptors: 16})
 	var err error
@@ -144,7 +144,7 @@ func TestNoDescriptorForAPort(t *testing.T) {
 	assert.ErrorContains(t, err, "too many open files")
 }
 
-// What is short for a moment is no fault, and one that lasts is reported once.
+// A short lack of descriptors is not a fault; one that lasts is reported once.
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reports := make(chan []Fault, 8)
@@ -152,7 +152,7 @@ func TestMonitor(t *testing.T) {
 		m := newMonitor(func(f []Fault) error {
 			if refuse {
 				refuse = false
-				return errors.New("no descriptor to write it down")
+				return errors.New("no descriptor for the file")
 			}
 			reports <- f
 			return nil
@@ -191,10 +191,10 @@ func TestMonitor(t *testing.T) {
 	})
 }
 
-// roleLimited makes the test binary try what happens when the process has no descriptors left, whatever the budget says.
+// roleLimited makes the test binary run the test of a process that has no descriptors left in spite of the budget.
 const roleLimited = "PORTDRIVER_TEST_LIMITED"
 
-// Both sides survive a lack of descriptors: who connects waits, and is answered when it is over.
+// Both sides survive a lack of descriptors: clients wait and are served afterwards.
 func TestNoDescriptorsLeft(t *testing.T) {
 	if os.Getenv(roleLimited) == "" {
 		t.Parallel()
@@ -228,7 +228,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	assert.Equal(t, len(list), 1)
 	assert.Equal(t, list[0].Reason, ReasonFiles)
 	assert.Assert(t, strings.Contains(list[0].Message, "too many open files"), list[0].Message)
-	answers(t, c) // what is open goes on
+	answers(t, c) // open connections continue
 	for _, fd := range fill {
 		assert.NilError(t, unix.Close(fd))
 	}
@@ -236,7 +236,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	assert.Equal(t, len(reported.next(t)), 0)
 }
 
-// later is a client whose socket exists before it connects.
+// later is a client whose socket is created before it connects.
 type later struct {
 	t    *testing.T
 	fd   int
@@ -260,7 +260,7 @@ func (l *later) connect() {
 func (l *later) conn() net.Conn {
 	l.t.Helper()
 	f := os.NewFile(uintptr(l.fd), "later")
-	defer f.Close() // FileConn takes a copy
+	defer f.Close() // FileConn duplicates the descriptor
 	c, err := net.FileConn(f)
 	assert.NilError(l.t, err)
 	l.t.Cleanup(func() { _ = c.Close() })
@@ -268,7 +268,7 @@ func (l *later) conn() net.Conn {
 	return c
 }
 
-// The child makes no connection that the parent does not wait for anymore.
+// The child stops connecting when the parent no longer waits for the connection.
 func TestChildGivesUpWithTheParent(t *testing.T) {
 	d, _ := run(t)
 	target := mute(t, 0)

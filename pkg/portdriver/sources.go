@@ -9,17 +9,17 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
-// SourceRange says which clients may connect to one port of the host.
+// SourceRange defines which clients may connect to one port of the host.
 type SourceRange struct {
-	// Proto is tcp or udp, also with 4 or 6 behind it; IP and Port are where the port listens.
+	// Proto is tcp or udp, optionally followed by 4 or 6; IP and Port are the address of the port.
 	Proto string     `json:"proto"`
 	IP    netip.Addr `json:"ip"`
 	Port  int        `json:"port"`
-	// Allowed are the clients' addresses. None: no client.
+	// Allowed are the allowed client addresses. If it is empty, no client is allowed.
 	Allowed []netip.Prefix `json:"allowed"`
 }
 
-// place is where a port listens.
+// place is the protocol and address of a port.
 type place struct {
 	udp  bool
 	ip   netip.Addr
@@ -30,20 +30,20 @@ func placeOf(proto string, ip netip.Addr, p int) place {
 	return place{strings.HasPrefix(proto, "udp"), ip.Unmap(), p}
 }
 
-// sourceTable holds the SourceRanges in force and a guard for each open port. Its zero value is ready.
+// sourceTable contains the SourceRanges in force and a guard for each open port. Its zero value is ready to use.
 type sourceTable struct {
 	mu      sync.Mutex
 	allowed map[place][]netip.Prefix
 	guards  map[place]*guard
 }
 
-// set replaces the ranges. When it returns, connections of clients that are not allowed any more are closed.
+// set replaces the ranges. When it returns, connections of clients that are no longer allowed are closed.
 func (t *sourceTable) set(list []SourceRange) error {
 	allowed := make(map[place][]netip.Prefix, len(list))
 	for _, r := range list {
 		at := placeOf(r.Proto, r.IP, r.Port)
 		if _, twice := allowed[at]; twice || !r.IP.IsValid() {
-			return fmt.Errorf("source ranges of %s %s port %d: given twice or without an address", r.Proto, r.IP, r.Port)
+			return fmt.Errorf("source ranges of %s %s port %d: duplicate entry or missing address", r.Proto, r.IP, r.Port)
 		}
 		allowed[at] = append([]netip.Prefix{}, r.Allowed...)
 	}
@@ -56,9 +56,9 @@ func (t *sourceTable) set(list []SourceRange) error {
 	return nil
 }
 
-// open returns the guard of a port that is about to open. The caller calls close when the port is closed.
+// open returns the guard of a port that is about to open. The caller must call close when the port is closed.
 func (t *sourceTable) open(spec port.Spec) (g *guard, close func()) {
-	ip, _ := netip.ParseAddr(spec.ParentIP) // without one it is no place that ranges are for
+	ip, _ := netip.ParseAddr(spec.ParentIP) // without an address, no ranges apply
 	at := placeOf(spec.Proto, ip, spec.ParentPort)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,21 +76,21 @@ func (t *sourceTable) open(spec port.Spec) (g *guard, close func()) {
 	}
 }
 
-// guard decides about the clients of one open port. A nil guard admits all.
+// guard checks the clients of one open port. A nil guard admits all.
 type guard struct {
 	mu      sync.Mutex
 	allowed []netip.Prefix // nil: all clients
 	clients map[*client]struct{}
 }
 
-// client is one that was admitted; drop ends what it has.
+// client is an admitted client; drop ends its connection.
 type client struct {
 	address netip.Addr
 	drop    func()
 }
 
-// enter admits a client, unless its address is not allowed. The caller calls leave when the client is gone. When the ranges
-// change and no longer contain the address, drop is called, perhaps before enter returns and perhaps after leave.
+// enter admits a client if its address is allowed. The caller must call leave when the client has gone. If the ranges change
+// and no longer contain the address, drop is called; this may happen before enter returns or after leave.
 func (g *guard) enter(address netip.Addr, drop func()) (leave func(), admitted bool) {
 	if g == nil {
 		return func() {}, true
@@ -112,7 +112,7 @@ func (g *guard) enter(address netip.Addr, drop func()) (leave func(), admitted b
 	}, true
 }
 
-// admits is called with g.mu held.
+// admits reports whether an address is allowed. g.mu must be held.
 func (g *guard) admits(address netip.Addr) bool {
 	if g.allowed == nil {
 		return true

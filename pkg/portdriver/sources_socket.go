@@ -15,23 +15,24 @@ import (
 )
 
 const (
-	// sourcesLimit bounds one message: a range takes about 20 bytes.
+	// sourcesLimit is the size limit of one message; a range takes about 20 bytes.
 	sourcesLimit = 64 << 20
-	// sourcesTimeout bounds how long a client of the socket may take.
+	// sourcesTimeout bounds the time for one client of the socket.
 	sourcesTimeout = 10 * time.Second
 )
 
-// sourcesReply answers a list of SourceRanges.
+// sourcesReply is the answer to a list of SourceRanges.
 type sourcesReply struct {
 	Error string `json:"error,omitempty"`
 }
 
-// SourcesSocket is where a driver takes SourceRanges, below RootlessKit's state dir, while it runs.
+// SourcesSocket returns the path of the socket, in RootlessKit's state directory, on which a running driver receives
+// SourceRanges.
 func SourcesSocket(stateDir string) string { return filepath.Join(stateDir, "sources.sock") }
 
-// SetSources makes a running driver replace its SourceRanges: ports in the list accept only clients with an allowed
-// address, all others accept everyone. It applies to open ports and to those opened later. When it returns nil, it is in
-// force, and connections of clients that are not allowed any more are closed. Runs in: parent or child.
+// SetSources replaces the SourceRanges of a running driver: ports in the list accept only clients with an allowed address,
+// all others accept every client. It applies to open ports and to ports that open later. When it returns nil, the ranges are
+// in force and connections of clients that are no longer allowed are closed. Runs in: parent or child.
 func SetSources(ctx context.Context, socket string, list []SourceRange) error {
 	if err := setSources(ctx, socket, list); err != nil {
 		return fmt.Errorf("set source ranges of forwarded ports: %w", err)
@@ -64,7 +65,7 @@ func setSources(ctx context.Context, socket string, list []SourceRange) error {
 	return nil
 }
 
-// listenForSources makes the socket, for the owner of the state dir only.
+// listenForSources creates the socket, accessible only by the owner of the state directory.
 func listenForSources(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen for source ranges: %w", err)
@@ -79,7 +80,7 @@ func listenForSources(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// serveSources applies one list of each connection until l is closed.
+// serveSources applies one list from each connection until l is closed.
 func (t *sourceTable) serveSources(l *net.UnixListener, log io.Writer) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -111,7 +112,7 @@ func (t *sourceTable) answer(c net.Conn) error {
 	dec.DisallowUnknownFields()
 	err := dec.Decode(&list)
 	if err == nil && list == nil {
-		err = errors.New("no list of source ranges")
+		err = errors.New("the list of source ranges is missing")
 	}
 	if err == nil {
 		err = t.set(list)

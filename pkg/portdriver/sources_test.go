@@ -23,7 +23,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// memberIP is the address of a client that is allowed, outsiderIP that of one that is not.
+// memberIP is the address of an allowed client, outsiderIP that of a client that is not allowed.
 const memberIP, outsiderIP = "127.0.0.3", "127.0.0.4"
 
 func ranges(s port.Spec, allowed ...string) SourceRange {
@@ -34,13 +34,13 @@ func ranges(s port.Spec, allowed ...string) SourceRange {
 	return r
 }
 
-// restrict sets ranges on the way that the node role takes.
+// restrict sets ranges through the socket, like the node role.
 func restrict(t *testing.T, d port.ParentDriver, list ...SourceRange) {
 	t.Helper()
 	assert.NilError(t, SetSources(t.Context(), d.(*driver).sourcesSocket, list))
 }
 
-// dialFrom connects to a port from an address of the client's.
+// dialFrom connects to a port from a given client address.
 func dialFrom(t *testing.T, from string, s port.Spec) net.Conn {
 	t.Helper()
 	ap := netip.AddrPortFrom(netip.MustParseAddr(s.ParentIP), uint16(s.ParentPort)).String()
@@ -56,7 +56,7 @@ func dialFrom(t *testing.T, from string, s port.Spec) net.Conn {
 	return c
 }
 
-// refuses expects that a client is reset, which it may learn while it connects or later.
+// refuses checks that a client is reset, while it connects or later.
 func refuses(t *testing.T, from string, s port.Spec) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
@@ -73,12 +73,12 @@ func TestSourceRanges(t *testing.T) {
 	for name, tc := range map[string]struct {
 		proto, host, allowed, member, outsider string
 	}{
-		"IPv4":                        {"tcp4", hostSide, "127.0.0.3/32", memberIP, outsiderIP},
-		"all addresses of IPv4":       {"tcp4", "0.0.0.0", "127.0.0.3/32", memberIP, outsiderIP},
-		"loopback is nothing special": {"tcp4", hostSide, "127.0.0.3/32", memberIP, "127.0.0.1"},
-		"IPv6":                        {"tcp6", "::1", "::1/128", "::1", ""},
-		"IPv6, not allowed":           {"tcp6", "::1", "2001:db8::/32", "", "::1"},
-		"IPv6, IPv4 ranges only":      {"tcp6", "::1", "0.0.0.0/0", "", "::1"},
+		"IPv4":                   {"tcp4", hostSide, "127.0.0.3/32", memberIP, outsiderIP},
+		"all addresses of IPv4":  {"tcp4", "0.0.0.0", "127.0.0.3/32", memberIP, outsiderIP},
+		"loopback is not exempt": {"tcp4", hostSide, "127.0.0.3/32", memberIP, "127.0.0.1"},
+		"IPv6":                   {"tcp6", "::1", "::1/128", "::1", ""},
+		"IPv6, not allowed":      {"tcp6", "::1", "2001:db8::/32", "", "::1"},
+		"IPv6, IPv4 ranges only": {"tcp6", "::1", "0.0.0.0/0", "", "::1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.proto == "tcp6" {
@@ -102,7 +102,7 @@ func TestSourceRanges(t *testing.T) {
 	}
 }
 
-// Ranges that change apply at once: to new clients, and to those that are connected.
+// Changed ranges apply at once to new and to connected clients.
 func TestSourceRangesChange(t *testing.T) {
 	d, _ := run(t)
 	s, other := spec(freePort(t), serve(t, echo)), spec(freePort(t), serve(t, echo))
@@ -124,7 +124,7 @@ func TestSourceRangesChange(t *testing.T) {
 	answers(t, dialFrom(t, outsiderIP, s))
 }
 
-// A restricted port never accepts other clients, however often it opens.
+// A restricted port never accepts other clients, even right after it opens.
 func TestSourceRangesBeforeThePortOpens(t *testing.T) {
 	d, _ := run(t)
 	let := make(chan struct{}, 1)
@@ -182,14 +182,14 @@ func TestSourcesSocket(t *testing.T) {
 		assert.Assert(t, strings.Contains(string(reply), "error"), "%q: %s", nonsense, reply)
 		assert.NilError(t, c.Close())
 	}
-	refuses(t, outsiderIP, s) // what was in force still is
+	refuses(t, outsiderIP, s) // the previous ranges are still in force
 	twice := ranges(s)
-	assert.ErrorContains(t, SetSources(t.Context(), socket, []SourceRange{twice, twice}), "given twice")
+	assert.ErrorContains(t, SetSources(t.Context(), socket, []SourceRange{twice, twice}), "duplicate entry or missing address")
 	stop()
 	assert.ErrorContains(t, SetSources(t.Context(), socket, nil), "set source ranges of forwarded ports")
 }
 
-// IPv4 written as IPv6, and addresses with a zone, are the addresses that they stand for.
+// IPv4-mapped addresses and addresses with a zone are compared without the mapping and the zone.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	g := &guard{allowed: ranges(spec(1, 1), "192.0.2.0/24", "fe80::/64").Allowed}
@@ -203,7 +203,7 @@ func TestGuard(t *testing.T) {
 	assert.Assert(t, got)
 }
 
-// serveUDP answers each datagram to a port of the node's side with "re " and what came.
+// serveUDP answers each datagram to a port of the node's side with "re " and its content. It returns the port.
 func serveUDP(t *testing.T) int {
 	t.Helper()
 	c, err := net.ListenPacket("udp4", nodeSide+":0")
@@ -216,7 +216,7 @@ func serveUDP(t *testing.T) int {
 			if err != nil {
 				return
 			}
-			_, _ = c.WriteTo(append([]byte("re "), buf[:n]...), from) // the asker sees what is missing
+			_, _ = c.WriteTo(append([]byte("re "), buf[:n]...), from) // the client detects missing data
 		}
 	})
 	t.Cleanup(func() { assert.Check(t, c.Close()); served.Wait() })
@@ -239,7 +239,7 @@ func asks(t *testing.T, c net.Conn, text string) {
 	assert.Equal(t, string(buf[:n]), "re "+text)
 }
 
-// silent sends a datagram, and another one on a connection that is known to be served; nothing comes back for the first.
+// silent sends a datagram and another one on a connection that is served, and checks that the first one is not answered.
 func silent(t *testing.T, c, known net.Conn) {
 	t.Helper()
 	_, err := io.WriteString(c, "x")
@@ -263,13 +263,13 @@ func TestUDPSourceRanges(t *testing.T) {
 	asks(t, out, "hello")
 	restrict(t, d, ranges(s, "127.0.0.3/32")) // it has a session
 	silent(t, out, in)
-	restrict(t, d, ranges(udpSpecAs(s, "tcp4"), "127.0.0.9/32")) // that of TCP is another
+	restrict(t, d, ranges(udpSpecAs(s, "tcp4"), "127.0.0.9/32")) // the range for TCP does not apply
 	asks(t, out, "hello")
 }
 
 func udpSpecAs(s port.Spec, proto string) port.Spec { s.Proto = proto; return s }
 
-// Each client has a session of its own, large datagrams pass, and the port's end ends all.
+// Each client has its own session, large datagrams pass, and closing the port ends all sessions.
 func TestUDP(t *testing.T) {
 	d, stop := run(t)
 	before := descriptors(t)
@@ -288,7 +288,7 @@ func TestUDP(t *testing.T) {
 		assert.NilError(t, c.Close())
 	}
 	poll.WaitOn(t, func(poll.LogT) poll.Result {
-		if n := descriptors(t); n > before+1 { // the server's
+		if n := descriptors(t); n > before+1 { // the server's descriptor
 			return poll.Continue("%d descriptors, %d before", n, before)
 		}
 		return poll.Success()
@@ -298,7 +298,7 @@ func TestUDP(t *testing.T) {
 	stop()
 }
 
-// The sessions of a port are limited. An idle session ends, and one that the child does not answer ends with its port.
+// The sessions of a port are limited. An idle session ends, and one that waits for the child ends with its port.
 func TestUDPSessions(t *testing.T) {
 	d, _ := run(t)
 	s := udpSpec(t, serveUDP(t))
@@ -322,7 +322,7 @@ func TestUDPSessions(t *testing.T) {
 	}, poll.WithDelay(10*time.Millisecond), poll.WithTimeout(patience))
 	assert.NilError(t, f.close(t.Context()))
 
-	// A child that takes requests and gives no answer keeps nothing open either.
+	// A child that accepts requests and does not answer does not keep connections open.
 	dir, err := os.MkdirTemp("", "pd")
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, os.RemoveAll(dir)) })
@@ -342,8 +342,8 @@ func TestUDPSessions(t *testing.T) {
 	assert.NilError(t, f.close(t.Context()))
 }
 
-// A socket of the service manager has guarded clients too, those that were in its queue before the port opened included.
-func TestSourceRangesOfHeldSocket(t *testing.T) {
+// Source ranges also apply to the clients of an inherited socket, including those in its queue before the port opened.
+func TestSourceRangesOfInheritedSocket(t *testing.T) {
 	l, err := net.Listen("tcp4", hostSide+":0")
 	assert.NilError(t, err)
 	defer l.Close()

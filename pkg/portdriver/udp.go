@@ -19,47 +19,47 @@ import (
 )
 
 const (
-	// udpIdle ends the session of a client when no datagram has come from either side for so long. It is the builtin
-	// driver's.
+	// udpIdle is the time without datagrams from either side after which a client's session ends. It is that of the builtin
+	// driver.
 	udpIdle = 90 * time.Second
-	// udpSessions limits the sessions of one port, each of which has a descriptor. A new client ends the session that has been
-	// idle for longest.
+	// udpSessions limits the sessions of one port, each of which uses a descriptor. A new client beyond the limit ends the
+	// session that has been idle for longest.
 	udpSessions = 1024
-	// udpWaiting is how many datagrams of a client wait for its connection to the node; more are dropped.
+	// udpWaiting is the number of a client's datagrams that wait for its connection to the node; further ones are dropped.
 	udpWaiting = 32
 	// maxDatagram is the largest payload of UDP over IPv4.
 	maxDatagram = 65507
 )
 
-// udpForward is one open UDP port. Each client has a session with a connection of its own to the node. RootlessKit's builtin
-// driver does the same, but does not look at the client's address.
+// udpForward is one open UDP port. Each client has a session with its own connection to the node. RootlessKit's builtin
+// driver does the same, but does not check the client's address.
 type udpForward struct {
 	conn   *net.UDPConn
 	spec   port.Spec
 	socket string // of the child's side
 	guard  *guard
-	share  *relay.Share // of the descriptors
+	share  *relay.Share // of descriptors
 	log    io.Writer
 	limit  int
 	idle   time.Duration
-	ctx    context.Context // of the port; its end ends the sessions
+	ctx    context.Context // of the port; when it ends, the sessions end
 	cancel context.CancelFunc
 	group  sync.WaitGroup // the reader and all sessions
 
-	mu       sync.Mutex
-	sessions map[netip.AddrPort]*udpSession
-	told     atomic.Bool
+	mu          sync.Mutex
+	sessions    map[netip.AddrPort]*udpSession
+	faultLogged atomic.Bool
 }
 
-// udpSession is one client of a port.
+// udpSession is the session of one client of a port.
 type udpSession struct {
 	client netip.AddrPort
-	last   atomic.Int64 // when the last datagram came, in nanoseconds
+	last   atomic.Int64 // time of the last datagram, in nanoseconds
 	ctx    context.Context
 	end    context.CancelFunc
 
 	mu      sync.Mutex
-	node    *net.UDPConn // nil while it is being connected
+	node    *net.UDPConn // nil until it is connected
 	waiting [][]byte
 }
 
@@ -77,7 +77,7 @@ func listenUDP(network, address string, f *udpForward) (*udpForward, error) {
 	return f, nil
 }
 
-// close returns when nothing of the port is left.
+// close closes the port and returns when all its sessions have ended.
 func (f *udpForward) close(context.Context) error {
 	f.cancel()
 	err := f.conn.Close()
@@ -85,7 +85,7 @@ func (f *udpForward) close(context.Context) error {
 	return err
 }
 
-// read passes datagrams of clients on until the port is closed.
+// read forwards datagrams of clients until the port is closed.
 func (f *udpForward) read() {
 	buf := make([]byte, maxDatagram)
 	for {
@@ -94,7 +94,7 @@ func (f *udpForward) read() {
 		case f.ctx.Err() != nil:
 			return
 		case err != nil:
-			f.say(err)
+			f.logFault(err)
 			if !pauseFor(f.ctx, acceptPause) {
 				return
 			}
@@ -106,7 +106,7 @@ func (f *udpForward) read() {
 	}
 }
 
-// session returns that of a client, a new one if need be; nil if the client is not allowed.
+// session returns the session of a client and creates it if needed. It returns nil if the client is not allowed.
 func (f *udpForward) session(client netip.AddrPort) *udpSession {
 	now := time.Now().UnixNano()
 	f.mu.Lock()
@@ -124,7 +124,7 @@ func (f *udpForward) session(client netip.AddrPort) *udpSession {
 	}
 	if len(f.sessions) >= f.limit || !f.share.Take(perConnection, 1) {
 		f.makeRoom()
-		if len(f.sessions) >= f.limit || !f.share.Take(perConnection, 1) { // until what was ended is gone
+		if len(f.sessions) >= f.limit || !f.share.Take(perConnection, 1) { // the ended session may not be released yet
 			leave()
 			s.end()
 			return nil
@@ -133,14 +133,14 @@ func (f *udpForward) session(client netip.AddrPort) *udpSession {
 	s.last.Store(now)
 	f.sessions[client] = s
 	f.group.Go(func() {
-		defer f.share.Give(perConnection)
+		defer f.share.Release(perConnection)
 		defer leave()
 		f.run(s)
 	})
 	return s
 }
 
-// makeRoom ends the session that has been idle for longest, if there is one. f.mu is held.
+// makeRoom ends the session that has been idle for longest, if there is any. f.mu must be held.
 func (f *udpForward) makeRoom() {
 	var oldest *udpSession
 	for _, s := range f.sessions {
@@ -154,7 +154,7 @@ func (f *udpForward) makeRoom() {
 	}
 }
 
-// run connects a session and passes on what the node answers, until the session ends.
+// run connects a session and forwards the node's answers until the session ends.
 func (f *udpForward) run(s *udpSession) {
 	defer func() {
 		s.end()
@@ -167,19 +167,19 @@ func (f *udpForward) run(s *udpSession) {
 	node, err := f.connect(s.ctx)
 	if err != nil {
 		if s.ctx.Err() == nil {
-			f.say(fmt.Errorf("connect inside: %w", err))
+			f.logFault(fmt.Errorf("connect to the node: %w", err))
 		}
 		return
 	}
-	f.told.Store(false)
+	f.faultLogged.Store(false)
 	defer node.Close()
-	stop := context.AfterFunc(s.ctx, func() { _ = node.Close() }) // the reader below returns
+	stop := context.AfterFunc(s.ctx, func() { _ = node.Close() }) // unblocks the read below
 	defer stop()
 	s.connected(node)
 	f.answer(s, node)
 }
 
-// answer passes datagrams of the node on to the client until the session ends or is idle.
+// answer forwards datagrams of the node to the client until the session ends or is idle.
 func (f *udpForward) answer(s *udpSession, node *net.UDPConn) {
 	buf := make([]byte, maxDatagram)
 	for {
@@ -192,9 +192,9 @@ func (f *udpForward) answer(s *udpSession, node *net.UDPConn) {
 		case s.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
 			return
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue // unless the client was heard of meanwhile, this was the end
+			continue // ends above unless the client has sent a datagram since
 		case err != nil:
-			continue // nothing listens inside at the moment: ECONNREFUSED for a datagram before
+			continue // currently no program listens inside: ECONNREFUSED for an earlier datagram
 		}
 		s.last.Store(time.Now().UnixNano())
 		if _, err := f.conn.WriteToUDPAddrPort(buf[:n], s.client); err != nil && errors.Is(err, net.ErrClosed) {
@@ -203,17 +203,17 @@ func (f *udpForward) answer(s *udpSession, node *net.UDPConn) {
 	}
 }
 
-// connected sends what has waited.
+// connected sends the waiting datagrams.
 func (s *udpSession) connected(node *net.UDPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.waiting {
-		_, _ = node.Write(d) // lost, as datagrams are
+		_, _ = node.Write(d) // datagrams may be lost
 	}
 	s.node, s.waiting = node, nil
 }
 
-// toNode sends one datagram, or keeps a copy of it while the session is being connected.
+// toNode sends one datagram, or stores a copy of it until the session is connected.
 func (s *udpSession) toNode(d []byte) {
 	s.mu.Lock()
 	node := s.node
@@ -222,14 +222,14 @@ func (s *udpSession) toNode(d []byte) {
 	}
 	s.mu.Unlock()
 	if node != nil {
-		_, _ = node.Write(d) // lost, as datagrams are
+		_, _ = node.Write(d) // datagrams may be lost
 	}
 }
 
-// connect asks the child for a connection, several times if need be.
+// connect requests a connection from the child, with retries.
 func (f *udpForward) connect(ctx context.Context) (*net.UDPConn, error) {
 	for i := 1; ; i++ {
-		c, err := f.ask(ctx)
+		c, err := f.requestConnection(ctx)
 		if err == nil || i == attempts {
 			return c, err
 		}
@@ -239,7 +239,7 @@ func (f *udpForward) connect(ctx context.Context) (*net.UDPConn, error) {
 	}
 }
 
-func (f *udpForward) ask(ctx context.Context) (*net.UDPConn, error) {
+func (f *udpForward) requestConnection(ctx context.Context) (*net.UDPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	var d net.Dialer
@@ -248,7 +248,7 @@ func (f *udpForward) ask(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	defer child.Close()
-	// Not Close: a descriptor that has come already would be lost between the two.
+	// Do not close the connection instead: a descriptor that has just arrived would leak.
 	stop := context.AfterFunc(ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
 	defer stop()
 	fd, err := msg.ConnectToChild(child.(*net.UnixConn), f.spec, nil)
@@ -256,21 +256,21 @@ func (f *udpForward) ask(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), "node")
-	defer file.Close() // FileConn takes a copy
+	defer file.Close() // FileConn duplicates the descriptor
 	c, err := net.FileConn(file)
 	if err != nil {
 		return nil, err
 	}
 	node, ok := c.(*net.UDPConn)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("the child gave a %T", c), c.Close())
+		return nil, errors.Join(fmt.Errorf("the child sent a %T instead of a UDP connection", c), c.Close())
 	}
 	return node, nil
 }
 
-// say logs a fault of the port, and not each one again.
-func (f *udpForward) say(err error) {
-	if f.ctx.Err() == nil && !f.told.Swap(true) {
+// logFault logs a fault of the port once until a connection succeeds.
+func (f *udpForward) logFault(err error) {
+	if f.ctx.Err() == nil && !f.faultLogged.Swap(true) {
 		_, _ = fmt.Fprintf(f.log, "port %d/%s: %v\n", f.spec.ParentPort, f.spec.Proto, err) // a log
 	}
 }
