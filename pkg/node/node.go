@@ -76,7 +76,7 @@ type Node struct {
 	reg       datadir.Registry
 	log       logrus.FieldLogger
 	detach    bool
-	tried     []string // directories that were searched for components in vain
+	tried     []string // directories that were searched for components without success
 	listeners inheritedListeners
 	// joinToken is Options.JoinToken, cleared after its use.
 	joinToken string

@@ -16,25 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adopting wraps a network driver whose program puts itself into the background. This process takes such an orphan as
-// its own child for as long as the driver starts it (PR_SET_CHILD_SUBREAPER of prctl(2)), so that its end is found like
-// that of any other uplink (unreaped), and ends it when the node has ended: a pasta of 2023 outlives its namespace.
-type adopting struct {
+// subreaper wraps a network driver whose program daemonizes. This process is the child subreaper (PR_SET_CHILD_SUBREAPER of prctl(2))
+// while the driver starts the program, so that the daemon becomes its child. The end of the daemon is then detected as for the other
+// drivers (see unreaped). The cleanup function kills the daemon, because pasta of 2023 does not end with its namespace.
+type subreaper struct {
 	network.ParentDriver
-	// programs are the names that the process may have.
+	// programs are the possible names of the process.
 	programs []string
 	log      logrus.FieldLogger
 }
 
-// ConfigureNetwork is RootlessKit's call.
-func (d *adopting) ConfigureNetwork(childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
+// ConfigureNetwork implements network.ParentDriver.
+func (d *subreaper) ConfigureNetwork(childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return nil, nil, fmt.Errorf("become the parent of what %s leaves in the background: %w", d.programs[0], err)
+		return nil, nil, fmt.Errorf("become the child subreaper for %s: %w", d.programs[0], err)
 	}
 	before := childrenNamed(d.programs)
 	msg, cleanup, err := d.ParentDriver.ConfigureNetwork(childPID, stateDir, netns)
 	if perr := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); perr != nil {
-		d.log.WithError(perr).Warn("stop being the parent of orphans")
+		d.log.WithError(perr).Warn("reset the child subreaper attribute")
 	}
 	var found []int
 	for pid := range childrenNamed(d.programs) {
@@ -43,17 +43,17 @@ func (d *adopting) ConfigureNetwork(childPID int, stateDir, netns string) (*mess
 		}
 	}
 	if err == nil && len(found) == 0 {
-		d.log.WithField("program", d.programs[0]).Warn("the network's process is not found: its end will not be noticed")
+		d.log.WithField("program", d.programs[0]).Warn("network process not found; its end will not be detected")
 	}
 	return msg, common.Seq([]func() error{cleanup, func() error { return endChildren(found) }}), err
 }
 
-// endChildren kills and reaps.
+// endChildren kills and reaps the children pids.
 func endChildren(pids []int) error {
 	var faults []error
 	for _, pid := range pids {
 		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			faults = append(faults, fmt.Errorf("end process %d of the network: %w", pid, err))
+			faults = append(faults, fmt.Errorf("kill network process %d: %w", pid, err))
 			continue
 		}
 		for {
@@ -66,15 +66,15 @@ func endChildren(pids []int) error {
 	return errors.Join(faults...)
 }
 
-// childrenNamed are the children of this process whose program has one of the names, or one with a suffix: pasta is a
-// link to passt, and that executes passt.avx2 where the processor allows.
+// childrenNamed returns the pids of the children of this process whose program has one of the names, optionally with a suffix: pasta
+// is a link to passt, which executes passt.avx2 on processors that support it.
 func childrenNamed(programs []string) map[int]bool {
 	found := map[int]bool{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
 		b, err := os.ReadFile(path)
 		if err != nil {
-			continue // gone
+			continue // the process has ended
 		}
 		name, ppid := parseStat(string(b))
 		if base, _, _ := strings.Cut(name, "."); !slices.Contains(programs, base) || ppid != os.Getpid() {
@@ -87,8 +87,8 @@ func childrenNamed(programs []string) map[int]bool {
 	return found
 }
 
-// parseStat reads the program's name and the parent's pid from /proc/PID/stat (proc_pid_stat(5)): fields 2 and 4. The
-// name is in parentheses and may hold any character.
+// parseStat returns the program's name and the parent's pid, which are fields 2 and 4 of /proc/PID/stat (proc_pid_stat(5)). The name
+// is in parentheses and may contain any character. For malformed input, it returns "" and 0.
 func parseStat(stat string) (name string, ppid int) {
 	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if open < 0 || end < open {

@@ -40,7 +40,7 @@ func freePorts(t *testing.T, ip string) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// ask sends text to a port of the host and returns what the listener inside saw: the client's address, and the text.
+// ask sends text to a port of the host and returns the answer of the listener inside: the client's address and the text.
 func ask(proto, ip string, p int, text string) (client, answer string, err error) {
 	c, err := net.Dial(proto+"4", net.JoinHostPort(ip, strconv.Itoa(p)))
 	if err != nil {
@@ -52,7 +52,7 @@ func ask(proto, ip string, p int, text string) (client, answer string, err error
 
 func converse(c net.Conn, text string) (client, answer string, err error) {
 	limit := 10 * time.Second
-	if c.LocalAddr().Network() == "udp" { // what is lost is asked for again
+	if c.LocalAddr().Network() == "udp" { // repeat lost datagrams
 		limit = time.Second
 	}
 	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
@@ -69,8 +69,7 @@ func converse(c net.Conn, text string) (client, answer string, err error) {
 	return client, answer, nil
 }
 
-// answers asks until there is an answer: a datagram may be lost, and some drivers open a port a moment later than they
-// say.
+// answers calls ask until it succeeds, because a datagram may be lost and some drivers open a port later than they report.
 func answers(t *testing.T, proto, ip string, p int, text string) (client string) {
 	t.Helper()
 	var last error
@@ -86,7 +85,7 @@ func answers(t *testing.T, proto, ip string, p int, text string) (client string)
 	return ""
 }
 
-// datagram sends n bytes; the listener answers with their number.
+// datagram sends a datagram of n bytes. The listener answers with their number.
 func (b *bench) datagram(t *testing.T, at string, p, n int) error {
 	t.Helper()
 	c, err := net.Dial("udp4", net.JoinHostPort(at, strconv.Itoa(p)))
@@ -108,7 +107,7 @@ func (b *bench) datagram(t *testing.T, at string, p, n int) error {
 	return nil
 }
 
-// hostAddress is an IPv4 address of the host that is not loopback; empty if there is none.
+// hostAddress returns an IPv4 address of the host that is not a loopback address, or "".
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()

@@ -18,8 +18,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// How the throughput is measured: rounds of one stream through the forward and one over plain loopback in turn, so that
-// what slows the machine down does so for both.
+// The throughput is measured in rounds: one stream through the forward, then one over plain loopback, so that other load on the machine
+// affects both.
 const (
 	streamRounds = 7
 	streamFor    = 300 * time.Millisecond
@@ -29,7 +29,7 @@ const (
 //
 //	go test ./pkg/parent -run '^$' -bench Ports -benchtime 1x
 //
-// It asserts no speed. docs/network-drivers.md has a table of it.
+// It does not check the results. docs/network-drivers.md has a table of them.
 func BenchmarkPorts(b *testing.B) {
 	for _, p := range pairs() {
 		b.Run(p.network+"/"+p.ports, func(b *testing.B) {
@@ -72,7 +72,7 @@ func middle(samples []float64) float64 {
 	return slices.Sorted(slices.Values(samples))[len(samples)/2]
 }
 
-// TestThroughputOfPair is one pair's process of BenchmarkPorts.
+// TestThroughputOfPair runs in the process of one pair of BenchmarkPorts.
 func TestThroughputOfPair(t *testing.T) {
 	for _, p := range pairs() {
 		if os.Getenv(envPair) != p.network+" "+p.ports {
@@ -95,10 +95,10 @@ func TestThroughputOfPair(t *testing.T) {
 		}
 		return
 	}
-	t.Skip("played by BenchmarkPorts")
+	t.Skip("run by BenchmarkPorts")
 }
 
-// stream sends for a while and returns how much arrived, in megabytes (10^6) a second until the receiver had it all.
+// stream sends data for a while and returns the throughput in megabytes (10^6 bytes) per second, until the receiver has all data.
 func stream(t *testing.T, address string) float64 {
 	t.Helper()
 	c, err := net.Dial("tcp4", address)

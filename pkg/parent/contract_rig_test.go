@@ -28,23 +28,23 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// envInside marks the process in the fresh namespaces.
+// envInside marks the process in the new namespaces.
 const envInside = "ROOTLESSNODE_TEST_INSIDE"
 
-// insidePort is where the process inside listens, TCP and UDP, and sinkPort where it swallows a stream.
+// insidePort is the TCP and UDP port of the process inside; on sinkPort, it discards a stream.
 const insidePort, sinkPort = 7007, 7008
 
-// shortest: datagrams up to this length are answered by their text, longer ones by their length.
+// shortest is the maximum length of datagrams that are answered with their text. Longer ones are answered with their length.
 const shortest = 64
 
-// order is what the process inside is told.
+// order has the parameters of the process inside.
 type order struct {
 	Network, Ports string
 	Message        messages.ParentInitNetworkDriverCompleted
 	Opaque         map[string]string
 }
 
-// bench is a pair of drivers at work.
+// bench is a running pair of drivers.
 type bench struct {
 	pair   pair
 	driver port.ParentDriver
@@ -52,7 +52,7 @@ type bench struct {
 	ip string
 }
 
-// bring starts a process in fresh namespaces and our two drivers around it, as the node would.
+// bring starts a process in new namespaces and the two drivers, as a node does.
 func bring(t testing.TB, p pair) *bench {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rn") // a socket's path must be short
@@ -104,7 +104,7 @@ func bring(t testing.TB, p pair) *bench {
 	return &bench{pair: p, driver: pd, ip: msg.IP}
 }
 
-// playInside is the process in the namespaces: it configures its end as RootlessKit's child does, listens, and ends with
+// playInside runs the process in the namespaces. It configures the network as RootlessKit's child does, listens, and exits at the end of
 // its standard input.
 func playInside() error {
 	stdin := bufio.NewReader(os.Stdin)
@@ -146,7 +146,7 @@ func (o order) configure() error {
 		config.DriverPasta: pasta.NewChildDriver(),
 	}
 	commands := "ip link set lo up\n"
-	if o.Network == config.DriverNone { // pkg/child does so
+	if o.Network == config.DriverNone { // as pkg/child does
 		commands += "ip link add " + m.Dev + " type veth peer name end0\nip link set end0 up\n"
 	}
 	if err := shell(commands); err != nil {
@@ -174,7 +174,7 @@ func shell(commands string) error {
 	return nil
 }
 
-// swallow reads what each connection sends, and at its end says how much that was.
+// swallow reads each connection to its end and answers with the number of bytes.
 func swallow(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -183,15 +183,14 @@ func swallow(l net.Listener) {
 		}
 		go func() {
 			defer c.Close()
-			// A reader alone: io.Copy would splice, which a program that looks at its data cannot.
+			// Hide other methods of the connection, because io.Copy would use splice(2), which real programs cannot use.
 			n, _ := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 128<<10))
-			_, _ = fmt.Fprintln(c, n) // the sender sees what is missing
+			_, _ = fmt.Fprintln(c, n) // the sender detects errors
 		}()
 	}
 }
 
-// listenInside answers each line, and each datagram, with the address that it came from and the text, or for a long
-// datagram its length.
+// listenInside answers each line and each datagram with its source address and its text, or its length if a datagram is long.
 func listenInside(ip string) error {
 	at := net.JoinHostPort(ip, strconv.Itoa(insidePort))
 	l, err := net.Listen("tcp4", at)
@@ -211,7 +210,7 @@ func listenInside(ip string) error {
 			go func() {
 				defer c.Close()
 				for s := bufio.NewScanner(c); s.Scan(); {
-					_, _ = fmt.Fprintln(c, c.RemoteAddr(), s.Text()) // the asker sees what is missing
+					_, _ = fmt.Fprintln(c, c.RemoteAddr(), s.Text()) // the client detects errors
 				}
 			}()
 		}

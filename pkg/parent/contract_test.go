@@ -17,29 +17,29 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The contract that every port driver has to keep, tried with each pair of drivers that the machine can run: a listener
-// in a fresh user and network namespace, on the address of the tap device, is reached from the host.
+// The contract tests check each pair of drivers that the machine can run: a listener in a new user and network namespace, on the address
+// of the tap device, must be reachable from the host.
 
-// envPair is the pair, "NETWORK PORTS", that a process of this test binary tries.
+// envPair is the pair, "NETWORK PORTS", that a process of this test binary tests.
 const envPair = "ROOTLESSNODE_TEST_PAIR"
 
-// pair is a network driver with a port driver, and what is known of the two together.
+// pair is a network driver with a port driver and their known properties.
 type pair struct {
 	network, ports string
 	programs       []string
-	// udp is the longest datagram that must pass, in bytes.
+	// udp is the size in bytes of the largest datagram that must be forwarded.
 	udp int
-	// keepsTCP, keepsUDP: the listener sees the address of a client that is not on loopback.
+	// keepsTCP and keepsUDP are set if the listener sees the address of a client that is not on loopback.
 	keepsTCP, keepsUDP bool
-	// deafUDP: an answer to a datagram of a client on loopback is not let out. slirp4netns makes the host's loopback its
-	// gateway's address, and does not send there when the host's loopback is closed to the node.
+	// deafUDP is set if answers to datagrams of a client on loopback are dropped. slirp4netns maps the host's loopback to the
+	// gateway's address, and does not send there if the node must not reach the host's loopback.
 	deafUDP bool
-	// rootless: not as root, which pasta gives up for the user nobody.
+	// rootless is set if the test cannot run as root, because pasta changes from root to the user nobody.
 	rootless bool
 }
 
 func pairs() []pair {
-	const whole = 65507 // the longest datagram of IPv4: 65535 less the headers of IP (20) and UDP (8)
+	const whole = 65507 // the largest datagram of IPv4: 65535 minus the headers of IP (20) and UDP (8)
 	return []pair{
 		{network: config.DriverSlirp, ports: config.PortsBuiltin, programs: []string{"slirp4netns", "nft"}, udp: whole, keepsTCP: true},
 		{network: config.DriverPasta, ports: config.PortsBuiltin, programs: []string{"pasta", "nft"}, udp: whole, keepsTCP: true, rootless: true},
@@ -50,7 +50,7 @@ func pairs() []pair {
 	}
 }
 
-// TestPortContract tries each pair in a process of its own, which is the only end of some drivers.
+// TestPortContract tests each pair in a separate process, because some drivers end only with their process.
 func TestPortContract(t *testing.T) {
 	t.Parallel()
 	for _, p := range pairs() {
@@ -76,7 +76,7 @@ func TestPortContract(t *testing.T) {
 	}
 }
 
-// TestPairOfDrivers is one pair's process.
+// TestPairOfDrivers runs in the process of one pair.
 func TestPairOfDrivers(t *testing.T) {
 	for _, p := range pairs() {
 		if os.Getenv(envPair) == p.network+" "+p.ports {
@@ -84,25 +84,25 @@ func TestPairOfDrivers(t *testing.T) {
 			return
 		}
 	}
-	t.Skip("played by TestPortContract")
+	t.Skip("run by TestPortContract")
 }
 
 func tryPair(t *testing.T, p pair) {
 	b := bring(t, p)
-	t.Run("tcp and udp of one number", b.bothProtocols)
+	t.Run("tcp and udp on the same port", b.bothProtocols)
 	t.Run("list shows what was added", b.lists)
 	t.Run("removed is closed", b.removes)
 	t.Run("removed and added again with a connection open", b.again)
 	t.Run("an address in use is an error", b.taken)
-	t.Run("listens where it was told to", b.bindAddress)
-	t.Run("datagrams as long as promised", b.datagrams)
+	t.Run("listens on the requested address", b.bindAddress)
+	t.Run("size of datagrams", b.datagrams)
 	t.Run("source addresses", b.sources)
 	all, err := b.driver.ListPorts(t.Context())
 	assert.NilError(t, err)
-	assert.Equal(t, len(all), 0, "left: %v", all)
+	assert.Equal(t, len(all), 0, "remaining ports: %v", all)
 }
 
-// at is the address of the host on which forwards are tried.
+// at returns the address of the host for the forwards.
 func (b *bench) at(t *testing.T) string {
 	t.Helper()
 	if !b.pair.deafUDP {
@@ -110,7 +110,7 @@ func (b *bench) at(t *testing.T) string {
 	}
 	host := hostAddress(t)
 	if host == "" {
-		t.Skip("requirement: an address of the host besides loopback")
+		t.Skip("requirement: an address of the host other than loopback")
 	}
 	return host
 }
@@ -151,10 +151,10 @@ func (b *bench) removes(t *testing.T) {
 	assert.ErrorContains(t, err, "connection refused")
 	_, _, err = ask("udp", at, p, "x")
 	assert.ErrorContains(t, err, "connection refused")
-	assert.Check(t, b.driver.RemovePort(t.Context(), 4711) != nil, "what is not there cannot be removed")
+	assert.Check(t, b.driver.RemovePort(t.Context(), 4711) != nil, "removing an unknown port must fail")
 }
 
-// again: a port that is in use can be taken away and given again at once.
+// again checks that a port in use can be removed and added again immediately.
 func (b *bench) again(t *testing.T) {
 	p := freePorts(t, loopback)
 	for i := range 20 {
@@ -207,16 +207,16 @@ func (b *bench) datagrams(t *testing.T) {
 				break
 			}
 		}
-		assert.Check(t, passed || n > b.pair.udp, "%d bytes do not pass", n)
+		assert.Check(t, passed || n > b.pair.udp, "a datagram of %d bytes is not forwarded", n)
 		if !passed {
 			break
 		}
 	}
-	t.Logf("longest datagram that passes: %d", longest)
+	t.Logf("largest forwarded datagram: %d bytes", longest)
 	b.close(t, st)
 }
 
-// sources tells what the listener takes for the client's address.
+// sources logs and checks which address the listener sees as the client's.
 func (b *bench) sources(t *testing.T) {
 	host := hostAddress(t)
 	for _, tc := range []struct {
@@ -227,21 +227,21 @@ func (b *bench) sources(t *testing.T) {
 		{"tcp", host, b.pair.keepsTCP}, {"udp", host, b.pair.keepsUDP},
 	} {
 		if tc.ip == "" {
-			t.Log("this host has no address but loopback")
+			t.Log("this host has only loopback addresses")
 			continue
 		}
 		p := freePorts(t, tc.ip)
 		st := b.open(t, tc.proto+"4", tc.ip, p)
 		if b.pair.deafUDP && tc.proto == "udp" && tc.ip == loopback {
-			_, _, err := ask(tc.proto, tc.ip, p, "who am I")
-			assert.Check(t, err != nil, "UDP from loopback is answered: say so in docs/network-drivers.md")
+			_, _, err := ask(tc.proto, tc.ip, p, "hello")
+			assert.Check(t, err != nil, "UDP from loopback is answered: update docs/network-drivers.md")
 			t.Log("source of udp from a client on loopback: not answered")
 			b.close(t, st)
 			continue
 		}
-		seen := answers(t, tc.proto, tc.ip, p, "who am I")
+		seen := answers(t, tc.proto, tc.ip, p, "hello")
 		if tc.keeps { // the first connection through builtin sets up what the next ones need
-			seen = answers(t, tc.proto, tc.ip, p, "who am I")
+			seen = answers(t, tc.proto, tc.ip, p, "hello")
 		}
 		client, err := netip.ParseAddrPort(seen)
 		assert.NilError(t, err)

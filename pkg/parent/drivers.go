@@ -17,13 +17,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// tapName is the node's uplink device; lxc-user-nic moves a veth in and calls it as other containers do.
+// tapName is the name of the node's uplink device. With lxc-user-nic, which moves a veth device into the namespace, it is nicName.
 const (
 	tapName = "tap0"
 	nicName = "eth0"
 )
 
-// lxcUserNICPaths are where distributions keep the set-uid helper, which is not meant to be on PATH.
+// lxcUserNICPaths returns the paths where distributions install lxc-user-nic, which is usually not on PATH.
 func lxcUserNICPaths() []string {
 	var paths []string
 	for _, dir := range hostinfo.LXCDirs() {
@@ -32,9 +32,10 @@ func lxcUserNICPaths() []string {
 	return paths
 }
 
-// ResolveDriver returns the network driver that c means on this host: auto is the one that the port driver works with,
-// where that needs a certain one; else slirp4netns where it is found on PATH, else gvisor-tap-vsock, which needs no
-// program. Runs in: parent.
+// ResolveDriver returns the network driver for c on this host. It resolves auto to the driver that the port driver requires, if there
+// is one; otherwise to slirp4netns if that is on PATH; otherwise to gvisor-tap-vsock, which needs no program on the host.
+//
+// Runs in: parent.
 func ResolveDriver(c *config.NodeConfig) string {
 	if d := c.Network.Driver; d != config.DriverAuto && d != "" {
 		return d
@@ -48,13 +49,15 @@ func ResolveDriver(c *config.NodeConfig) string {
 	return config.DriverGvisor
 }
 
-// gvisorProgram is this program once more, with the gvisor-tap-vsock driver linked in. Our own build leaves the driver out
-// of the main executable (RootlessKit's build tag no_gvisortapvsock): a debugging aid that it brings along fills tables
-// when a program starts, at some 20 ms and 8 MB in each of a node's processes, whatever driver is used.
+// gvisorProgram is a build of this program with the gvisor-tap-vsock driver. The main executable is built without the driver
+// (RootlessKit's build tag no_gvisortapvsock), because a dependency of the driver initializes debugging tables at program start. That
+// takes about 20 ms and 8 MB in each process of a node, even with other drivers.
 const gvisorProgram = "rootlessnode-gvisor"
 
-// Executable returns the program that is to play the parent with a network driver: this one, unless the driver is not
-// linked into it. Runs in: parent.
+// Executable returns the path of the program that runs the parent role with the given network driver: this program, unless it is built
+// without the driver.
+//
+// Errors: of class errdefs.ErrPreflight if the program with the driver is not found. Runs in: parent.
 func Executable(driver, componentsDir string) (string, error) {
 	if driver != config.DriverGvisor || gvisortapvsock.Available {
 		return "/proc/self/exe", nil
@@ -62,12 +65,12 @@ func Executable(driver, componentsDir string) (string, error) {
 	path, err := exec.LookPath(filepath.Join(componentsDir, gvisorProgram))
 	if err != nil {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the program with the %s driver: %w", driver, err)),
-			"make build\n# or install slirp4netns, which network.driver: auto prefers")
+			"make build\n# or install slirp4netns, which network.driver: auto uses if it is installed")
 	}
 	return path, nil
 }
 
-// networkDriver makes RootlessKit's parent driver for the configured network. Config.Network.Driver is resolved.
+// networkDriver returns RootlessKit's parent driver for the configured network. Config.Network.Driver must be resolved.
 func (r *run) networkDriver() (network.ParentDriver, error) {
 	n := r.Config.Network
 	_, ipnet, err := net.ParseCIDR(n.CIDR)
@@ -83,7 +86,7 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	case config.DriverPasta:
 		d, err = pasta.NewParentDriver(r.LogWriter, config.DriverPasta, n.MTU, ipnet, tapName,
 			r.portSocket(config.PortsPesto), !n.AllowHostLoopback, n.IPv6, false)
-		d = &adopting{ParentDriver: d, programs: []string{config.DriverPasta, "passt"}, log: r.Log}
+		d = &subreaper{ParentDriver: d, programs: []string{config.DriverPasta, "passt"}, log: r.Log}
 	case config.DriverLXCUserNIC:
 		d, err = lxcusernic.NewParentDriver(findProgram(config.DriverLXCUserNIC, lxcUserNICPaths()), n.MTU, n.LXCBridge, nicName)
 	case config.DriverVPNKit:
@@ -91,7 +94,7 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	case config.DriverNone:
 		d, err = newOffline(ipnet, n.MTU)
 	default:
-		err = fmt.Errorf("network driver %q is unknown", n.Driver)
+		err = fmt.Errorf("unknown network driver %q", n.Driver)
 	}
 	if err != nil {
 		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("network driver %s: %w", n.Driver, err))
@@ -99,11 +102,12 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	return d, nil
 }
 
-func findProgram(name string, places []string) string {
+// findProgram returns the path of a program on PATH or the first existing one of paths, or name if it is not found.
+func findProgram(name string, paths []string) string {
 	if p, err := exec.LookPath(name); err == nil {
 		return p
 	}
-	for _, p := range places {
+	for _, p := range paths {
 		if _, err := exec.LookPath(p); err == nil {
 			return p
 		}

@@ -23,7 +23,7 @@ func TestResolveDriverFollowsThePorts(t *testing.T) {
 		c.Ports.Driver = ports
 		assert.Equal(t, ResolveDriver(c), want)
 		c.Network.Driver = config.DriverVPNKit
-		assert.Equal(t, ResolveDriver(c), config.DriverVPNKit, "what was asked for is Validate's to refuse")
+		assert.Equal(t, ResolveDriver(c), config.DriverVPNKit, "an explicit driver must not be changed; Validate checks it")
 	}
 }
 
@@ -43,12 +43,12 @@ func TestResolvePorts(t *testing.T) {
 		find        func(string) string
 		driver, why string
 	}{
-		{"auto", true, find("nft", "iptables"), "builtin", "auto: works with every network driver, pasta here; keeps the addresses of TCP clients by nft"},
-		{"auto", true, find("iptables"), "builtin", "auto: works with every network driver, pasta here; keeps the addresses of TCP clients by iptables"},
-		{"", true, find(), "builtin", "auto: works with every network driver, pasta here; neither nft nor iptables is found to keep the addresses of TCP clients"},
-		{"auto", false, find("nft"), "builtin", "auto: works with every network driver, pasta here"},
-		{"pesto", true, find("nft"), "pesto", "asked for"},
-		{"none", true, find("nft"), "none", "asked for"},
+		{"auto", true, find("nft", "iptables"), "builtin", "auto: works with every network driver, including pasta; preserves the addresses of TCP clients with nft"},
+		{"auto", true, find("iptables"), "builtin", "auto: works with every network driver, including pasta; preserves the addresses of TCP clients with iptables"},
+		{"", true, find(), "builtin", "auto: works with every network driver, including pasta; cannot preserve the addresses of TCP clients: neither nft nor iptables found"},
+		{"auto", false, find("nft"), "builtin", "auto: works with every network driver, including pasta"},
+		{"pesto", true, find("nft"), "pesto", "configured"},
+		{"none", true, find("nft"), "none", "configured"},
 	} {
 		c := config.Default()
 		c.Network.Driver, c.Ports.Driver, c.Ports.SourceIPTransparent = config.DriverPasta, tc.ports, tc.transparent
@@ -58,8 +58,8 @@ func TestResolvePorts(t *testing.T) {
 	}
 }
 
-// Each port driver is made as the config says, and the network's driver is given a socket for ports only if it forwards
-// them: the pasta of a stable distribution refuses one.
+// TestPortDriver checks that each port driver of the config can be created, and that the network driver gets a socket for ports only if
+// it forwards them, because older versions of pasta refuse one.
 func TestPortDriver(t *testing.T) {
 	t.Parallel()
 	r := &run{Options: Options{Config: config.Default(), Runtime: layout.Runtime{Dir: t.TempDir()}}}
@@ -80,7 +80,7 @@ func TestPortDriver(t *testing.T) {
 		case config.DriverNone:
 			assert.Assert(t, d == nil && err == nil)
 		case config.PortsPesto:
-			if err != nil { // no pesto here
+			if err != nil { // pesto is not installed
 				assert.ErrorIs(t, err, errdefs.ErrPreflight)
 				assert.ErrorContains(t, err, "port driver pesto: ")
 				continue
@@ -96,7 +96,7 @@ func TestPortDriver(t *testing.T) {
 	}
 	r.Config.Ports.Driver = "socat"
 	_, err := r.portDriver()
-	assert.Error(t, err, "port driver socat: the driver is unknown")
+	assert.Error(t, err, "port driver socat: unknown driver")
 }
 
 func TestOffline(t *testing.T) {
@@ -123,8 +123,8 @@ func (dhcpDriver) Info(context.Context) (*api.NetworkDriverInfo, error) {
 	return &api.NetworkDriverInfo{Driver: "dhcp", DynamicChildIP: true}, nil
 }
 
-// What the child learned by DHCP is told by RootlessKit's API from then on.
-func TestHookTellsTheAddress(t *testing.T) {
+// TestHookReportsTheAddress checks that RootlessKit's API has the address that the child got by DHCP.
+func TestHookReportsTheAddress(t *testing.T) {
 	t.Parallel()
 	h := &networkHook{ParentDriver: dhcpDriver{}, uplink: filepath.Join(t.TempDir(), "uplink.json")}
 	info, err := h.Info(context.Background())

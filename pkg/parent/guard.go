@@ -21,22 +21,22 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// The guard is a second process of the same executable that outlives the parent, however that ends. Nobody else could
-// tidy up after a parent that got SIGKILL: what is inside the node's namespaces cannot remove the cgroup it sits in, and
-// the parent is gone. It sits outside the node's cgroup, waits for the end of file on a pipe from the parent, kills what
-// is left in the node's cgroup, removes the cgroup, the runtime dir and the lock file, and ends. It shares the parent's
-// lock, so nobody can take a node for stopped while something of it is left.
+// The guard is a second process of the same executable that cleans up after the parent has ended for any reason. No other process
+// could clean up after a killed parent, because the processes inside the node's namespaces cannot remove their own cgroup. The guard
+// runs outside of the node's cgroup and waits for the end of file on a pipe from the parent. Then it kills the processes that remain
+// in the node's cgroup, removes the cgroup, the runtime dir and the lock file, and exits. It shares the parent's lock, so that the
+// node does not appear as stopped before the cleanup is complete.
 
-// Descriptors of the guard.
+// Descriptors that the guard inherits.
 const (
 	guardPipeFD = 3
 	guardLockFD = 4
 )
 
-// cleanUpLimit is how long killing and removing a node's cgroup may take.
+// cleanUpLimit is the time limit for killing the processes in a node's cgroup and removing the cgroup.
 const cleanUpLimit = 20 * time.Second
 
-// guardRestartPause keeps a guard that cannot live from being started in a loop.
+// guardRestartPause is the pause before the guard is restarted after it has ended unexpectedly.
 const guardRestartPause = time.Second
 
 type guard struct {
@@ -45,11 +45,11 @@ type guard struct {
 	done         sync.WaitGroup
 }
 
-// startGuard starts the guard and keeps one alive until close.
+// startGuard starts the guard, and restarts it when it ends, until close.
 func startGuard(rt layout.Runtime, lock *os.File, log logrus.FieldLogger) (*guard, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("make the guard's pipe: %w", err)
+		return nil, fmt.Errorf("create the guard's pipe: %w", err)
 	}
 	g := &guard{pipeR: r, pipeW: w, stop: make(chan struct{})}
 	cmd := guardCommand(rt, r, lock)
@@ -66,15 +66,15 @@ func guardCommand(rt layout.Runtime, pipe, lock *os.File) *exec.Cmd {
 	cmd.Args = []string{"rootlessnode: guard of " + rt.Dir}
 	cmd.Env = []string{
 		layout.EnvRole + "=" + layout.RoleGuard, layout.EnvGuard + "=" + rt.Dir,
-		"GOMAXPROCS=1", "GOGC=25", // it sleeps for the node's whole life: small matters, fast does not
+		"GOMAXPROCS=1", "GOGC=25", // it is idle most of the time, so memory matters more than speed
 	}
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{pipe, lock}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C in the parent's terminal is not for it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals from the parent's terminal
 	return cmd
 }
 
-// keep waits for the guard and starts it again should somebody have ended it.
+// keep restarts the guard when it ends, until stop.
 func (g *guard) keep(rt layout.Runtime, lock *os.File, cmd *exec.Cmd, log logrus.FieldLogger) {
 	defer g.done.Done()
 	for {
@@ -82,9 +82,9 @@ func (g *guard) keep(rt layout.Runtime, lock *os.File, cmd *exec.Cmd, log logrus
 		go func(c *exec.Cmd) { ended <- c.Wait() }(cmd)
 		select {
 		case <-g.stop:
-			return // the process goes on and sees our end
+			return // the guard continues and detects the end of this process
 		case err := <-ended:
-			log.WithError(err).Warn("the guard ended, starting another")
+			log.WithError(err).Warn("the guard ended unexpectedly, restarting it")
 		}
 		select {
 		case <-g.stop:
@@ -93,27 +93,28 @@ func (g *guard) keep(rt layout.Runtime, lock *os.File, cmd *exec.Cmd, log logrus
 		}
 		cmd = guardCommand(rt, g.pipeR, lock)
 		if err := cmd.Start(); err != nil {
-			log.WithError(err).Error("no guard: a killed parent will leave its cgroup and runtime dir behind")
+			log.WithError(err).Error("start the guard; if the parent is killed, the node's cgroup and runtime dir will remain")
 			return
 		}
 	}
 }
 
-// close lets the guard go on alone; it acts when this process ends. A byte tells it that this end is an orderly one.
+// close stops restarting the guard, which cleans up when this process ends. It writes a byte to the pipe, which marks an orderly end.
 func (g *guard) close() {
-	_, _ = g.pipeW.Write([]byte{'\n'}) // without it the run is recorded as killed: no worse than that
+	_, _ = g.pipeW.Write([]byte{'\n'}) // without the byte, the guard records that the parent was killed
 	close(g.stop)
 	g.done.Wait()
-	_ = g.pipeR.Close() // nothing to tell: the guard has its own descriptor
+	_ = g.pipeR.Close() // the guard has its own descriptor
 }
 
-// RunGuard is the guard role. It returns when everything of the node is gone. Called by node.Dispatch alone.
+// RunGuard runs the guard role and returns when the cleanup after the node is complete. Only node.Dispatch calls it.
+//
 // Runs in: parent.
 func RunGuard(log logrus.FieldLogger) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	rt := layout.Runtime{Dir: os.Getenv(layout.EnvGuard)}
 	if rt.Dir == "" {
-		return errors.New("guard: started without a runtime dir")
+		return errors.New("guard: runtime dir is not set")
 	}
 	pipe := os.NewFile(guardPipeFD, "parent")
 	lock := os.NewFile(guardLockFD, "lock")
@@ -129,11 +130,11 @@ func RunGuard(log logrus.FieldLogger) error {
 	return errors.Join(cleanUp(ctx, rt), lock.Close())
 }
 
-// recordKilled leaves the reason for `status`, since the parent had no chance to.
+// recordKilled records for `status` that the parent was killed.
 func recordKilled(rt layout.Runtime, log logrus.FieldLogger) {
 	var cfg config.NodeConfig
 	if err := layout.ReadJSON(rt.Config(), &cfg); err != nil {
-		return // killed before it had begun
+		return // killed before it wrote the config
 	}
 	err := errdefs.Class(errdefs.ErrComponent, errors.New("the parent process was killed"))
 	if err := layout.WriteJSON(layout.NewData(cfg.DataDir).LastExit(), errdefs.ReportOf(err)); err != nil {
@@ -141,8 +142,8 @@ func recordKilled(rt layout.Runtime, log logrus.FieldLogger) {
 	}
 }
 
-// cleanUp removes the cgroup with whatever lives in it, the runtime dir and the lock file, in this order: the lock file
-// goes last, while the lock is still held.
+// cleanUp kills the processes in the node's cgroup and removes the cgroup, then the runtime dir, then the lock file. The lock file is
+// last, so that the node is locked during the cleanup.
 func cleanUp(ctx context.Context, rt layout.Runtime) error {
 	var errs []error
 	if b, err := os.ReadFile(rt.CgroupFile()); err == nil {
@@ -152,6 +153,6 @@ func cleanUp(ctx context.Context, rt layout.Runtime) error {
 	if err := os.Remove(rt.Lock()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
-	_ = os.Remove(filepath.Dir(rt.Lock())) // the last node of the account: other nodes keep it from being empty
+	_ = os.Remove(filepath.Dir(rt.Lock())) // fails if the account has other nodes
 	return errors.Join(errs...)
 }

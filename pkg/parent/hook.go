@@ -12,19 +12,19 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// networkHook wraps a network driver to learn the child's pid and the network, and to do what must be done while the
-// child still waits. RootlessKit has no callback for that; its drivers are interfaces.
+// networkHook wraps a network driver to get the child's pid and the network settings, and calls after while the child still waits for
+// the parent. RootlessKit has no callback for this.
 type networkHook struct {
 	network.ParentDriver
 	after func(childPID int, n layout.NetworkInfo) error
-	// uplink is where the child writes its address down when the driver does not know it beforehand.
+	// uplink is the file where the child records its address if the driver uses DHCP.
 	uplink string
 
 	mu    sync.Mutex
 	child int
 }
 
-// ConfigureNetwork is RootlessKit's call, made once, when the child has its id map.
+// ConfigureNetwork implements network.ParentDriver. RootlessKit calls it once, after it has written the child's id map.
 func (h *networkHook) ConfigureNetwork(childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
 	h.mu.Lock()
 	h.child = childPID
@@ -39,15 +39,15 @@ func (h *networkHook) ConfigureNetwork(childPID int, stateDir, netns string) (*m
 	return msg, cleanup, err
 }
 
-// Info is what RootlessKit's API says of the network. An address that the child got by DHCP is in it: RootlessKit 3.3.0
-// itself leaves it out, and whoever adds a port has to know it.
+// Info implements network.ParentDriver for RootlessKit's API. It adds an address that the child got by DHCP, which RootlessKit 3.3.0
+// leaves out, because clients that add ports need it.
 func (h *networkHook) Info(ctx context.Context) (*api.NetworkDriverInfo, error) {
 	info, err := h.ParentDriver.Info(ctx)
 	if err != nil || info.ChildIP != nil {
 		return info, err
 	}
 	var n layout.NetworkInfo
-	if layout.ReadJSON(h.uplink, &n) != nil { // not there yet
+	if layout.ReadJSON(h.uplink, &n) != nil { // no address yet
 		return info, nil
 	}
 	known := *info
@@ -58,7 +58,7 @@ func (h *networkHook) Info(ctx context.Context) (*api.NetworkDriverInfo, error) 
 	return &known, nil
 }
 
-// childPID is 0 as long as RootlessKit has not come to the network.
+// childPID returns the pid of the child, or 0 before RootlessKit configures the network.
 func (h *networkHook) childPID() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

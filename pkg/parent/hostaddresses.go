@@ -19,88 +19,89 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
-// addressBook keeps the file with the host's addresses up to date. The node role cannot see them from its own network
-// namespace, and needs them to know which addresses a Service may have.
-type addressBook struct {
-	pages  []*page
+// addressWatcher keeps files with the host's addresses up to date. The node role needs the addresses to check those of Services, but
+// cannot read them in its own network namespace.
+type addressWatcher struct {
+	files  []*addressFile
 	events *os.File
 	retry  time.Duration
 	done   sync.WaitGroup
 }
 
-// addressRetry is when a page is read again that could not be: a name server may answer some time after a route is there.
+// addressRetry is the interval for retries after an error: a name server may respond only some time after a route was added.
 const addressRetry = 5 * time.Second
 
-// page is one file of an address book: what read returns.
-type page struct {
+// addressFile is a file with the JSON of the value that read returns.
+type addressFile struct {
 	path string
 	read func() (any, error)
 	last any
 }
 
-// update writes the page if it has changed.
-func (p *page) update() error {
-	now, err := p.read()
-	if err != nil || reflect.DeepEqual(now, p.last) {
+// update writes the file if the value has changed.
+func (f *addressFile) update() error {
+	now, err := f.read()
+	if err != nil || reflect.DeepEqual(now, f.last) {
 		return err
 	}
-	if err := layout.WriteJSON(p.path, now); err != nil {
+	if err := layout.WriteJSON(f.path, now); err != nil {
 		return err
 	}
-	p.last = now
+	f.last = now
 	return nil
 }
 
-func (b *addressBook) update() error {
+func (w *addressWatcher) update() error {
 	var errs []error
-	for _, p := range b.pages {
-		errs = append(errs, p.update())
+	for _, f := range w.files {
+		errs = append(errs, f.update())
 	}
 	return errors.Join(errs...)
 }
 
-// keepAddresses writes the pages, and again whenever addresses or routes change, until the book is closed.
-func keepAddresses(fault func(error), pages ...*page) (*addressBook, error) {
+// watchAddresses writes the files, and updates them whenever addresses or routes change, until close. It passes later errors to
+// report.
+func watchAddresses(report func(error), files ...*addressFile) (*addressWatcher, error) {
 	events, err := addressEvents()
 	if err != nil {
 		return nil, err
 	}
-	book := &addressBook{pages: pages, events: events, retry: addressRetry}
-	if err := book.update(); err != nil {
+	w := &addressWatcher{files: files, events: events, retry: addressRetry}
+	if err := w.update(); err != nil {
 		return nil, errors.Join(err, events.Close())
 	}
-	book.done.Go(func() { book.follow(fault) })
-	return book, nil
+	w.done.Go(func() { w.follow(report) })
+	return w, nil
 }
 
-// follow updates the pages at each event, and after a fault in a while. Each fault is told once in a row.
-func (b *addressBook) follow(fault func(error)) {
-	told := ""
+// follow updates the files at each event, and after an error again after the retry interval. It reports repeated errors once.
+func (w *addressWatcher) follow(report func(error)) {
+	reported := ""
 	for buf := make([]byte, os.Getpagesize()); ; {
-		// What the message says does not matter: the kernel is asked anew. ENOBUFS tells of lost ones.
-		if _, err := b.events.Read(buf); errors.Is(err, os.ErrClosed) {
+		// The content of the message does not matter, because update reads all addresses. ENOBUFS means that messages were lost.
+		if _, err := w.events.Read(buf); errors.Is(err, os.ErrClosed) {
 			return
 		}
-		err, next := b.update(), time.Time{}
+		err, next := w.update(), time.Time{}
 		text := ""
 		if err != nil {
-			text, next = err.Error(), time.Now().Add(b.retry)
-			if text != told {
-				fault(err)
+			text, next = err.Error(), time.Now().Add(w.retry)
+			if text != reported {
+				report(err)
 			}
 		}
-		told = text
-		_ = b.events.SetReadDeadline(next) // it fails on a closed book alone, and then the read says so
+		reported = text
+		_ = w.events.SetReadDeadline(next) // fails only after close, which the next read returns
 	}
 }
 
-func (b *addressBook) close() {
-	_ = b.events.Close() // it was only read
-	b.done.Wait()
+func (w *addressWatcher) close() {
+	_ = w.events.Close() // only read from
+	w.done.Wait()
 }
 
-// addressEvents is readable whenever an address or an IPv4 route of the host comes or goes (rtnetlink(7)). Nothing but the
-// kernel sends there.
+// addressEvents returns a netlink socket that is readable after each change of the host's addresses and IPv4 routes (rtnetlink(7)).
+// Only the kernel sends to it.
 func addressEvents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -113,11 +114,11 @@ func addressEvents() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "netlink"), nil
 }
 
-// addressPages are what the node role has to know of the host's addresses.
-func (r *run) addressPages(ctx context.Context) []*page {
-	pages := []*page{{path: r.Runtime.HostAddresses(), read: func() (any, error) { return hostAddresses() }}}
+// addressFiles returns the files with the host's addresses that the node role needs.
+func (r *run) addressFiles(ctx context.Context) []*addressFile {
+	files := []*addressFile{{path: r.Runtime.HostAddresses(), read: func() (any, error) { return hostAddresses() }}}
 	if r.Config.MultiNode() {
-		pages = append(pages, &page{path: r.Runtime.NodeAddress(), read: func() (any, error) {
+		files = append(files, &addressFile{path: r.Runtime.NodeAddress(), read: func() (any, error) {
 			ip, err := preflight.NodeAddress(ctx, r.Config)
 			if err != nil {
 				return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "rootlessnode up --node-ip ADDRESS    # one of: ip -brief address")
@@ -125,10 +126,10 @@ func (r *run) addressPages(ctx context.Context) []*page {
 			return ip, nil
 		}})
 	}
-	return pages
+	return files
 }
 
-// hostAddresses lists the addresses of the interfaces that are up, in the kernel's order.
+// hostAddresses returns the addresses of the interfaces that are up, in the order of the kernel, bridges last.
 func hostAddresses() ([]layout.HostAddress, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -141,7 +142,7 @@ func hostAddresses() ([]layout.HostAddress, error) {
 		}
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it went away meanwhile, and will be told
+			continue // removed meanwhile, which causes another event
 		}
 		for _, a := range addrs {
 			n, ok := a.(*net.IPNet)
@@ -153,13 +154,13 @@ func hostAddresses() ([]layout.HostAddress, error) {
 			}
 		}
 	}
-	// Containers' and virtual machines' bridges come after the interfaces that others can reach.
-	slices.SortStableFunc(list, func(a, b layout.HostAddress) int { return inner(a.Interface) - inner(b.Interface) })
+	// Bridges of containers and virtual machines come after the interfaces that other hosts can reach.
+	slices.SortStableFunc(list, func(a, b layout.HostAddress) int { return bridgeRank(a.Interface) - bridgeRank(b.Interface) })
 	return list, nil
 }
 
-// inner is 1 for interfaces that lead to something inside the host.
-func inner(name string) int {
+// bridgeRank returns 1 for bridges and 0 for other interfaces.
+func bridgeRank(name string) int {
 	if _, err := os.Stat("/sys/class/net/" + name + "/bridge"); err == nil {
 		return 1
 	}

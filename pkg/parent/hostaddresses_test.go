@@ -16,12 +16,12 @@ import (
 func TestHostAddresses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "addresses")
-	pages := (&run{Options: Options{Config: config.Default(), Runtime: layout.NewRuntime(t.TempDir(), "x")}}).addressPages(t.Context())
-	assert.Equal(t, len(pages), 1, "a node on its own needs no address for others")
-	pages[0].path = path
-	book, err := keepAddresses(func(err error) { t.Error(err) }, pages...)
+	files := (&run{Options: Options{Config: config.Default(), Runtime: layout.NewRuntime(t.TempDir(), "x")}}).addressFiles(t.Context())
+	assert.Equal(t, len(files), 1, "a single node needs no address for other nodes")
+	files[0].path = path
+	watcher, err := watchAddresses(func(err error) { t.Error(err) }, files...)
 	assert.NilError(t, err)
-	book.close()
+	watcher.close()
 	var list []layout.HostAddress
 	assert.NilError(t, layout.ReadJSON(path, &list))
 	found := false
@@ -30,17 +30,17 @@ func TestHostAddresses(t *testing.T) {
 		found = found || a.IP == netip.MustParseAddr("127.0.0.1")
 	}
 	assert.Assert(t, found, "%v", list)
-	_, err = keepAddresses(nil, &page{path: filepath.Join(path, "none"), read: pages[0].read})
+	_, err = watchAddresses(nil, &addressFile{path: filepath.Join(path, "none"), read: files[0].read})
 	assert.ErrorContains(t, err, "write")
 }
 
-// TestAddressRetry: what could not be read is read again though nothing happens, and told once.
+// TestAddressRetry checks that an address is read again after an error without an event, and that repeated errors are reported once.
 func TestAddressRetry(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "address")
 	events, err := addressEvents()
 	assert.NilError(t, err)
-	assert.NilError(t, events.SetReadDeadline(time.Now()), "as if there had been an event")
+	assert.NilError(t, events.SetReadDeadline(time.Now()), "simulate an event")
 	reads, done := 0, make(chan struct{})
 	read := func() (any, error) {
 		switch reads++; {
@@ -51,16 +51,16 @@ func TestAddressRetry(t *testing.T) {
 		}
 		return "192.0.2.7", nil
 	}
-	book := &addressBook{pages: []*page{{path: path, read: read}}, events: events, retry: time.Millisecond}
-	var faults []string
-	book.done.Go(func() { book.follow(func(err error) { faults = append(faults, err.Error()) }) })
+	watcher := &addressWatcher{files: []*addressFile{{path: path, read: read}}, events: events, retry: time.Millisecond}
+	var reported []string
+	watcher.done.Go(func() { watcher.follow(func(err error) { reported = append(reported, err.Error()) }) })
 	select {
 	case <-done:
 	case <-time.After(time.Minute):
-		t.Error("the page is not read again")
+		t.Error("the address was not read again")
 	}
-	book.close()
-	assert.DeepEqual(t, faults, []string{"no route"})
+	watcher.close()
+	assert.DeepEqual(t, reported, []string{"no route"})
 	var got string
 	assert.NilError(t, layout.ReadJSON(path, &got))
 	assert.Equal(t, got, "192.0.2.7")

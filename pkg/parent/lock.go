@@ -13,45 +13,48 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// heldLock is a node's lock that this process holds.
-type heldLock struct{ *os.File }
+// nodeLock is a node's lock that this process holds.
+type nodeLock struct{ *os.File }
 
-// heldHere are the locks of this process, by path. The kernel drops all record locks of a process on a file as soon as it
-// closes any descriptor of that file (fcntl(2)), so nobody may open one of these again.
-var heldHere sync.Map
+// ownLocks has the paths of the locks that this process holds. This process must not open these files again, because the kernel drops
+// all record locks of a process on a file as soon as the process closes any descriptor of that file (fcntl(2)).
+var ownLocks sync.Map
 
 // Close releases the lock, unless another process shares it.
-func (l heldLock) Close() error {
-	heldHere.Delete(l.Name())
+func (l nodeLock) Close() error {
+	ownLocks.Delete(l.Name())
 	return l.File.Close()
 }
 
-// takeLock takes the exclusive lock of a node and writes this process's pid into it. The lock belongs to the open file,
-// so a process that inherits the descriptor shares it (flock(2)); it is free when the last of them has closed it.
+// takeLock acquires the exclusive lock of a node. The lock belongs to the open file, so a process that inherits the descriptor shares
+// it (flock(2)). It is released when the last of these processes has closed the descriptor.
 //
-// A record lock (fcntl(2)) beside it belongs to this process alone, and tells others its pid for as long as it lives.
+// In addition, takeLock acquires a record lock (fcntl(2)), which belongs to this process only. Other processes read the parent's pid
+// from it while this process is running.
 //
-// The file is removed by the guard while it is locked; whoever gets a lock on a file that is no longer there tries again.
-func takeLock(rt layout.Runtime) (heldLock, error) {
-	if _, ours := heldHere.Load(rt.Lock()); ours {
-		return heldLock{}, alreadyRunning(rt)
+// The guard removes the file while it is locked, so takeLock retries if it has locked a removed file.
+//
+// Errors: of class errdefs.ErrAlreadyRunning if another process holds the lock.
+func takeLock(rt layout.Runtime) (nodeLock, error) {
+	if _, own := ownLocks.Load(rt.Lock()); own {
+		return nodeLock{}, alreadyRunning(rt)
 	}
 	f, err := lockFile(rt)
 	if err != nil {
-		return heldLock{}, err
+		return nodeLock{}, err
 	}
-	heldHere.Store(rt.Lock(), nil)
-	return heldLock{f}, nil
+	ownLocks.Store(rt.Lock(), nil)
+	return nodeLock{f}, nil
 }
 
 func lockFile(rt layout.Runtime) (*os.File, error) {
 	for {
 		if err := os.MkdirAll(filepath.Dir(rt.Lock()), 0o700); err != nil {
-			return nil, fmt.Errorf("make the runtime dir: %w", err)
+			return nil, fmt.Errorf("create the runtime dir: %w", err)
 		}
 		f, err := os.OpenFile(rt.Lock(), os.O_RDWR|os.O_CREATE, 0o600)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // another node's guard has just removed the empty directory
+			continue // the guard of another node has removed the empty directory
 		}
 		if err != nil {
 			return nil, fmt.Errorf("open the lock: %w", err)
@@ -87,7 +90,7 @@ func sameFile(f *os.File, path string) bool {
 
 func alreadyRunning(rt layout.Runtime) error {
 	name := filepath.Base(rt.Dir)
-	err := fmt.Errorf("lock %s: the node %q is already running%s", rt.Lock(), name, holderText(rt))
+	err := fmt.Errorf("lock %s: node %q is already running%s", rt.Lock(), name, holderText(rt))
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrAlreadyRunning, err),
 		"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", name)
 }
@@ -99,18 +102,20 @@ func holderText(rt layout.Runtime) string {
 	return ""
 }
 
-// LockHolder tells who holds a node's lock.
+// LockHolder describes the state of a node's lock.
 type LockHolder struct {
-	// Locked: something of the node is still there, if only the guard that cleans up.
+	// Locked is set while the parent or the guard of the node is running.
 	Locked bool
-	// ParentPID is the living parent's pid in the caller's pid namespace; 0 when it is gone.
+	// ParentPID is the pid of the running parent in the caller's pid namespace; 0 if there is no parent.
 	ParentPID int
 }
 
-// Holder tells who holds the lock of a node. It believes no file's content: the kernel gives up both locks with the
-// processes that hold them. Runs in: parent.
+// Holder returns the state of a node's lock. It does not depend on the content of a file, because the kernel releases both locks when
+// the processes that hold them end.
+//
+// Runs in: parent.
 func Holder(rt layout.Runtime) (LockHolder, error) {
-	if _, ours := heldHere.Load(rt.Lock()); ours {
+	if _, own := ownLocks.Load(rt.Lock()); own {
 		return LockHolder{Locked: true, ParentPID: os.Getpid()}, nil
 	}
 	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)
@@ -125,11 +130,11 @@ func Holder(rt layout.Runtime) (LockHolder, error) {
 	case err == nil:
 		return LockHolder{}, nil
 	case !errors.Is(err, unix.EWOULDBLOCK):
-		return LockHolder{}, fmt.Errorf("look at the lock %s: %w", rt.Lock(), err)
+		return LockHolder{}, fmt.Errorf("check the lock %s: %w", rt.Lock(), err)
 	}
 	record := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &record); err != nil {
-		return LockHolder{}, fmt.Errorf("look at the lock %s: %w", rt.Lock(), err)
+		return LockHolder{}, fmt.Errorf("check the lock %s: %w", rt.Lock(), err)
 	}
 	h := LockHolder{Locked: true}
 	if record.Type != unix.F_UNLCK {

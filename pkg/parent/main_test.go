@@ -25,7 +25,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// The test binary plays every role of a node, with a child that fails where a test wants it to.
+// The test binary runs all roles of a node. Its child fails in the phase that the test selects.
 const (
 	envFault  = "ROOTLESSNODE_TEST_FAULT"
 	envConfig = "ROOTLESSNODE_TEST_CONFIG"
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(envInside) != "":
 		err = playInside()
 	case os.Getenv(envPair) != "":
-		os.Exit(m.Run()) // no look at goroutines: the gvisor network has no end but that of its process
+		os.Exit(m.Run()) // no check for goroutine leaks, because the gvisor network cannot be stopped
 	default:
 		testutil.QuickChildren()
 		goleak.VerifyTestMain(m)
@@ -67,15 +67,15 @@ func playParent(log *logrus.Logger) error {
 	return Run(context.Background(), Options{Config: &cfg, Runtime: layout.Runtime{Dir: os.Getenv(envRT)}, Log: log})
 }
 
-// playNode is a node role that is ready at once: the parent sees its socket, and it ends at TERM.
+// playNode runs a node role that only creates the node socket and exits at SIGTERM.
 func playNode(fault string) error {
 	if fault == "target" {
-		return errors.New("the node role fails at once")
+		return errors.New("the node role fails immediately")
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	rt := layout.Runtime{Dir: os.Getenv(envRT)}
-	if fault == "slow" { // comes up, and is not ready for a stop yet
+	if fault == "slow" { // still starting and does not handle signals
 		signal.Ignore(syscall.SIGTERM)
 		<-term
 	}
@@ -89,7 +89,7 @@ func playNode(fault string) error {
 	return nil
 }
 
-// playChild fails in the phase that fault names, or goes on to the node role.
+// playChild runs the child role. It fails in the phase that fault names.
 func playChild(fault string) error {
 	capable := os.Getuid() == 0 && os.Getenv("HOME") != "" && mapped()
 	if fault == "hello" || fault == "idmap" && capable {
@@ -107,7 +107,7 @@ func playChild(fault string) error {
 	})
 }
 
-// playedNetwork is the child's side of the network that the test chose.
+// playedNetwork returns the child's network driver for the config of the test.
 func playedNetwork() network.ChildDriver {
 	var cfg config.NodeConfig
 	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &cfg); err == nil && cfg.Network.Driver == config.DriverPasta {
@@ -116,7 +116,7 @@ func playedNetwork() network.ChildDriver {
 	return slirp4netns.NewChildDriver()
 }
 
-// mapped tells whether this process's user namespace has its ids already: before that everything is the overflow id.
+// mapped reports whether the user namespace of this process has an id map.
 func mapped() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	return err == nil && len(b) > 0

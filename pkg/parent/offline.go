@@ -13,16 +13,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 )
 
-// offline is the network with nothing behind it. RootlessKit's own driver "none" gives a loopback device alone; a node
-// needs an address that it can be known by and a default route to find it, so the child makes a device (pkg/child) and
-// this tells it the addresses that slirp4netns would.
+// offline is a network driver without an uplink. RootlessKit's driver "none" provides only a loopback device, but a node needs an
+// address and a default route. Therefore the child creates a device (pkg/child), and this driver gives it the addresses that
+// slirp4netns would use.
 type offline struct {
 	msg messages.ParentInitNetworkDriverCompleted
 }
 
 var _ network.ParentDriver = (*offline)(nil)
 
-// The node's and the gateway's place in the network, as with slirp4netns.
+// The numbers of the node's and the gateway's address in the network, as with slirp4netns.
 const offlineNode, offlineGateway = 100, 2
 
 func newOffline(ipnet *net.IPNet, mtu int) (*offline, error) {

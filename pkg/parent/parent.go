@@ -1,6 +1,6 @@
-// Package parent is the host-side role of a node: it takes the lock of the runtime dir, claims a cgroup, lets RootlessKit
-// build the namespaces and the network, and stays until the child has ended. It supervises nothing inside, that is the
-// node role's work, and it removes nothing itself: the guard does, which outlives it (see guard.go).
+// Package parent implements the host-side role of a node. The parent acquires the node's lock, claims a cgroup, lets RootlessKit create
+// the namespaces and the network, and waits until the child has ended. The node role supervises the components inside. The guard, a
+// separate process, cleans up after the parent has ended (see guard.go).
 //
 // Runs in: parent.
 package parent
@@ -29,28 +29,33 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Options for Run. Config, Runtime and Log are required.
+// Options are options for Run. Config, Runtime and Log are required.
 type Options struct {
-	// Config is complete and valid, with the components directory found.
+	// Config is the validated config with all defaults set, including the components directory.
 	Config *config.NodeConfig
-	// Runtime is where this run keeps its files. Its parent directory must be private to the account.
+	// Runtime has the paths of the files of this run. Only the account may have access to its parent directory.
 	Runtime layout.Runtime
 	Log     logrus.FieldLogger
-	// LogWriter takes the output of helper processes such as slirp4netns. Default: standard error.
+	// LogWriter receives the output of helper processes such as slirp4netns. Default: standard error.
 	LogWriter io.Writer
-	// Lifeline: end of file on it stops the node, as if ctx had ended. Nil: nobody holds one.
+	// Lifeline stops the node at end of file, as if ctx had ended. It may be nil.
 	Lifeline *os.File
-	// Listeners are listening sockets that the service manager opened for the node's ports. Only the port driver builtin takes
-	// them over.
+	// Listeners are listening sockets that the service manager opened for the node's ports. Only the port driver builtin uses
+	// them.
 	Listeners []*net.TCPListener
 }
 
-// Run makes the node and blocks until it has ended. Ending ctx, the lifeline, or a TERM, INT or HUP to the process stops
-// it in order, and Run returns nil if that went well. A second signal, or Timeouts.Stop running out, kills it.
+// Run starts the node and blocks until it has ended. The node stops when ctx ends, the lifeline ends, or the process gets SIGTERM,
+// SIGINT or SIGHUP; Run returns nil then, unless the node reports an error. A second signal or the end of
+// Timeouts.Stop kills the node.
 //
-// Errors: ErrAlreadyRunning when the lock is held; ErrPreflight when the cgroup or the namespaces cannot be had;
-// ErrComponent when the uplink or something inside ended the node. Call it once in a process, from the process's main
-// program: RootlessKit executes /proc/self/exe again with the same arguments. Runs in: parent.
+// Call Run only once in a process, and only from the process's main program, because RootlessKit executes /proc/self/exe with the same
+// arguments.
+//
+// Errors: of class errdefs.ErrAlreadyRunning if the node is running; errdefs.ErrPreflight if the cgroup or the namespaces cannot be
+// created; errdefs.ErrComponent if the node ended because the uplink or a component failed.
+//
+// Runs in: parent.
 func Run(ctx context.Context, o Options) error {
 	if o.LogWriter == nil {
 		o.LogWriter = os.Stderr
@@ -73,23 +78,23 @@ func Run(ctx context.Context, o Options) error {
 	return r.conclude(err)
 }
 
-// run is one Run.
+// run is the state of Run.
 type run struct {
 	Options
 	data    layout.Data
 	started time.Time
 	subtree *cgroupv2.Subtree
 	claimed cgroupv2.Delegation
-	// uncapped are the caps of Config.Resources that the kernel did not take.
+	// uncapped has the caps of Config.Resources that the kernel refused, with the reason.
 	uncapped map[string]string
-	// networkWarnings returns what the network driver could not do on this host; nil for a driver without any.
+	// networkWarnings returns the features that the network driver cannot provide on this host; nil for a driver without warnings.
 	networkWarnings func() []string
-	// portsWhy is why Config.Ports.Driver is what it is.
+	// portsWhy is the reason for the choice of Config.Ports.Driver.
 	portsWhy string
 }
 
-// prepare makes the directories of a run and writes the effective config. The data dir must be this node's, with the ids that
-// RootlessKit is going to map.
+// prepare creates the directories of a run and writes the effective config. It returns an error if the data dir belongs to another
+// node, or if its data was created with other ids than RootlessKit will map.
 func (r *run) prepare() error {
 	if err := clearRuntime(r.Runtime); err != nil {
 		return err
@@ -103,7 +108,7 @@ func (r *run) prepare() error {
 	}
 	for _, dir := range []string{r.Runtime.Dir, r.Runtime.StateDir(), r.data.LogDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make %s: %w", dir, err)
+			return fmt.Errorf("create %s: %w", dir, err)
 		}
 	}
 	for _, b := range r.data.Binds() {
@@ -118,13 +123,13 @@ func (r *run) prepare() error {
 	return layout.WriteJSON(r.Runtime.Config(), r.Config)
 }
 
-// chooseDrivers settles what auto means, in a copy: the caller's config is the caller's.
+// chooseDrivers resolves the driver auto in a copy of the caller's config.
 func (r *run) chooseDrivers() {
 	c := *r.Config
 	c.Network.Driver = ResolveDriver(&c)
 	c.Ports.Driver, r.portsWhy = resolvePorts(&c, findSystemProgram)
 	r.Config = &c
-	r.Log.WithFields(logrus.Fields{"network": c.Network.Driver, "ports": c.Ports.Driver, "why": r.portsWhy}).Info("drivers")
+	r.Log.WithFields(logrus.Fields{"network": c.Network.Driver, "ports": c.Ports.Driver, "why": r.portsWhy}).Info("selected drivers")
 }
 
 // node claims the cgroup and runs RootlessKit's parent until the child ends.
@@ -143,14 +148,14 @@ func (r *run) node(ctx context.Context) error {
 	if s, ok := network.(*slirp); ok {
 		r.networkWarnings = s.Warnings
 	}
-	hook := &networkHook{ParentDriver: network, after: r.settle, uplink: r.Runtime.Uplink()}
+	hook := &networkHook{ParentDriver: network, after: r.finishSetup, uplink: r.Runtime.Uplink()}
 	watch := newWatch(r.Options, hook)
 	defer watch.close()
-	book, err := keepAddresses(func(err error) { r.Log.WithError(err).Warn("the host's addresses are not followed") }, r.addressPages(ctx)...)
+	addresses, err := watchAddresses(func(err error) { r.Log.WithError(err).Warn("update the host's addresses") }, r.addressFiles(ctx)...)
 	if err != nil {
 		return err
 	}
-	defer book.close()
+	defer addresses.close()
 	stopHostPorts, err := r.serveHostPorts()
 	if err != nil {
 		return err
@@ -172,20 +177,20 @@ func (r *run) node(ctx context.Context) error {
 		CreateIPCNS:              true,
 		Propagation:              r.Config.Mounts.Propagation,
 		SubidSource:              rkparent.SubidSource(r.Config.Subids.Source),
-		// EvacuateCgroup2 stays empty: RootlessKit would move every process of the current cgroup, and gives up at the
-		// first file it cannot read. cgroupv2.Subtree.Arrange does it for our own two processes.
+		// EvacuateCgroup2 is not set, because RootlessKit would move all processes of the current cgroup, and would fail at the
+		// first file that it cannot read. cgroupv2.Subtree.Arrange moves only the parent and the child.
 	}
 	done := make(chan error, 1)
 	go func() {
-		// The death signal of the child and of the helpers is bound to the thread that started them (prctl(2)):
-		// this one stays for the life of the process.
+		// The parent-death signal of the child and the helpers is bound to the thread that started them (prctl(2)). A locked
+		// thread does not end before the process.
 		runtime.LockOSThread()
 		done <- rkparent.Parent(opt)
 	}()
 	return watch.wait(ctx, done)
 }
 
-// environment is what the child and node roles find; RootlessKit passes the caller's environment on whole.
+// environment sets the environment of the child and node roles. RootlessKit passes the environment of this process to them.
 func (r *run) environment() error {
 	for _, k := range []string{layout.EnvRole, layout.EnvLifeline, layout.EnvReport, layout.EnvGuard} {
 		if err := os.Unsetenv(k); err != nil {
@@ -198,8 +203,8 @@ func (r *run) environment() error {
 	)
 }
 
-// withSbin adds the directories of system programs to a search path. Distributions leave them out of the PATH of
-// ordinary users, and nft, iptables and conntrack lie there.
+// withSbin adds the directories of system programs to a search path. Some distributions omit them from the PATH of ordinary users, but
+// they contain nft, iptables and conntrack.
 func withSbin(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, d := range hostinfo.SbinDirs() {
@@ -210,8 +215,8 @@ func withSbin(path string) string {
 	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
-// claim finds the delegated cgroup and puts this process into the node's own subtree of it, so that the child's cgroup
-// namespace is rooted there.
+// claim detects the delegated cgroup, creates the node's subtree in it and moves this process there, so that the subtree is the root of
+// the child's cgroup namespace.
 func (r *run) claim(ctx context.Context) error {
 	host, err := cgroupv2.DetectHost(cgroupv2.Options{})
 	if err != nil {
@@ -229,8 +234,8 @@ func (r *run) claim(ctx context.Context) error {
 	return os.WriteFile(r.Runtime.CgroupFile(), []byte(r.subtree.Path()+"\n"), 0o600)
 }
 
-// settle runs when the child exists and its network is there: the last moment at which the child still waits.
-func (r *run) settle(childPID int, n layout.NetworkInfo) error {
+// finishSetup sets up the cgroups and writes the handover file. It runs after the network was configured, while the child still waits.
+func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
 	report, err := r.subtree.Arrange(os.Getpid(), childPID)
 	if err != nil {
 		return err
@@ -248,9 +253,9 @@ func (r *run) settle(childPID int, n layout.NetworkInfo) error {
 	})
 }
 
-// conclude turns the way the node ended into the error that the caller tells, and records it for `status`.
+// conclude returns the error with which the node ended, and records it for `status`.
 func (r *run) conclude(err error) error {
-	// What the node role left says more than "exit status 1" of its process. It is of this run: prepare removed any other.
+	// The node role's report has more detail than the exit status of its process. prepare has removed the report of an earlier run.
 	var inside errdefs.Report
 	if layout.ReadJSON(r.data.LastExit(), &inside) == nil {
 		return inside.Err()
@@ -259,33 +264,34 @@ func (r *run) conclude(err error) error {
 		return nil
 	}
 	if werr := layout.WriteJSON(r.data.LastExit(), errdefs.ReportOf(err)); werr != nil {
-		r.Log.WithError(werr).Warn("the reason for the end is not recorded")
+		r.Log.WithError(werr).Warn("record the error of this run")
 	}
 	return err
 }
 
 func ensureDir(dir string, mode os.FileMode) error {
 	if err := os.MkdirAll(dir, mode); err != nil {
-		return fmt.Errorf("make %s: %w", dir, err)
+		return fmt.Errorf("create %s: %w", dir, err)
 	}
-	if err := os.Chmod(dir, mode); err != nil { // MkdirAll is subject to the umask
+	if err := os.Chmod(dir, mode); err != nil { // MkdirAll applies the umask
 		return fmt.Errorf("set the mode of %s: %w", dir, err)
 	}
 	return nil
 }
 
-// clearRuntime removes what a run that was killed together with its guard left. The lock is held.
+// clearRuntime removes the cgroup and the files of an earlier run that was killed together with its guard. The caller must hold the
+// lock.
 func clearRuntime(rt layout.Runtime) error {
 	if b, err := os.ReadFile(rt.CgroupFile()); err == nil {
 		path := filepath.Clean(string(trimNewline(b)))
 		ctx, cancel := context.WithTimeout(context.Background(), cleanUpLimit)
 		defer cancel()
 		if err := cgroupv2.RemoveTree(ctx, path); err != nil {
-			return fmt.Errorf("remove the cgroup of a run that crashed: %w", err)
+			return fmt.Errorf("remove the cgroup of a crashed run: %w", err)
 		}
 	}
 	if err := os.RemoveAll(rt.Dir); err != nil {
-		return fmt.Errorf("clear the runtime dir of a run that crashed: %w", err)
+		return fmt.Errorf("remove the runtime dir of a crashed run: %w", err)
 	}
 	return nil
 }

@@ -24,10 +24,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// endLimit is how long a test waits for what must end by itself. It is not a measurement.
+// endLimit is how long a test waits for processes to end.
 const endLimit = time.Minute
 
-// rig is a node whose roles the test binary plays.
+// rig is a node whose roles the test binary runs.
 type rig struct {
 	t    *testing.T
 	cfg  *config.NodeConfig
@@ -59,7 +59,7 @@ func (r *rig) start(fault string) (cmd *exec.Cmd, output *strings.Builder) {
 		envRT+"="+r.rt.Dir, envFault+"="+fault)
 	output = &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.WaitDelay = 5 * time.Second // the guard holds the same standard error for a moment
+	cmd.WaitDelay = 5 * time.Second // the guard has the same standard error for a short time
 	assert.NilError(r.t, cmd.Start())
 	return cmd, output
 }
@@ -79,7 +79,7 @@ func (r *rig) ends(cmd *exec.Cmd, output *strings.Builder) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// gone waits until nothing of the run is left.
+// gone waits until the run is cleaned up.
 func (r *rig) gone(cgroup string) {
 	r.t.Helper()
 	r.eventually("everything is gone", func() error {
@@ -88,7 +88,7 @@ func (r *rig) gone(cgroup string) {
 		}
 		for _, p := range []string{r.rt.Dir, r.rt.Lock(), filepath.Dir(r.rt.Lock()), cgroup} {
 			if _, err := os.Lstat(p); p != "" && err == nil {
-				return fmt.Errorf("%s is left", p)
+				return fmt.Errorf("%s still exists", p)
 			}
 		}
 		return nil
@@ -113,7 +113,7 @@ func (r *rig) eventually(what string, check func() error) {
 	}
 }
 
-// ready waits for the played node role and returns the cgroup and what the parent handed over.
+// ready waits for the node role and returns the cgroup and the parent's handover data.
 func (r *rig) ready() (string, layout.HandoverInfo) {
 	r.t.Helper()
 	var h layout.HandoverInfo
@@ -126,15 +126,15 @@ func (r *rig) ready() (string, layout.HandoverInfo) {
 	return h.Cgroup.Path, h
 }
 
-// lives tells whether a process is more than a zombie that the host's init has not come to yet.
+// lives reports whether a process is running and not a zombie.
 func lives(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, after, found := strings.Cut(string(b), ") ")
 	return err == nil && found && !strings.HasPrefix(after, "Z")
 }
 
-// TestChildFails: a child that dies in any phase ends the parent, with an error, and leaves nothing. RootlessKit's own
-// parent would wait for ever after most of these.
+// TestChildFails checks that the parent returns an error and cleans up when the child ends in any phase. RootlessKit's parent would wait
+// forever after most of these failures.
 func TestChildFails(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []string{"hello", "idmap", "copyup", "network", "target"} {
@@ -171,10 +171,10 @@ func TestStops(t *testing.T) {
 	assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
 	r.gone(cgroup)
 	_, err = os.Stat(r.data.LastExit())
-	assert.Assert(t, errors.Is(err, os.ErrNotExist), "an orderly stop leaves no report of a fault")
+	assert.Assert(t, errors.Is(err, os.ErrNotExist), "an orderly stop must not be reported as an error")
 }
 
-// TestStopsEarly: a stop before the node role listens is an orderly one too.
+// TestStopsEarly checks that a stop before the node role listens is an orderly one.
 func TestStopsEarly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -185,10 +185,10 @@ func TestStopsEarly(t *testing.T) {
 	assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
 	r.gone(h.Cgroup.Path)
 	_, err := os.Stat(r.data.LastExit())
-	assert.Assert(t, errors.Is(err, os.ErrNotExist), "a stop that was asked for is no fault")
+	assert.Assert(t, errors.Is(err, os.ErrNotExist), "a requested stop must not be reported as an error")
 }
 
-// TestStopIsLimited: a node that does not stop is killed after timeouts.stop, and that is a fault.
+// TestStopIsLimited checks that a node that does not stop is killed after timeouts.stop, and that this is an error.
 func TestStopIsLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -201,7 +201,7 @@ func TestStopIsLimited(t *testing.T) {
 	r.gone(cgroup)
 }
 
-// TestParentKilled: the guard cleans up after a parent that had no chance to.
+// TestParentKilled checks that the guard cleans up after the parent was killed.
 func TestParentKilled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -210,7 +210,7 @@ func TestParentKilled(t *testing.T) {
 	assert.NilError(t, cmd.Process.Kill())
 	r.ends(cmd, output)
 	r.gone(cgroup)
-	assert.Assert(t, !lives(h.ChildPID), "the child is left")
+	assert.Assert(t, !lives(h.ChildPID), "the child is still running")
 	var report errdefs.Report
 	assert.NilError(t, layout.ReadJSON(r.data.LastExit(), &report))
 	assert.Assert(t, cmp.Contains(report.Message, "killed"))
@@ -221,7 +221,7 @@ func TestParentKilled(t *testing.T) {
 	assert.Equal(t, r.ends(again, output), 0, "%s", output)
 }
 
-// TestGuardKilled: a guard that somebody ended is replaced, and the replacement does its work.
+// TestGuardKilled checks that a killed guard is replaced, and that the new guard cleans up.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -249,7 +249,7 @@ func TestGuardKilled(t *testing.T) {
 	r.gone(cgroup)
 }
 
-// TestLockIsFreedWithItsFile: a lock whose file was removed while it was held is no lock.
+// TestLockIsFreedWithItsFile checks that a lock is free after its file was removed.
 func TestLockIsFreedWithItsFile(t *testing.T) {
 	t.Parallel()
 	rt := layout.NewRuntime(t.TempDir(), "x")
@@ -267,7 +267,7 @@ func TestLockIsFreedWithItsFile(t *testing.T) {
 	assert.NilError(t, lock.Close())
 }
 
-// TestLockOutlastsALook: the parent may be asked about its own node in its own process, and others still learn its pid.
+// TestLockOutlastsALook checks that Holder and takeLock do not release a record lock of this process.
 func TestLockOutlastsALook(t *testing.T) {
 	t.Parallel()
 	rt := layout.NewRuntime(t.TempDir(), "x")
@@ -279,13 +279,13 @@ func TestLockOutlastsALook(t *testing.T) {
 	assert.Equal(t, h, LockHolder{Locked: true, ParentPID: os.Getpid()})
 	_, err = takeLock(rt)
 	assert.ErrorContains(t, err, fmt.Sprintf("parent pid %d", os.Getpid()))
-	// Another process would use F_GETLK, which sees no lock of its own; this one sees it.
+	// Other processes use F_GETLK, which ignores locks of the calling process. F_OFD_GETLK finds them.
 	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)
 	assert.NilError(t, err)
 	defer f.Close()
 	record := unix.Flock_t{Type: unix.F_WRLCK}
 	assert.NilError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &record))
-	assert.Equal(t, record.Type, int16(unix.F_WRLCK), "the record lock is lost")
+	assert.Equal(t, record.Type, int16(unix.F_WRLCK), "the record lock must still be held")
 	assert.Equal(t, int(record.Pid), os.Getpid())
 }
 

@@ -16,38 +16,38 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
-// resolvePorts returns the port driver that c means on this host, and why. Auto is builtin with every network: it is the
-// only driver that has IPv6 with all of them, and of those measured the fastest (docs/network-drivers.md). What a host
-// may lack is the program by which it keeps the clients' addresses; that is said.
+// resolvePorts returns the port driver for c on this host, and the reason for the choice. It resolves auto to builtin: this is the only
+// driver that supports IPv6 with every network driver, and the fastest one that was measured (docs/network-drivers.md). The reason
+// also says whether the program that preserves client addresses was found.
 func resolvePorts(c *config.NodeConfig, find func(program string) string) (driver, why string) {
 	if d := c.Ports.Driver; d != config.DriverAuto && d != "" {
-		return d, "asked for"
+		return d, "configured"
 	}
-	why = fmt.Sprintf("auto: works with every network driver, %s here", c.Network.Driver)
+	why = fmt.Sprintf("auto: works with every network driver, including %s", c.Network.Driver)
 	if !c.Ports.SourceIPTransparent {
 		return config.PortsBuiltin, why
 	}
 	for _, program := range []string{"nft", "iptables"} {
 		if find(program) != "" {
-			return config.PortsBuiltin, why + "; keeps the addresses of TCP clients by " + program
+			return config.PortsBuiltin, why + "; preserves the addresses of TCP clients with " + program
 		}
 	}
-	return config.PortsBuiltin, why + "; neither nft nor iptables is found to keep the addresses of TCP clients"
+	return config.PortsBuiltin, why + "; cannot preserve the addresses of TCP clients: neither nft nor iptables found"
 }
 
-// findSystemProgram looks where withSbin lets RootlessKit look.
+// findSystemProgram returns the path of a program on the search path that RootlessKit uses (see withSbin), or "".
 func findSystemProgram(program string) string {
-	var places []string
+	var paths []string
 	for _, dir := range hostinfo.SbinDirs() {
-		places = append(places, filepath.Join(dir, program))
+		paths = append(paths, filepath.Join(dir, program))
 	}
-	if p := findProgram(program, places); p != program {
+	if p := findProgram(program, paths); p != program {
 		return p
 	}
 	return ""
 }
 
-// portSocket is where the network's program is told of ports, if driver is the port driver; else "", and it is not.
+// portSocket returns the socket on which the network driver's program receives ports, or "" if driver is not the port driver.
 func (r *run) portSocket(driver string) string {
 	switch {
 	case r.Config.Ports.Driver != driver:
@@ -58,8 +58,8 @@ func (r *run) portSocket(driver string) string {
 	return filepath.Join(r.Runtime.StateDir(), ".pasta.sock")
 }
 
-// portDriver makes the parent driver for forwarded ports, RootlessKit's but for builtin, which is wrapped; nil for none.
-// Config.Ports.Driver is resolved.
+// portDriver returns the parent driver for forwarded ports: a wrapper for builtin, RootlessKit's drivers otherwise, and nil for none.
+// Config.Ports.Driver must be resolved.
 func (r *run) portDriver() (port.ParentDriver, error) {
 	var (
 		d   port.ParentDriver
@@ -88,7 +88,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	case config.PortsPesto:
 		d, err = pasta.NewParentDriver(r.LogWriter, config.PortsPesto, r.portSocket(p.Driver), r.Config.Network.IPv6)
 	default:
-		err = fmt.Errorf("the driver is unknown")
+		err = fmt.Errorf("unknown driver")
 	}
 	if err != nil {
 		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("port driver %s: %w", p.Driver, err))
@@ -96,8 +96,8 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	return d, nil
 }
 
-// essentialPort returns a function that recognizes the forwards without which the node is of no use to others: the API server's
-// and the kubelet's. They keep some descriptors whatever happens to other ports.
+// essentialPort returns a function that reports whether a port is that of the API server or the kubelet. The port driver reserves
+// descriptors for these ports, because other nodes need them.
 func essentialPort(c *config.NodeConfig) func(port.Spec) bool {
 	return func(s port.Spec) bool {
 		api := c.ControlPlane.Embedded && s.ParentPort == c.API.Port && s.ParentIP == c.API.BindAddress && s.ChildPort == c.Inside.APIServerPort
@@ -106,7 +106,7 @@ func essentialPort(c *config.NodeConfig) func(port.Spec) bool {
 	}
 }
 
-// writePortFaults writes down for the node role which ports take no connections at present.
+// writePortFaults writes the list of ports that currently accept no connections for the node role.
 func (r *run) writePortFaults(faults []portdriver.Fault) error {
 	list := []layout.PortFault{}
 	for _, f := range faults {
@@ -116,7 +116,7 @@ func (r *run) writePortFaults(faults []portdriver.Fault) error {
 	}
 	err := layout.WriteJSON(r.Runtime.PortFaults(), list)
 	if err != nil {
-		r.Log.WithError(err).Warn("ports that take no connections are not reported")
+		r.Log.WithError(err).Warn("record the ports that accept no connections")
 	}
 	return err
 }

@@ -20,13 +20,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// RemoveData removes a node's data from its data dir (see datadir.Remove). Files in it belong to subordinate ids, which only a
-// user namespace with the same map may remove, so RootlessKit makes one and the child removes them from inside. The node must
-// not run: its lock is held meanwhile. certain says that the data is this node's even without a record. Called by node.Dispatch
-// only, in a process of its own.
+// RemoveData removes a node's data from its data dir (see datadir.Remove). Some files belong to subordinate ids and can be removed only
+// in a user namespace with the same id map. Therefore RootlessKit creates one, and the child removes the files inside. The node must
+// be stopped; RemoveData holds its lock. certain means that the data belongs to this node even without a record. Only node.Dispatch
+// calls RemoveData, in a separate process.
 //
-// Errors: of class ErrConfig for a directory that is not this node's data dir; else what could not be removed, with the fix.
-// The result is not nil once the removal has begun. Runs in: parent.
+// The result is not nil after the removal has begun.
+//
+// Errors: of class errdefs.ErrAlreadyRunning if the node is running; errdefs.ErrConfig if the directory is not this node's data dir;
+// otherwise the files that could not be removed, with the fix as a hint.
+//
+// Runs in: parent.
 func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *datadir.Result, err error) {
 	lock, err := takeLock(rt)
 	if err != nil {
@@ -34,7 +38,7 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 	}
 	defer func() {
 		err = errors.Join(err, os.Remove(rt.Lock()), lock.Close())
-		_ = os.Remove(filepath.Dir(rt.Lock())) // if it is empty
+		_ = os.Remove(filepath.Dir(rt.Lock())) // only if it is empty
 	}()
 	req, changed, err := removal(cfg, certain)
 	if err != nil {
@@ -44,7 +48,7 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 		return nil, err
 	}
 	if err := os.MkdirAll(rt.StateDir(), 0o700); err != nil {
-		return nil, fmt.Errorf("make %s: %w", rt.StateDir(), err)
+		return nil, fmt.Errorf("create %s: %w", rt.StateDir(), err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(rt.Dir)) }()
 	if err := layout.WriteJSON(rt.Removal(), req); err != nil {
@@ -53,7 +57,7 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 	err = runRemoval(cfg, rt)
 	res = &datadir.Result{}
 	if rerr := layout.ReadJSON(rt.Removed(), res); rerr != nil {
-		// The child had no chance to report.
+		// The child ended without a report.
 		return nil, removalFailed(cfg, changed, err)
 	}
 	if res.Fault != nil {
@@ -68,8 +72,8 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 	return res, nil
 }
 
-// removal decides what may be removed. changed is not nil where the account's ids are not those that the data was created
-// with, or cannot be found out: then nothing must be removed unless everything can be.
+// removal returns the request for datadir.Remove, or an error if the data must not be removed. changed is not nil if the account's ids
+// differ from those with which the data was created, or are unknown. In this case the data is removed only if all of it can be.
 func removal(cfg *config.NodeConfig, certain bool) (req datadir.Request, changed, err error) {
 	d := layout.NewData(cfg.DataDir)
 	req.Dir = d.Dir
@@ -94,7 +98,7 @@ func removal(cfg *config.NodeConfig, certain bool) (req datadir.Request, changed
 	return req, changed, nil
 }
 
-// runRemoval starts the child and waits for its end.
+// runRemoval starts the child that removes the data and waits for its end.
 func runRemoval(cfg *config.NodeConfig, rt layout.Runtime) error {
 	if err := errors.Join(os.Setenv(layout.EnvRemove, rt.Dir), os.Unsetenv(layout.EnvRole)); err != nil {
 		return err
@@ -104,14 +108,14 @@ func runRemoval(cfg *config.NodeConfig, rt layout.Runtime) error {
 	signal.Notify(chld, syscall.SIGCHLD)
 	defer signal.Stop(chld)
 	go func() {
-		runtime.LockOSThread() // the death signal of the child is bound to the thread that started it (prctl(2))
+		runtime.LockOSThread() // the parent-death signal is bound to the thread that started the child (prctl(2))
 		done <- rkparent.Parent(rkparent.Opt{
 			PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation,
 			StateDir: rt.StateDir(), StateDirEnvKey: layout.EnvStateDir, CreatePIDNS: true,
 			SubidSource: rkparent.SubidSource(cfg.Subids.Source),
 		})
 	}()
-	// RootlessKit waits for ever for a child that died during their handshake.
+	// RootlessKit waits forever for a child that ended during the handshake.
 	dead := newUnreaped()
 	defer dead.close()
 	var gone <-chan time.Time
@@ -121,23 +125,23 @@ func runRemoval(cfg *config.NodeConfig, rt layout.Runtime) error {
 		case err := <-done:
 			return err
 		case <-chld:
-			dead.look()
+			dead.check()
 		case d := <-dead.found:
-			died, gone = fmt.Errorf("the child ended during set-up: %s", d.Status), time.After(returnLimit)
+			died, gone = fmt.Errorf("the child ended during setup: %s", d.Status), time.After(returnLimit)
 		case <-gone:
 			return died
 		}
 	}
 }
 
-// removalFailed is the error of a removal that did not begin.
+// removalFailed returns the error for a removal that did not begin.
 func removalFailed(cfg *config.NodeConfig, changed, cause error) error {
 	paths, foreign, _, err := datadir.Contents(cfg.DataDir)
 	if err != nil || len(foreign) == 0 {
 		paths = []string{cfg.DataDir}
 	}
 	if cause == nil {
-		cause = errors.New("the child reported no result")
+		cause = errors.New("no report from the child process")
 	}
 	return errors.Join(fmt.Errorf("remove data dir %s: nothing was removed", cfg.DataDir), changed,
 		errdefs.WithHint(cause, "# remove the data as root:\n"+datadir.RootRemoves(paths...)+"\n# then again:\n"+again(cfg)))

@@ -26,11 +26,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// confinement is how slirp4netns, which parses every packet of every pod, is kept from the account's files.
+// confinement selects how slirp4netns is confined. It parses the packets of all pods and should not have access to the account's files.
 type confinement struct{ sandbox, seccomp bool }
 
-// confinements lists what to try, the strictest first. A container refuses the sandbox's mounts more often than a seccomp
-// filter, so the sandbox is given up first.
+// confinements returns the confinements to try, the strictest first. The sandbox is dropped before the seccomp filter, because
+// containers forbid the mounts of the sandbox more often.
 func confinements(n config.Network) []confinement {
 	var ways []confinement
 	for _, sandbox := range n.SlirpSandbox.Choices() {
@@ -55,24 +55,24 @@ func (c confinement) parts() int {
 	return n
 }
 
-// slirp is RootlessKit's driver for slirp4netns, confined as far as the config wants and the host permits. What the host permits is
-// found by starting the program: a container's policy, an old kernel and an old slirp4netns are alike in that.
+// slirp is RootlessKit's driver for slirp4netns with the strictest confinement that the config allows and the host permits. It finds
+// out what the host permits by starting the program, which covers policies of containers, old kernels and old versions of slirp4netns.
 type slirp struct {
 	ways []confinement
-	// newDriver makes RootlessKit's driver, whose program writes to w.
+	// newDriver returns RootlessKit's driver; its program writes to w.
 	newDriver func(w io.Writer, c confinement) (network.ParentDriver, error)
-	// removeTap removes the device that a failed attempt left in the child's network namespace.
+	// removeTap removes the device that a failed attempt created in the child's network namespace.
 	removeTap func(childPID int) error
 	mtu       int
 	out       io.Writer
 	log       logrus.FieldLogger
 
 	mu       sync.Mutex
-	driver   network.ParentDriver // nil until one of the ways works
+	driver   network.ParentDriver // nil until an attempt succeeds
 	warnings []string
 }
 
-// slirpDriver returns the driver of a run, or an error where the program cannot be used in any of the wanted ways.
+// slirpDriver returns the driver, or an error if the program does not support any of the confinements.
 func (r *run) slirpDriver(program string, ipnet *net.IPNet) (*slirp, error) {
 	n := r.Config.Network
 	d := &slirp{ways: confinements(n), mtu: n.MTU, out: r.LogWriter, log: r.Log, removeTap: removeTap}
@@ -83,25 +83,26 @@ func (r *run) slirpDriver(program string, ipnet *net.IPNet) (*slirp, error) {
 	if err := insideSandbox("/etc/resolv.conf"); err != nil {
 		d.avoidSandbox(n.SlirpSandbox, err)
 	}
-	_, err := d.newDriver(d.out, d.ways[len(d.ways)-1]) // the least that is needed
+	_, err := d.newDriver(d.out, d.ways[len(d.ways)-1]) // the last one has the fewest requirements
 	return d, err
 }
 
-// avoidSandbox takes the ways with a sandbox out because it would have no name server, unless the config insists.
+// avoidSandbox removes the confinements with a sandbox, unless the config requires it, because slirp4netns would not find the name
+// servers in the sandbox.
 func (d *slirp) avoidSandbox(wanted config.AutoBool, why error) {
 	switch wanted {
 	case config.Off:
 	case config.On:
-		d.warn("network.slirpSandbox: %v: pods may be unable to resolve names", why)
+		d.warn("network.slirpSandbox: %v; pods may be unable to resolve names", why)
 	default:
 		d.warn("slirp4netns runs without its sandbox: %v", why)
 		d.ways = slices.DeleteFunc(d.ways, func(c confinement) bool { return c.sandbox })
 	}
 }
 
-// ConfigureNetwork is RootlessKit's call, made once.
+// ConfigureNetwork implements network.ParentDriver. RootlessKit calls it once.
 func (d *slirp) ConfigureNetwork(childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
-	var refused error // why the strictest way does not work
+	var refused error // the error of the strictest confinement
 	for i, way := range d.ways {
 		msg, cleanup, err := d.try(way, childPID, stateDir, netns)
 		if err == nil {
@@ -117,23 +118,23 @@ func (d *slirp) ConfigureNetwork(childPID int, stateDir, netns string) (*message
 		if i == len(d.ways)-1 {
 			return nil, nil, d.failed(way, err)
 		}
-		d.log.WithError(err).WithFields(logrus.Fields{"sandbox": way.sandbox, "seccomp": way.seccomp}).Debug("slirp4netns does not start")
+		d.log.WithError(err).WithFields(logrus.Fields{"sandbox": way.sandbox, "seccomp": way.seccomp}).Debug("start slirp4netns")
 		if err := d.removeTap(childPID); err != nil {
 			d.log.WithError(err).Debug("remove the device of the failed attempt")
 		}
 	}
-	return nil, nil, errors.New("slirp4netns: no way to start it is left") // confinements returns at least one
+	return nil, nil, errors.New("start slirp4netns: no confinement to try") // confinements returns at least one
 }
 
 func (d *slirp) try(way confinement, childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
-	said := &tail{w: d.out}
-	driver, err := d.newDriver(said, way)
+	output := &tail{w: d.out}
+	driver, err := d.newDriver(output, way)
 	if err != nil {
 		return nil, nil, err
 	}
 	msg, cleanup, err := driver.ConfigureNetwork(childPID, stateDir, netns)
 	if err != nil {
-		if text := said.last(); text != "" {
+		if text := output.last(); text != "" {
 			err = fmt.Errorf("%w: %s", err, text)
 		}
 		return nil, cleanup, err
@@ -144,7 +145,7 @@ func (d *slirp) try(way confinement, childPID int, stateDir, netns string) (*mes
 	return msg, cleanup, nil
 }
 
-// report warns of the parts that were given up.
+// report warns about the parts of the confinement that were dropped.
 func (d *slirp) report(way confinement, refused error) {
 	best := d.ways[0]
 	var parts []string
@@ -175,14 +176,14 @@ func (d *slirp) warn(format string, args ...any) {
 	d.warnings = append(d.warnings, text)
 }
 
-// Warnings are for the node's status, once ConfigureNetwork has returned.
+// Warnings returns the warnings for the node's status. Call it after ConfigureNetwork has returned.
 func (d *slirp) Warnings() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.warnings)
 }
 
-// Info is what RootlessKit's API says of the network.
+// Info implements network.ParentDriver.
 func (d *slirp) Info(ctx context.Context) (*api.NetworkDriverInfo, error) {
 	d.mu.Lock()
 	driver := d.driver
@@ -193,10 +194,10 @@ func (d *slirp) Info(ctx context.Context) (*api.NetworkDriverInfo, error) {
 	return driver.Info(ctx)
 }
 
-// MTU is the tap device's, in bytes.
+// MTU returns the MTU of the tap device in bytes.
 func (d *slirp) MTU() int { return d.mtu }
 
-// removeTap works as RootlessKit makes the device (pkg/network/parentutils).
+// removeTap removes the tap device with the same tools with which RootlessKit creates it (pkg/network/parentutils).
 func removeTap(childPID int) error {
 	out, err := exec.Command("nsenter", "-t", strconv.Itoa(childPID), "-n", "-m", "-U", "--preserve-credentials",
 		"ip", "tuntap", "del", "name", tapName, "mode", "tap").CombinedOutput()
@@ -206,14 +207,14 @@ func removeTap(childPID int) error {
 	return nil
 }
 
-// sandboxDirs are the directories of the host that slirp4netns keeps in its sandbox (slirp4netns(1)).
+// sandboxDirs returns the directories of the host that are visible in the sandbox of slirp4netns (slirp4netns(1)).
 func sandboxDirs() []string { return []string{"etc", "run"} }
 
-// maxLinks is the kernel's own limit (path_resolution(7)).
+// maxLinks is the maximum number of symbolic links in a path, as in the kernel (path_resolution(7)).
 const maxLinks = 40
 
-// insideSandbox returns an error where path leads, by symbolic links, through a directory that the sandbox does not have:
-// /var/run is such a one, and so is a store of packages. A missing file is missing with a sandbox and without.
+// insideSandbox returns an error if the symbolic links in path lead to a directory that is not in the sandbox, such as /var/run or a
+// package store. It returns nil if the file does not exist, because then the sandbox makes no difference.
 func insideSandbox(path string) error { return insideSandboxOf("/", path) }
 
 func insideSandboxOf(root, path string) error {
@@ -229,7 +230,7 @@ func insideSandboxOf(root, path string) error {
 			return fmt.Errorf("%s leads to %s, which is not in the sandbox", path, next)
 		}
 		at = next
-		if strings.Count(at, "/") < 2 { // /etc and /run: the sandbox makes directories of them, whatever they are
+		if strings.Count(at, "/") < 2 { // /etc and /run are directories in the sandbox
 			continue
 		}
 		target, err := os.Readlink(filepath.Join(root, at))
@@ -250,14 +251,14 @@ func insideSandboxOf(root, path string) error {
 	return nil
 }
 
-// tail passes on what a program writes and keeps the end of it.
+// tail is a writer that writes to w and keeps the last bytes.
 type tail struct {
 	w  io.Writer
 	mu sync.Mutex
 	b  []byte
 }
 
-// tailSize, in bytes, and tailLines are enough for a program to say why it ends.
+// tailSize is the number of bytes that tail keeps, and tailLines the number of lines that last returns.
 const tailSize, tailLines = 1 << 10, 3
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -268,7 +269,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return t.w.Write(p)
 }
 
-// last returns the last lines, as one.
+// last returns the last lines without warnings, joined with "; ".
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

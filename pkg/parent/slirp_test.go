@@ -24,7 +24,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// refusing is a network driver that starts only with little enough confinement, as slirp4netns in a container.
+// refusing is a network driver that does not start with a strict confinement, like slirp4netns in a container.
 type refusing struct {
 	network.ParentDriver
 	way, can confinement
@@ -81,7 +81,7 @@ func TestSlirpFallsBack(t *testing.T) {
 			}
 			_, cleanup, err := d.ConfigureNetwork(1, "", "")
 			assert.Check(t, is.Len(tried, tc.attempts))
-			assert.Check(t, is.Equal(removed, tc.attempts-1), "no device of a failed attempt is left")
+			assert.Check(t, is.Equal(removed, tc.attempts-1), "the device of each failed attempt must be removed")
 			if tc.err != "" {
 				assert.ErrorContains(t, err, tc.err)
 				assert.ErrorIs(t, err, errdefs.ErrPreflight)
@@ -138,7 +138,7 @@ func TestInsideSandbox(t *testing.T) {
 	}
 }
 
-// slirp4netns itself, as a node starts it unless its config says otherwise, and where the program does not get its sandbox.
+// TestSlirpConfinement starts slirp4netns with the default config, and with a program that refuses the sandbox.
 func TestSlirpConfinement(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -195,8 +195,7 @@ func TestSlirpConfinement(t *testing.T) {
 	}
 }
 
-// confined reads from proc(5) what the process is confined by. slirp4netns keeps one capability in its sandbox,
-// CAP_NET_BIND_SERVICE.
+// confined reads the confinement of a process from proc(5). In its sandbox, slirp4netns keeps one capability, CAP_NET_BIND_SERVICE.
 func confined(t *testing.T, pid int) confinement {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

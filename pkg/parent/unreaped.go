@@ -6,26 +6,26 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 )
 
-// unreaped finds dead children of this process that stay unreaped. Everything that somebody waits for disappears
-// within a moment; RootlessKit's network program and, during set-up, its child do not.
+// unreaped finds zombie children of this process that stay unreaped. Other children are reaped immediately after their end, but
+// RootlessKit does not wait for its network program and, during setup, for its child.
 type unreaped struct {
-	found chan deadchild.Child
-	ask   chan struct{}
-	quit  chan struct{}
-	ended chan struct{}
+	found   chan deadchild.Child
+	request chan struct{}
+	quit    chan struct{}
+	ended   chan struct{}
 }
 
 func newUnreaped() *unreaped {
-	u := &unreaped{found: make(chan deadchild.Child, 1), ask: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
+	u := &unreaped{found: make(chan deadchild.Child, 1), request: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{})}
 	go u.run()
-	u.look() // a child may have died before SIGCHLD was listened to
+	u.check() // a child may have ended before SIGCHLD was handled
 	return u
 }
 
-// look asks for a check; it never blocks.
-func (u *unreaped) look() {
+// check requests a check and does not block.
+func (u *unreaped) check() {
 	select {
-	case u.ask <- struct{}{}:
+	case u.request <- struct{}{}:
 	default:
 	}
 }
@@ -41,7 +41,7 @@ func (u *unreaped) run() {
 		select {
 		case <-u.quit:
 			return
-		case <-u.ask:
+		case <-u.request:
 		}
 		first, ok := deadchild.Any()
 		if !ok {
@@ -59,6 +59,6 @@ func (u *unreaped) run() {
 			}
 			return
 		}
-		u.look() // another one may have hidden behind it
+		u.check() // there may be another one
 	}
 }

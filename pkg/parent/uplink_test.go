@@ -17,13 +17,12 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// uplinks are the drivers with a process of the host, and a pattern of that process's name.
+// uplinks returns the network drivers that run a process on the host, with a pattern for the name of the process.
 func uplinks() map[string]string {
 	return map[string]string{config.DriverSlirp: "slirp4netns", config.DriverPasta: "^(pasta|passt)"}
 }
 
-// uplinkPID is the pid of the process that carries the network: a child of the parent, although pasta puts itself into
-// the background.
+// uplinkPID returns the pid of the network driver's process. It is a child of the parent, although pasta daemonizes.
 func uplinkPID(t *testing.T, cmd *exec.Cmd, pattern string) int {
 	t.Helper()
 	out, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid), pattern).Output()
@@ -33,7 +32,7 @@ func uplinkPID(t *testing.T, cmd *exec.Cmd, pattern string) int {
 	return pid
 }
 
-// TestUplinkKilled: the end of the network's process stops the node, and says so.
+// TestUplinkKilled checks that the end of the network process stops the node and is reported.
 func TestUplinkKilled(t *testing.T) {
 	t.Parallel()
 	for driver, pattern := range uplinks() {
@@ -46,15 +45,15 @@ func TestUplinkKilled(t *testing.T) {
 			cgroup, _ := r.ready()
 			assert.NilError(t, syscall.Kill(uplinkPID(t, cmd, pattern), syscall.SIGKILL))
 			assert.Equal(t, r.ends(cmd, output), errdefs.ExitComponent)
-			assert.Assert(t, cmp.Contains(output.String(), "the network's process ("+driver))
+			assert.Assert(t, cmp.Contains(output.String(), "the network process ("+driver))
 			assert.Assert(t, cmp.Contains(output.String(), "killed"))
 			r.gone(cgroup)
 		})
 	}
 }
 
-// TestUplinkEnds: nothing of the network is left after an orderly stop, whether the stop came to the node alone or, as
-// from a terminal, to the network's process as well.
+// TestUplinkEnds checks that no network process remains after an orderly stop, also if the signal went to the network process too, as
+// from a terminal.
 func TestUplinkEnds(t *testing.T) {
 	t.Parallel()
 	for driver, pattern := range uplinks() {
@@ -74,9 +73,9 @@ func TestUplinkEnds(t *testing.T) {
 				}
 				assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
 				r.gone(cgroup)
-				assert.Assert(t, !lives(pid), "the network's process is left")
+				assert.Assert(t, !lives(pid), "the network process is still running")
 				_, err := os.Stat(r.data.LastExit())
-				assert.Assert(t, errors.Is(err, os.ErrNotExist), "a stop that was asked for is no fault")
+				assert.Assert(t, errors.Is(err, os.ErrNotExist), "a requested stop must not be reported as an error")
 			})
 		}
 	}

@@ -17,22 +17,21 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// unreapedAfter: a child process of ours that has been dead for so long without anybody waiting for it is one that
-// RootlessKit does not watch.
+// unreapedAfter is the time after which a zombie child is regarded as one that RootlessKit does not wait for.
 const unreapedAfter = 500 * time.Millisecond
 
-// returnLimit is how long RootlessKit may take to notice by itself that its child is gone, once we know.
+// returnLimit is how long RootlessKit may take to return after its child has ended.
 const returnLimit = time.Second
 
-// watch stands beside RootlessKit's blocking call and covers what it does not do: it has no context; it never looks at
-// the process that carries the network once that runs; and it waits for ever for a child that died before their
-// handshake was over, because it keeps the writing end of its own pipe open (RootlessKit 3.3.0, pkg/parent/parent.go).
+// watch runs in parallel to RootlessKit's blocking call and handles the cases that RootlessKit does not: RootlessKit does not support a
+// context; it does not watch the process of the network driver; and it waits forever for a child that ended during the handshake,
+// because it keeps the write end of its own pipe open (RootlessKit 3.3.0, pkg/parent/parent.go).
 type watch struct {
 	o       Options
 	hook    *networkHook
 	signals chan os.Signal
 	chld    chan os.Signal
-	// forced: the node did not stop as it was asked to, and was killed.
+	// forced is set if the node did not stop in time and was killed.
 	forced bool
 }
 
@@ -48,11 +47,11 @@ func (w *watch) close() {
 	signal.Stop(w.chld)
 }
 
-// wait blocks until RootlessKit's parent has returned on done, or until it is sure that it never will.
+// wait blocks until RootlessKit's parent has returned on done, or is known to be blocked forever.
 func (w *watch) wait(ctx context.Context, done <-chan error) error {
 	var (
-		cause    error            // why the node ends, when we know better than RootlessKit
-		killAt   <-chan time.Time // the end of the grace
+		cause    error            // the reason for the end, if it is more precise than RootlessKit's error
+		killAt   <-chan time.Time // the end of the stop timeout
 		stopping bool
 		dead     = newUnreaped()
 		lifeline = endOf(w.o.Lifeline)
@@ -75,34 +74,34 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 			return w.result(err, cause, stopping)
 		case <-ended:
 			ended = nil
-			stop("asked by its starter", false)
+			stop("context canceled", false)
 		case <-lifeline:
 			lifeline = nil
-			stop("its starter is gone", false)
+			stop("the host program ended", false)
 		case s := <-w.signals:
 			if stopping {
-				w.o.Log.WithField("signal", s).Warn("second signal, killing the node")
+				w.o.Log.WithField("signal", s).Warn("second signal; killing the node")
 				w.forced = true
 				w.kill()
 				break
 			}
-			stop("signal "+s.String(), true) // RootlessKit passes the signal itself on
+			stop("signal "+s.String(), true) // RootlessKit forwards the signal itself
 		case <-w.chld:
-			dead.look()
+			dead.check()
 		case d := <-dead.found:
 			if d.PID == w.hook.childPID() || w.hook.childPID() == 0 {
 				if !stopping {
-					cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during set-up: %s", d.Status))
+					cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during setup: %s", d.Status))
 				}
 				gone = time.After(returnLimit)
 				break
 			}
-			if cause == nil && !stopping { // a terminal's signal ends the uplink too
+			if cause == nil && !stopping { // a signal from the terminal ends the uplink too
 				cause = w.uplinkLost(d)
 				stop(cause.Error(), false)
 			}
 		case <-killAt:
-			w.o.Log.WithField("limit", w.o.Config.Timeouts.Stop.D()).Warn("the node did not stop in time, killing it")
+			w.o.Log.WithField("limit", w.o.Config.Timeouts.Stop.D()).Warn("the node did not stop in time; killing it")
 			w.forced = true
 			w.kill()
 		case <-gone:
@@ -111,15 +110,15 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 	}
 }
 
-// uplinkLost describes the end of the process that carries the network.
+// uplinkLost logs and returns the error for the end of the network driver's process.
 func (w *watch) uplinkLost(d deadchild.Child) error {
-	err := fmt.Errorf("the network's process (%s, pid %d) ended: %s", w.o.Config.Network.Driver, d.PID, d.Status)
+	err := fmt.Errorf("the network process (%s, pid %d) ended: %s", w.o.Config.Network.Driver, d.PID, d.Status)
 	w.o.Log.WithError(err).Error("uplink lost")
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrComponent, err),
-		"the node cannot reach anything without it and was stopped; start it again: rootlessnode --name %s up", w.o.Config.Name)
+		"the node was stopped because it has no network without this process; start it again: rootlessnode --name %s up", w.o.Config.Name)
 }
 
-// result turns RootlessKit's answer into ours.
+// result returns the error of the node for err, the result of RootlessKit's parent.
 func (w *watch) result(err, cause error, stopping bool) error {
 	switch {
 	case cause != nil:
@@ -127,11 +126,11 @@ func (w *watch) result(err, cause error, stopping bool) error {
 	case err == nil:
 		return nil
 	case stopping && !w.forced:
-		// However RootlessKit's processes ended: the stop may have come before they were ready for one. What the node role
-		// itself has to complain of it has left in the data dir.
+		// The error does not matter, because the stop may have come before RootlessKit's processes were ready for one. The node role
+		// records its own errors in the data dir.
 		return nil
 	case isPermission(err) && w.hook.childPID() == 0:
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("make the namespaces: %w", err)),
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("create the namespaces: %w", err)),
 			"rootlessnode check")
 	default:
 		return errdefs.Class(errdefs.ErrComponent, fmt.Errorf("run the node: %w", err))
@@ -143,7 +142,7 @@ func isPermission(err error) bool {
 		strings.Contains(err.Error(), "newgidmap")
 }
 
-// terminate asks the node role to stop. A child that has not come to our node role has nobody to ask, and is killed.
+// terminate signals the child to stop. It kills the child if the node role is not running yet.
 func (w *watch) terminate(alreadySignalled bool) {
 	pid := w.hook.childPID()
 	if pid == 0 {
@@ -157,11 +156,11 @@ func (w *watch) terminate(alreadySignalled bool) {
 		return
 	}
 	if err := unix.Kill(pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
-		w.o.Log.WithError(err).Warn("ask the node to stop")
+		w.o.Log.WithError(err).Warn("signal the node to stop")
 	}
 }
 
-// kill ends the child; as the init of its pid namespace it takes everything inside with it.
+// kill kills the child, which is the init process of its pid namespace. The kernel then kills all processes inside.
 func (w *watch) kill() {
 	pid := w.hook.childPID()
 	if pid == 0 {
@@ -172,7 +171,7 @@ func (w *watch) kill() {
 	}
 }
 
-// endOf is closed at the end of file of f; nil for a nil f.
+// endOf returns a channel that is closed at end of file of f, or nil if f is nil.
 func endOf(f *os.File) <-chan struct{} {
 	if f == nil {
 		return nil
@@ -180,7 +179,7 @@ func endOf(f *os.File) <-chan struct{} {
 	c := make(chan struct{})
 	go func() {
 		defer close(c)
-		_, _ = io.Copy(io.Discard, f) // any end of it, errors too, means that nobody is there
+		_, _ = io.Copy(io.Discard, f) // an error means the same as end of file
 	}()
 	return c
 }

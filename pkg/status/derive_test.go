@@ -28,10 +28,10 @@ func TestDerive(t *testing.T) {
 			NodeStarting, "the Node object is not Ready: CNI is not there"},
 		{"object ready, a component not yet", DeriveInput{Components: append(up[:2:2], comp("kube-proxy", Running, "healthz: refused")), Conditions: []Condition{nodeReady}},
 			NodeStarting, "kube-proxy is running: healthz: refused"},
-		{"trouble is told before work, work before waiting", DeriveInput{Components: []Component{
+		{"backoff precedes starting, starting precedes waiting", DeriveInput{Components: []Component{
 			comp("a", Waiting, "", "b"), comp("b", Starting, ""), comp("c", Backoff, "exit 1")}},
 			NodeStarting, "c is backing off: exit 1"},
-		{"work is told before waiting", DeriveInput{Components: []Component{comp("a", Waiting, "", "b"), comp("b", Starting, "")}},
+		{"starting precedes waiting", DeriveInput{Components: []Component{comp("a", Waiting, "", "b"), comp("b", Starting, "")}},
 			NodeStarting, "b is starting"},
 		{"waiting names its needs", DeriveInput{Components: []Component{comp("a", Waiting, "", "b", "c")}},
 			NodeStarting, "a is waiting for b, c"},
@@ -40,7 +40,7 @@ func TestDerive(t *testing.T) {
 		{"object not ready after ready", DeriveInput{WasReady: true, Components: up, Conditions: []Condition{notReady}},
 			NodeDegraded, "the Node object is not Ready: CNI is not there"},
 		{"object gone after ready", DeriveInput{WasReady: true, Components: up}, NodeDegraded, "the Node object has not been seen"},
-		{"a promise broken at first ready", DeriveInput{Components: up, Conditions: []Condition{nodeReady, {Type: ConditionUplink, Reason: "SlirpDead"}}},
+		{"a condition false at first ready", DeriveInput{Components: up, Conditions: []Condition{nodeReady, {Type: ConditionUplink, Reason: "SlirpDead"}}},
 			NodeDegraded, "Uplink is not met: SlirpDead"},
 		{"a forward failed", DeriveInput{Components: up, Conditions: []Condition{nodeReady}, Ports: []Port{
 			{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp", State: PortFailed, Error: "permission denied"},
