@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// applier carries out steps. It reaches every path from the descriptor of its copied-up directory, element by element
-// and following no link, so that a step can never land in the host's tree.
+// applier applies steps. It opens every path relative to the descriptor of its copied-up directory, element by element and
+// without following links, so that a step can never change the host's tree.
 type applier struct {
 	sources []*os.File          // one for each bind, opened before copy-up
-	bases   map[string]*os.File // persistent ones, by copied-up directory
+	bases   map[string]*os.File // persistent bases by copied-up directory
 	roots   map[string]*tree
 }
 
@@ -72,19 +72,19 @@ func (a *applier) apply(s Step) error {
 func makeDir(parent int, name string, s Step) error {
 	err := unix.Mkdirat(parent, name, 0o700)
 	if s.Bound && errors.Is(err, unix.EEXIST) {
-		return nil // the step that goes through it would refuse anything but a directory
+		return nil // if it is not a directory, the next step in it fails
 	}
 	if err != nil {
 		return err
 	}
-	return unix.Fchmodat(parent, name, modeBits(s.Mode), 0) // the umask is the caller's, the mode is not
+	return unix.Fchmodat(parent, name, modeBits(s.Mode), 0) // independent of the umask
 }
 
 func (a *applier) bind(target *os.File, s Step) error {
 	source := a.sources[s.Bind]
 	if s.Mode != 0 {
 		if err := unix.Chmod(fdPath(source), modeBits(s.Mode)); err != nil {
-			return fmt.Errorf("set mode of %s: %w", source.Name(), err)
+			return fmt.Errorf("set the mode of %s: %w", source.Name(), err)
 		}
 	}
 	if err := BindKeepingFlags(fdPath(source), fdPath(target), 0); err != nil {
@@ -93,8 +93,8 @@ func (a *applier) bind(target *os.File, s Step) error {
 	return nil
 }
 
-// tree opens a copied-up directory, and refuses one that is neither a tmpfs nor its persistent base: there, every step would
-// write to the host.
+// tree opens a copied-up directory. It returns an error if that is neither a tmpfs nor its persistent base, because every
+// step would then write to the host.
 func (a *applier) tree(root string) (*tree, error) {
 	if t := a.roots[root]; t != nil {
 		return t, nil
@@ -116,7 +116,7 @@ func (a *applier) tree(root string) (*tree, error) {
 	return t, nil
 }
 
-// checkBase refuses an open directory that is not the base of root.
+// checkBase returns an error if an open directory is not the base of root.
 func (a *applier) checkBase(root string, dir *os.File, st unix.Stat_t) error {
 	if base := a.bases[root]; base != nil {
 		var want unix.Stat_t
@@ -138,7 +138,7 @@ func (a *applier) checkBase(root string, dir *os.File, st unix.Stat_t) error {
 	return nil
 }
 
-// walk opens the directory name, which is root or lies below it. The caller closes it.
+// walk opens the directory name, which is root or below it. The caller closes it.
 func (t *tree) walk(name, root string, bound bool) (*os.File, error) {
 	at, err := openPath(int(t.dir.Fd()), ".", unix.O_NOFOLLOW)
 	if err != nil {
@@ -159,7 +159,7 @@ func (t *tree) walk(name, root string, bound bool) (*os.File, error) {
 	return at, nil
 }
 
-// step opens the directory name in at, without following a link and, unless bound, without leaving the tmpfs.
+// step opens the directory name in at, without following a link. Unless bound is set, the directory must be on the base.
 func (t *tree) step(at *os.File, name string, bound bool) (*os.File, error) {
 	dir, err := openPath(int(at.Fd()), name, unix.O_NOFOLLOW)
 	if err != nil {
@@ -185,6 +185,6 @@ func openPath(at int, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// fdPath names an open directory for calls that take a path only. It leads to the very directory that was opened, even
-// below a mount that covers its name since (proc_pid_fd(5)).
+// fdPath returns a path of an open directory for system calls that only take paths. It refers to the directory that was
+// opened, even if a mount covers its name since (proc_pid_fd(5)).
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

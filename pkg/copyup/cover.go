@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cover hides a directory of the host inside by an empty tmpfs, or a file or socket by /dev/null, under each of its names. A
-// container that may unmount, that is, a privileged one, can take its own copy of the cover away.
+// Cover hides a directory of the host inside with an empty tmpfs, or a file or socket with /dev/null, under each of its
+// names. A privileged container can unmount its own copy of the cover.
 type Cover struct {
-	// Path is what is hidden. It may lie below another covered directory. One that the host does not have is skipped at the
-	// start, and covered by FollowHost when it appears at the top of a copied-up directory.
+	// Path is the path to hide. It may be below another covered directory. A path that the host does not have is skipped at
+	// the start; FollowHost covers it when it appears at the top of a copied-up directory.
 	Path string
-	// Keep are the paths below it that stay reachable. Those outside of it, and missing ones, are skipped.
+	// Keep lists the paths below Path that remain reachable. Paths outside of it, and missing paths, are skipped.
 	Keep []string
 }
 
-// cover is a Cover of something that exists, with links followed.
+// cover is a Cover of an existing path, with links followed.
 type cover struct {
 	path string
 	mode fs.FileMode
 	keep []kept
 }
 
-// kept is an open file or directory of the host, and its path from the top of its cover.
+// kept is an open file or directory of the host, with its path relative to its cover.
 type kept struct {
 	rel  string
 	file *os.File
@@ -47,7 +47,7 @@ func (c covers) close() {
 	}
 }
 
-// openCovers opens what covered directories are to keep.
+// openCovers opens the kept paths of all covers.
 func (d *Driver) openCovers() (covers, error) {
 	var all covers
 	for _, c := range d.spec.Covers {
@@ -73,7 +73,7 @@ func (d *Driver) openCovers() (covers, error) {
 				one.keep = append(one.keep, k)
 			}
 		}
-		slices.SortFunc(one.keep, func(a, b kept) int { return strings.Compare(a.rel, b.rel) }) // a directory before what is in it
+		slices.SortFunc(one.keep, func(a, b kept) int { return strings.Compare(a.rel, b.rel) }) // a directory before its entries
 		all = append(all, one)
 	}
 	return all, nil
@@ -100,7 +100,7 @@ func openKept(top, name string) (kept, error) {
 	return k, err
 }
 
-// mount covers the directories, and binds what they keep.
+// mount covers the directories and binds their kept paths.
 func (c covers) mount() error {
 	for _, one := range c {
 		if err := one.mount(); err != nil {
@@ -123,7 +123,7 @@ func (c cover) mount() error {
 			return err
 		}
 		if _, err := os.Lstat(target); err == nil {
-			continue // it lies in a directory that was kept before
+			continue // it is in a directory that is already kept
 		}
 		var err error
 		if k.dir {
@@ -141,7 +141,7 @@ func (c cover) mount() error {
 	return nil
 }
 
-// mountCover covers one directory by one of the same mode. Programs inside may write there; it goes with the node.
+// mountCover mounts a tmpfs of the given mode over a directory. Programs inside may write to it; it does not survive the node.
 func mountCover(dir string, mode fs.FileMode) error {
 	return unix.Mount("none", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=%#o,size=16m", modeBits(mode)))
 }

@@ -12,8 +12,8 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// TestCovers: nothing of a covered directory but what is kept is reachable, by whatever name, and neither is one that the
-// host makes later.
+// TestCovers checks that only the kept paths of a covered directory are reachable, by any name, and that a directory which
+// the host creates later is covered too.
 func TestCovers(t *testing.T) {
 	dir := func(uid int) string { return "run/user/" + fmt.Sprint(uid) }
 	prepare := func(t *testing.T, host string, uid int) {
@@ -58,7 +58,7 @@ func TestCovers(t *testing.T) {
 	})
 }
 
-// TestCoverKeepsNothingOfItself: a kept path that is the covered directory would uncover it.
+// TestCoverKeepsNothingOfItself checks that a cover cannot keep the covered directory itself.
 func TestCoverKeepsNothingOfItself(t *testing.T) {
 	inside(t, smallTrees, nil, func(t *testing.T, host string) {
 		takeOver(t, host)
@@ -68,8 +68,8 @@ func TestCoverKeepsNothingOfItself(t *testing.T) {
 	})
 }
 
-// TestCoverCannotBeLeftOut: where the runtime directory is a file system of its own, as logind makes it, a bind of what lies
-// above it without its mounts, which is how the kubelet binds a subPath, is refused by the kernel.
+// TestCoverCannotBeLeftOut checks that the kernel refuses a non-recursive bind of a directory above the cover, if the runtime
+// directory is a separate file system as with logind. The kubelet binds a subPath in this way.
 func TestCoverCannotBeLeftOut(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		hostTrees(t, host, uid)

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Mount is what there is to know of the mount on which a directory lies.
+// Mount describes the mount of a directory.
 type Mount struct {
-	// Path is the directory that was asked about or, when it does not exist, the nearest one above it.
+	// Path is the requested directory or, if it does not exist, the nearest existing one above it.
 	Path string
-	// Mountpoint is where the mount begins; Source and FSType are as mountinfo gives them.
+	// Mountpoint, Source and FSType are as in mountinfo.
 	Mountpoint, Source, FSType string
-	// ReadOnly, NoSuid, NoDev and NoExec are flags of the mount. Inside the node they can be repeated, not removed.
+	// ReadOnly, NoSuid, NoDev and NoExec are flags of the mount. They cannot be removed inside the node.
 	ReadOnly, NoSuid, NoDev, NoExec bool
-	// NoSymFollow is true when the mount's links are not followed (Linux 5.10 or later).
+	// NoSymFollow: links on the mount are not followed (Linux 5.10 or later).
 	NoSymFollow bool
-	// IDMapped is true when the mount shows other owners than the file system holds (Linux 5.12 or later).
+	// IDMapped: the owners on the mount differ from those in the file system (Linux 5.12 or later).
 	IDMapped bool
 }
 
-// MountFlags reads the mount on which path lies, or will lie. It changes nothing.
+// MountFlags returns the mount of path, or of the nearest existing directory above it. It changes nothing.
 //
 // Runs in: parent, child or either.
 func MountFlags(path string) (Mount, error) {
@@ -67,7 +67,7 @@ func mountFrom(path, mountpoint, source, fsType, options, superOptions string) M
 	return m
 }
 
-// Flags names the flags that restrict what lies on the mount: nosuid, nodev, noexec.
+// Flags returns the names of the restricting flags that are set: nosuid, nodev, noexec.
 func (m Mount) Flags() []string {
 	var flags []string
 	for _, f := range []struct {
@@ -81,8 +81,8 @@ func (m Mount) Flags() []string {
 	return flags
 }
 
-// Remote tells whether the file system is served by another machine, which knows nothing of our user namespace and
-// refuses to store the owners that images and volumes have.
+// Remote reports whether the file system is served by another machine, which does not know the node's user namespace and
+// refuses to store the owners of files in images and volumes.
 func (m Mount) Remote() bool {
 	switch m.FSType {
 	case "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "afs", "gpfs", "beegfs", "ocfs2", "gfs2", "9p",
@@ -92,20 +92,20 @@ func (m Mount) Remote() bool {
 	return false
 }
 
-// Fuse tells whether a program in user space serves the file system. Whether owners can be stored is up to it.
+// Fuse reports whether a program in user space serves the file system. Such a program may not be able to store owners.
 func (m Mount) Fuse() bool {
 	return m.FSType == "fuse" || m.FSType == "fuseblk" || strings.HasPrefix(m.FSType, "fuse.")
 }
 
-// DataDirFinding is something about the mount of a data dir that a user should know before the node starts.
+// DataDirFinding is a problem of the mount of a data dir.
 type DataDirFinding struct {
-	// Refuse is true when the node cannot work there, false for a warning.
+	// Refuse: the node cannot work there. Otherwise the finding is a warning.
 	Refuse bool
-	// Message says what was found, Hint what to do.
+	// Message describes the problem, Hint how to fix it.
 	Message, Hint string
 }
 
-// DataDirFindings judges the mount of a data dir. No finding means that it is as it should be. It is pure.
+// DataDirFindings returns the problems of the mount of a data dir. It is pure.
 //
 // Runs in: parent, child or either.
 func DataDirFindings(m Mount) []DataDirFinding {
@@ -117,7 +117,7 @@ func DataDirFindings(m Mount) []DataDirFinding {
 	switch {
 	case m.Remote():
 		add(true, elsewhere+": the server cannot store the owners of container files",
-			"%s is on %s (mounted at %s), a file system of another machine", m.Path, m.FSType, m.Mountpoint)
+			"%s is on %s (mounted at %s), a remote file system", m.Path, m.FSType, m.Mountpoint)
 	case m.Fuse():
 		add(false, elsewhere+" if starting a container fails with \"lchown: operation not permitted\"",
 			"%s is on %s (mounted at %s), which may not store the owners of container files",
@@ -128,7 +128,7 @@ func DataDirFindings(m Mount) []DataDirFinding {
 	}
 	if m.NoSymFollow {
 		add(true, "choose a data dir on another mount, or as root: mount -o remount,symfollow "+m.Mountpoint,
-			"%s is on a mount with the flag nosymfollow (%s): volumes and the links to the host's entries need links", m.Path, m.Mountpoint)
+			"%s is on a mount with the flag nosymfollow (%s): volumes and the entries of the host need symbolic links", m.Path, m.Mountpoint)
 	}
 	if flags := m.Flags(); len(flags) > 0 {
 		wanted := make([]string, len(flags))
@@ -142,7 +142,7 @@ func DataDirFindings(m Mount) []DataDirFinding {
 	}
 	if m.IDMapped {
 		add(false, elsewhere+" that is mounted without id mapping",
-			"%s is on an id-mapped mount (%s): owners that the mapping leaves out cannot be stored", m.Path, m.Mountpoint)
+			"%s is on an id-mapped mount (%s): owners that are not in the mapping cannot be stored", m.Path, m.Mountpoint)
 	}
 	return found
 }

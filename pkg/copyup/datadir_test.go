@@ -14,7 +14,7 @@ func TestDataDirFindings(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		fsType, options, super string
-		want                   []string // one a finding: refuse or warn, then words of message and hint
+		want                   []string // one for each finding: refuse or warn, then parts of the message and of the hint
 	}{
 		{"ext4", "rw,relatime", "rw,errors=remount-ro", nil},
 		{"xfs", "rw", "rw", nil},
@@ -53,7 +53,7 @@ func TestMountFlags(t *testing.T) {
 		mount(t, "under", host+"/a", "tmpfs", 0, "")
 		makeTree(t, host, "a/deep/")
 		mount(t, "deep", host+"/a/deep", "tmpfs", unix.MS_NOEXEC, "")
-		mount(t, "over", host+"/a", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "") // covers what is below
+		mount(t, "over", host+"/a", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "") // covers the mount below it
 		makeTree(t, host, "a/deep/")
 		for _, path := range []string{"/a", "/a/deep", "/a/deep/none/at/all", "/link/deep"} {
 			m, err := MountFlags(host + path)

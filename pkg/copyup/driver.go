@@ -23,13 +23,13 @@ type Driver struct {
 	spec Spec
 	log  logrus.FieldLogger
 	base copyup.ChildDriver
-	// scratch is where RootlessKit's driver puts a directory of its own: /tmp, hard-coded there.
+	// scratch is the directory in which RootlessKit's driver creates a temporary one: /tmp, which is hard-coded there.
 	scratch string
 }
 
 var _ copyup.ChildDriver = (*Driver)(nil)
 
-// NewDriver returns a driver that does what s asks. A nil log is silent.
+// NewDriver returns a driver for s. A nil log disables logging.
 func NewDriver(s Spec, log logrus.FieldLogger) *Driver {
 	if log == nil {
 		quiet := logrus.New()
@@ -39,10 +39,11 @@ func NewDriver(s Spec, log logrus.FieldLogger) *Driver {
 	return &Driver{spec: s, log: log, base: tmpfssymlink.NewChildDriver(), scratch: "/tmp"}
 }
 
-// CopyUp copies up dirs, or Spec.CopyUp when dirs is empty, and brings them to what the Spec asks. It returns those of
-// dirs that are copied up. RootlessKit calls it, once; after a fault the mount namespace is of no use.
+// CopyUp copies up dirs, or Spec.CopyUp if dirs is empty, and changes them to match the Spec. It returns the directories
+// that are copied up. RootlessKit calls it once. After an error the mount namespace is unusable.
 //
-// Runs in: child, after mount propagation is set and before the network, which puts resolv.conf and hosts into /etc.
+// Runs in: child, after the mount propagation is set and before the network setup, which writes resolv.conf and hosts to
+// /etc.
 func (d *Driver) CopyUp(dirs []string) ([]string, error) {
 	if len(dirs) == 0 {
 		dirs = d.spec.CopyUp
@@ -71,7 +72,7 @@ func (d *Driver) CopyUp(dirs []string) ([]string, error) {
 	return named, nil
 }
 
-// opened is what has to be opened while its names still lead there directly.
+// opened holds what has to be opened before copy-up changes the meaning of its paths.
 type opened struct {
 	sources []*os.File // of Spec.Binds
 	bases   map[string]*os.File
@@ -97,7 +98,7 @@ func (d *Driver) open(roots []string) (*opened, error) {
 	return &o, errors.Join(err, baseErr, coverErr)
 }
 
-// prepare plans and carries out what comes after the copy-up itself.
+// prepare plans and applies the steps that follow the copy-up itself.
 func (d *Driver) prepare(roots []string, open *opened) error {
 	spec := d.spec
 	spec.CopyUp = roots
@@ -110,25 +111,25 @@ func (d *Driver) prepare(roots []string, open *opened) error {
 	if err := links.planLinks(); err != nil {
 		return fmt.Errorf("plan the links to the host's entries: %w", err)
 	}
-	if err := d.carryOut(a, links.steps); err != nil {
+	if err := d.applySteps(a, links.steps); err != nil {
 		return err
 	}
 	steps.spec.Merged = mergeable(spec, links.roots)
 	if err := steps.plan(); err != nil {
 		return fmt.Errorf("plan the directories inside: %w", err)
 	}
-	if err := d.carryOut(a, steps.steps); err != nil {
+	if err := d.applySteps(a, steps.steps); err != nil {
 		return err
 	}
 	for _, name := range append(links.hidden, steps.hidden...) {
 		if steps.wants[name] == nil {
-			d.log.Warnf("copy-up: the host's %s is not visible inside, because an entry of that name was made there", name)
+			d.log.Warnf("copy-up: the host's %s is not visible inside, because an entry of that name was created there", name)
 		}
 	}
 	return nil
 }
 
-func (d *Driver) carryOut(a *applier, steps []Step) error {
+func (d *Driver) applySteps(a *applier, steps []Step) error {
 	for _, s := range steps {
 		d.log.Debugf("copy-up: %v", s)
 		if err := a.apply(s); err != nil {
@@ -138,14 +139,14 @@ func (d *Driver) carryOut(a *applier, steps []Step) error {
 	return nil
 }
 
-// resolveDirs returns the directories to copy up with links followed, and which of dirs they stand for. A directory that
-// is only a link into another one of the list (/opt -> var/opt) comes with that one.
+// resolveDirs returns the directories to copy up with links followed, and the corresponding elements of dirs. A directory
+// that is a link into another one of the list (/opt -> var/opt) is copied up together with that one.
 func (d *Driver) resolveDirs(dirs []string) (roots, named []string, err error) {
 	var errs []error
 	for _, dir := range dirs {
 		root, err := d.resolveDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			d.log.Warnf("copy-up: the host has no %s, so nothing can be put there", dir)
+			d.log.Warnf("copy-up: the host has no %s; skipping it", dir)
 			continue
 		}
 		if err != nil {
@@ -171,14 +172,14 @@ func (d *Driver) resolveDir(dir string) (string, error) {
 		return "", err
 	}
 	if within(root, scratch) || within(scratch, root) {
-		return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s is not possible, nor anything above or below it", d.scratch))
+		return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s cannot be copied up, nor can any directory above or below it", d.scratch))
 	}
 	return root, nil
 }
 
-// outermost returns those of the sorted roots that lie below no other.
+// outermost returns those of the sorted roots that are not below another one.
 func outermost(roots []string) (outer []string) {
-	for _, root := range roots { // each comes after what it lies below
+	for _, root := range roots { // sorted: parents come first
 		if !slices.ContainsFunc(outer, func(dir string) bool { return within(root, dir) }) {
 			outer = append(outer, root)
 		}
@@ -186,8 +187,8 @@ func outermost(roots []string) (outer []string) {
 	return outer
 }
 
-// copyUp copies up the outermost of roots with a private scratch directory: those with a base onto it, the others by
-// RootlessKit's driver.
+// copyUp copies up the outermost of roots with a private scratch directory: those with a persistent base onto that base, the
+// others with RootlessKit's driver.
 func (d *Driver) copyUp(roots []string, bases map[string]*os.File) error {
 	outer := outermost(roots)
 	if len(outer) == 0 {
@@ -215,8 +216,8 @@ func (d *Driver) copyUp(roots []string, bases map[string]*os.File) error {
 	})
 }
 
-// refuseShared refuses directories on shared mounts: there RootlessKit's tmpfs would show in its own copy of the
-// original too, and hide it.
+// refuseShared returns an error if a directory is on a shared mount, because RootlessKit's tmpfs would then propagate to the
+// bind of the original and hide it.
 func refuseShared(dirs []string) error {
 	for _, dir := range dirs {
 		shared, _, err := Propagation(dir)
@@ -232,15 +233,15 @@ func refuseShared(dirs []string) error {
 	return nil
 }
 
-// withScratch runs f while a private tmpfs lies over the scratch directory. RootlessKit's driver binds each original
-// below that directory and moves the bind from there, which is refused where the scratch directory is on a shared mount;
-// and its answer to a fault is to remove its directory with all that is in it, which at that moment is the original
-// (tmpfssymlink of RootlessKit v3.3.0; seen to delete a home below /var). On a private mount the move succeeds. The
-// tmpfs also serves hosts whose /tmp is read-only, and keeps what an interrupted f leaves off the host. It may go when
-// RootlessKit no longer needs a directory in /tmp.
+// withScratch runs f while a private tmpfs is mounted over the scratch directory. RootlessKit's driver binds each original
+// below that directory and then moves the bind, which the kernel refuses if the scratch directory is on a shared mount. On an
+// error the driver removes its temporary directory recursively, which at that moment contains the original (tmpfssymlink of
+// RootlessKit v3.3.0; it once deleted a home below /var). On a private mount the move succeeds. The tmpfs is also needed on
+// hosts whose /tmp is read-only, and it keeps leftovers of an interrupted f off the host. It can be removed when RootlessKit
+// no longer needs a directory in /tmp.
 func (d *Driver) withScratch(f func() error) error {
 	if err := unix.Mount("none", d.scratch, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a tmpfs over %s for the time of copy-up: %w", d.scratch, err)
+		return fmt.Errorf("mount a temporary tmpfs over %s: %w", d.scratch, err)
 	}
 	err := unix.Mount("none", d.scratch, "", unix.MS_PRIVATE, "")
 	if err == nil {
@@ -252,7 +253,7 @@ func (d *Driver) withScratch(f func() error) error {
 	return err
 }
 
-// openSources opens what is to be bound while its names still lead there directly.
+// openSources opens the sources of binds before copy-up changes the meaning of their paths.
 func openSources(binds []Bind) ([]*os.File, error) {
 	files := make([]*os.File, 0, len(binds))
 	var errs []error

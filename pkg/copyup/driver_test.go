@@ -19,7 +19,7 @@ func standardDirs() []string { return []string{"/etc", "/run", "/var", "/opt"} }
 
 const dataDir = "/var/lib/rootlessnode/.local/share/nodes/default"
 
-// hostTrees makes a host on which root uses the same programs (E4), with the home of the account below /var.
+// hostTrees creates a host on which root uses the same programs (case E4), with the home of the account below /var.
 func hostTrees(t *testing.T, host string, uid int) {
 	t.Helper()
 	makeTree(t, host,
@@ -54,8 +54,8 @@ func standardSpec() Spec {
 	}
 }
 
-// theirs are the parts of the host that the account itself uses, inside as outside.
-func theirs(uid int) []string {
+// userPaths returns the parts of the host that the account uses both inside and outside.
+func userPaths(uid int) []string {
 	return []string{"var/lib/rootlessnode", "var/tmp", "run/user/" + fmt.Sprint(uid)}
 }
 
@@ -63,10 +63,10 @@ func TestDriver(t *testing.T) {
 	before := map[int]string{}
 	prepare := func(t *testing.T, host string, uid int) {
 		hostTrees(t, host, uid)
-		before[uid] = snapshot(t, host, theirs(uid)...)
+		before[uid] = snapshot(t, host, userPaths(uid)...)
 	}
 	check := func(t *testing.T, host string, uid int) {
-		assert.Equal(t, snapshot(t, host, theirs(uid)...), before[uid])
+		assert.Equal(t, snapshot(t, host, userPaths(uid)...), before[uid])
 		home := filepath.Join(host, dataDir)
 		assert.Equal(t, read(t, home+"/kubelet/state"), "survives")
 		info, err := os.Stat(home + "/kubelet")
@@ -75,7 +75,7 @@ func TestDriver(t *testing.T) {
 	}
 	inside(t, prepare, check, func(t *testing.T, host string) {
 		takeOver(t, host)
-		syscall.Umask(0o077) // the modes must not depend on it
+		syscall.Umask(0o077) // the modes must not depend on the umask
 		spec := standardSpec()
 		copied, err := NewDriver(spec, nil).CopyUp(standardDirs())
 		assert.NilError(t, err)
@@ -96,7 +96,7 @@ func TestDriver(t *testing.T) {
 		assert.Equal(t, read(t, "/var/log/pods/kept"), ".local/share/nodes/default/pods/kept\n")
 		assert.Equal(t, read(t, dataDir+"/kubelet/state"), "survives")
 
-		// As RootlessKit does next: the link goes, the host's file stays.
+		// RootlessKit then replaces the link; the host's file is not changed.
 		assert.NilError(t, os.RemoveAll("/etc/resolv.conf"))
 		assert.NilError(t, os.WriteFile("/etc/resolv.conf", []byte("nameserver 10.0.2.3\n"), 0o644))
 
@@ -130,7 +130,7 @@ func checkLinks(t *testing.T, host string) {
 		"var/log/README", "opt/vendor/tool",
 	} {
 		want, err := filepath.EvalSymlinks(host + "/" + name)
-		if name == "etc/resolv.conf" || name == "var/log/README" { // these climb out of host when seen from outside
+		if name == "etc/resolv.conf" || name == "var/log/README" { // seen from outside, these lead out of host
 			want, err = host+"/run/resolve/stub", nil
 			if name == "var/log/README" {
 				want = host + "/etc/passwd"
@@ -155,7 +155,7 @@ func checkLinks(t *testing.T, host string) {
 	writable(t, "/var/lib/rootlessnode")
 }
 
-// TestDriverRealHost runs over the directories of this very machine.
+// TestDriverRealHost uses the real directories of this machine.
 func TestDriverRealHost(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		makeTree(t, host, "data/a/", "data/b/")
@@ -186,7 +186,7 @@ func TestDriverRealHost(t *testing.T) {
 		}
 		assert.Equal(t, read(t, stable), string(before))
 		for _, e := range libs {
-			if e.Name() == "rootlessnode-host" { // theirs too
+			if e.Name() == "rootlessnode-host" { // created by the tests of pkg/hostsetup too
 				continue
 			}
 			_, err := os.Lstat("/var/lib/" + e.Name())
@@ -202,7 +202,7 @@ func TestDriverHostWithOddDirectories(t *testing.T) {
 	}
 	inside(t, prepare, nil, func(t *testing.T, host string) {
 		takeOver(t, host)
-		// A root directory of our own, to have /opt as a link, no /srv, and a /tmp that cannot be written.
+		// A separate root directory, with /opt as a link, without /srv, and with a read-only /tmp.
 		root := "/var/lib"
 		mount(t, "none", root, "tmpfs", 0, "")
 		for _, dir := range []string{"etc", "run", "var", "tmp", "proc", "dev", "data"} {
@@ -250,7 +250,7 @@ func TestDriverRefuses(t *testing.T) {
 			assert.ErrorContains(t, err, want)
 		}
 
-		// Shared mounts: RootlessKit's driver must not be reached.
+		// On shared mounts RootlessKit's driver must not be called.
 		mount(t, "none", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 		before := snapshot(t, host)
 		_, err = NewDriver(standardSpec(), nil).CopyUp(standardDirs())
@@ -265,8 +265,8 @@ func smallTrees(t *testing.T, host string, _ int) {
 	makeTree(t, host+dataDir, "kubelet/", "pods/", "net.d/")
 }
 
-// TestDriverBelowASharedRoot: the move of a bind out of /tmp is refused when /tmp is on a shared mount, and RootlessKit's
-// driver alone then deletes the original.
+// TestDriverBelowASharedRoot covers a /tmp on a shared mount, where the kernel refuses to move a bind out of /tmp. Without
+// the private scratch directory, RootlessKit's driver then deletes the original.
 func TestDriverBelowASharedRoot(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		makeTree(t, host, "etc/x", "run/x", "var/lib/home/precious", "opt/")

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FollowHost keeps the entries of copied-up directories what they are on the host until ctx ends: what the host makes at
-// the top of one, or in a directory that became real because something in it had to, appears inside as a link; and with
-// it, since the original is there, what the host mounts on it. A link that FollowHost made goes when the host removes the
-// entry. What stands inside is left alone, and so are the directories that components own. ready is called when nothing
-// that is made from then on is missed.
+// FollowHost updates the links in copied-up directories until ctx ends. When the host creates an entry at the top of a
+// copied-up directory, or in a directory that is real only because of its entries, it creates a link inside. Through that
+// link, later mounts of the host on the entry are visible too. When the host removes the entry, FollowHost removes a link that it
+// created. It does not change other entries inside, or directories that components own. It calls ready when it watches all
+// directories, so that it misses no later change.
 //
-// Runs in: child, after copy-up, beside the components.
+// Runs in: child, after copy-up, in parallel with the components.
 func FollowHost(ctx context.Context, s Spec, ready func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("follow the host's directories: %w", err)
 	}
-	defer func() { _ = w.Close() }() // nothing was written
+	defer func() { _ = w.Close() }() // read only
 	f := follower{spec: s, dirs: map[string]followed{}, made: map[string]bool{}}
 	for _, dir := range followedDirs(s) {
 		if err := f.add(w, dir); err != nil {
@@ -58,16 +58,16 @@ func FollowHost(ctx context.Context, s Spec, ready func()) error {
 	}
 }
 
-// followed is a directory inside and where its original is.
+// followed is a directory inside with the path of its original.
 type followed struct {
 	root, path string
 	persistent bool
 	original   string // set by add
-	base       string // of links in path, in front of a name
+	base       string // prefix of the links in path, followed by a name
 }
 
-// followedDirs are the copied-up directories, and those below them that are real only for the sake of what is in them. It
-// is pure.
+// followedDirs returns the copied-up directories, and those below them that are real only because of their entries. It is
+// pure.
 func followedDirs(s Spec) []followed {
 	var owned []string
 	for _, d := range s.Real {
@@ -106,31 +106,31 @@ func followedDirs(s Spec) []followed {
 type follower struct {
 	spec Spec
 	dirs map[string]followed // by original
-	made map[string]bool     // links of ours, by their paths inside
+	made map[string]bool     // links created by FollowHost, by their paths inside
 }
 
-// add finds the original of a directory and watches it. One that was not copied up, because the host does not have it or
-// it is a link there, is left out.
+// add finds the original of a directory and watches it. It skips a directory that was not copied up because it does not exist
+// on the host or is a link there.
 func (f *follower) add(w *fsnotify.Watcher, d followed) error {
 	original, err := liveView{}.Original(d.root)
 	if err != nil {
-		return nil //nolint:nilerr // it lies below another that was copied up, and is followed as part of that
+		return nil //nolint:nilerr // it is below another copied-up directory and is followed as part of that
 	}
 	if err := checkReal(d); err != nil {
-		return nil //nolint:nilerr // it is not ours to change
+		return nil //nolint:nilerr // it belongs to the host
 	}
 	rest := strings.TrimPrefix(d.path, d.root)
 	d.original = path.Join(d.root, original) + rest
 	d.base = strings.Repeat("../", strings.Count(rest, "/")) + original + rest + "/"
 	err = w.Add(d.original)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return nil // the host has none, or nobody of ours may look
+		return nil // the host does not have it, or it is not readable
 	}
 	f.dirs[d.original] = d
 	return err
 }
 
-// checkReal refuses a directory that does not lie, with no link on the way, on the base of its copied-up directory.
+// checkReal returns an error if a directory is not on the base of its copied-up directory, or is reached through a link.
 func checkReal(d followed) error {
 	root, err := openPath(unix.AT_FDCWD, d.root, unix.O_NOFOLLOW)
 	if err != nil {
@@ -150,7 +150,7 @@ func checkReal(d followed) error {
 	return dir.Close()
 }
 
-// all looks at every entry.
+// all updates every entry.
 func (f *follower) all() error {
 	for _, d := range f.dirs {
 		entries, err := os.ReadDir(d.original)
@@ -176,7 +176,7 @@ func (f *follower) all() error {
 	return nil
 }
 
-// entry makes one name inside follow the host's.
+// entry updates the link for one name.
 func (f *follower) entry(d followed, name string) error {
 	link := path.Join(d.path, name)
 	if slices.Contains(staleLinks(), link) || strings.HasPrefix(name, originalPrefix) {
@@ -197,13 +197,13 @@ func (f *follower) entry(d followed, name string) error {
 		return err
 	}
 	text := d.base + name
-	if info.Mode()&fs.ModeSymlink != 0 { // at its old place it resolves as it did
+	if info.Mode()&fs.ModeSymlink != 0 { // copy a link of the host, so that it resolves to the same path
 		if text, err = os.Readlink(path.Join(d.original, name)); err != nil {
-			return nil //nolint:nilerr // it has gone meanwhile, and that is told too
+			return nil //nolint:nilerr // it was removed meanwhile, which causes another event
 		}
 	}
 	if d.persistent {
-		text = ourLink(text)
+		text = managedLink(text)
 	}
 	if old, err := os.Readlink(link); err == nil && f.made[link] && old != text {
 		if err := f.remove(link); err != nil {
@@ -225,7 +225,7 @@ func (f *follower) cover(name, original string) error {
 	}
 	e, err := liveView{}.Lstat(original)
 	if err != nil || !e.Mode.IsDir() || e.Mounted {
-		return nil //nolint:nilerr // it has gone meanwhile, or is covered
+		return nil //nolint:nilerr // it was removed meanwhile, or is already covered
 	}
 	if err := mountCover(original, e.Mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cover %s: %w", name, err)
@@ -233,11 +233,11 @@ func (f *follower) cover(name, original string) error {
 	return nil
 }
 
-// remove takes a link away, if it still is one.
+// remove removes link if it is still a link.
 func (f *follower) remove(link string) error {
 	info, err := os.Lstat(link)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-		return nil //nolint:nilerr // somebody inside has put something else there
+		return nil //nolint:nilerr // a program inside has replaced it
 	}
 	return os.Remove(link)
 }

@@ -15,7 +15,7 @@ import (
 	"gotest.tools/v3/poll"
 )
 
-// followLimit is far above what a loaded machine needs.
+// followLimit is a generous timeout, also for a loaded machine.
 const followLimit = 30 * time.Second
 
 func soon(t *testing.T, what string, check func() error) {
@@ -38,7 +38,7 @@ func gone(name string) func() error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		return fmt.Errorf("%s is there: %w", name, err)
+		return fmt.Errorf("%s exists: %w", name, err)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestFollowHost(t *testing.T) {
 		spec := standardSpec()
 		_, err := NewDriver(spec, nil).CopyUp(standardDirs())
 		assert.NilError(t, err)
-		makeTree(t, host, "var/between/x") // made before anybody looked
+		makeTree(t, host, "var/between/x") // created before FollowHost starts
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() { done <- FollowHost(ctx, spec, func() { close(ready) }) }()
@@ -68,9 +68,9 @@ func TestFollowHost(t *testing.T) {
 		}
 		assert.NilError(t, there("/var/between/x")())
 
-		writable(t, "/var") // what stands inside is nobody else's
+		writable(t, "/var") // entries created inside are not changed
 		assert.NilError(t, os.WriteFile("/var/ours", []byte("ours"), 0o600))
-		makeTree(t, host, "var/ours", "run/xtables.lock", "etc/kubernetes/theirs", "var/new/x", "var/lib/new/x", "var/log/new.log",
+		makeTree(t, host, "var/ours", "run/xtables.lock", "etc/kubernetes/vendor-dir", "var/new/x", "var/lib/new/x", "var/log/new.log",
 			"etc/new -> os-release", "run/new/x", "opt/new/x")
 		for _, name := range []string{"/var/new/x", "/var/lib/new/x", "/var/log/new.log", "/run/new/x", "/opt/new/x"} {
 			soon(t, name+" is there", there(name))
@@ -82,9 +82,9 @@ func TestFollowHost(t *testing.T) {
 			return nil
 		})
 		assert.Equal(t, read(t, "/var/ours"), "ours")
-		assert.NilError(t, errors.Join(gone("/run/xtables.lock")(), gone("/etc/kubernetes/theirs")()))
+		assert.NilError(t, errors.Join(gone("/run/xtables.lock")(), gone("/etc/kubernetes/vendor-dir")()))
 
-		mount(t, "none", "/var/new", "tmpfs", 0, "") // as one of the host's that propagates would stand there
+		mount(t, "none", "/var/new", "tmpfs", 0, "") // like a mount of the host that propagates
 		assert.NilError(t, unix.Unmount("/var/new", 0))
 		assert.NilError(t, errors.Join(os.RemoveAll(host+"/var/new"), os.Rename(host+"/var/lib/new", host+"/var/lib/newer")))
 		soon(t, "/var/new is gone", gone("/var/new"))

@@ -11,7 +11,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// choices turns bytes into a host and a Spec.
+// choices derives a host and a Spec from bytes.
 type choices struct{ data []byte }
 
 func (c *choices) next(n int) int {
@@ -32,8 +32,8 @@ func (c *choices) path() string {
 	return name
 }
 
-// host has links of all kinds but one: relative links that climb out of a copied-up directory from two or more levels
-// below it, which RootlessKit's copy-up cannot carry (package comment).
+// host returns a host with links of all kinds, except relative links that lead out of a copied-up directory from two or more
+// levels below it, which RootlessKit's copy-up does not support (see the package comment).
 func (c *choices) host() *model {
 	m := hostModel("/run/", "/var/tmp/", "/srv/", "/home/u/one/", "/home/u/two/")
 	for range c.next(24) {
@@ -76,9 +76,9 @@ func allPaths(n *inode, at string, visit func(string)) {
 	}
 }
 
-// FuzzPlan checks on arbitrary hosts and specs that no step touches the host, that every target is a real directory on
-// real parents, that a second plan is empty, and that everything which does not lead through a directory of ours is
-// found where it was.
+// FuzzPlan checks with arbitrary hosts and specs that no step changes the host, that every target is a real directory with
+// real parents, that a second plan is empty, and that every path that does not lead through a directory of the node still
+// resolves as before.
 func FuzzPlan(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("a host of many names, and of some links between them"))
@@ -98,7 +98,7 @@ func FuzzPlan(f *testing.F) {
 		allPaths(m.root, "/", func(name string) {
 			listing = append(listing, name+" "+m.lookupPlain(name).mode.String()[:1]+" "+m.lookupPlain(name).link)
 		})
-		if err := carryOut(m, spec); err != nil {
+		if err := applyPlan(m, spec); err != nil {
 			if errors.Is(err, errdefs.ErrConfig) {
 				return
 			}
@@ -136,7 +136,7 @@ func targets(t *testing.T, m *model, spec Spec) []string {
 	return ours
 }
 
-// touches tells whether a path goes through what became ours, or is a file where one of our directories must be.
+// touches reports whether a path leads through a directory of the node, or is a file in place of such a directory.
 func touches(visited, ours []string, isDir bool) bool {
 	for _, name := range visited {
 		for _, dir := range ours {
@@ -148,7 +148,7 @@ func touches(visited, ours []string, isDir bool) bool {
 	return false
 }
 
-// found tells whether name leads to what it led to, or to a directory that was made real in its place.
+// found reports whether name leads to want, or to a real directory that replaced it.
 func found(m *model, name string, want *inode) bool {
 	n, _, err := m.resolve(name, true)
 	if err != nil {
@@ -157,7 +157,8 @@ func found(m *model, name string, want *inode) bool {
 	return n == want || want.mode.IsDir() && n.mode.IsDir() && !n.host
 }
 
-// base is what earlier runs left on a persistent base: entries made inside, and links of ours, some of which are stale.
+// base returns the content of a persistent base after earlier runs: entries created inside, and managed links, some of them
+// stale.
 func (c *choices) base() *inode {
 	m := &model{root: newDir(false, 0o755)}
 	for range c.next(12) {
@@ -167,18 +168,19 @@ func (c *choices) base() *inode {
 		case 0:
 			node.mode, node.link = fs.ModeSymlink|0o777, c.path()
 		case 1:
-			node.mode, node.link = fs.ModeSymlink|0o777, ourLink(".ro1/"+path.Base(c.path()))
+			node.mode, node.link = fs.ModeSymlink|0o777, managedLink(".ro1/"+path.Base(c.path()))
 		case 2:
 			node = newDir(false, 0o755)
 		}
 		m.put(name, node)
 	}
-	allPaths(m.root, "/", func(name string) { m.lookupPlain(name).host = false }) // put makes the host's directories
+	allPaths(m.root, "/", func(name string) { m.lookupPlain(name).host = false }) // put creates directories of the host
 	return m.root
 }
 
-// FuzzPersist checks on arbitrary hosts, bases and specs that no step touches the host, that a second start has next to
-// nothing to do, and that nothing which was made inside is changed or removed, but for links in place of directories that the node needs.
+// FuzzPersist checks with arbitrary hosts, bases and specs that no step changes the host, that a second start plans almost no
+// steps, and that entries created inside are not changed or removed, except links in place of directories that the node
+// needs.
 func FuzzPersist(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte("a host of many names, and of some links between them, and a base of many more"))
@@ -193,7 +195,7 @@ func FuzzPersist(f *testing.F) {
 		}
 		made := map[string]*inode{}
 		allPaths(base, "/var", func(name string) {
-			if n := (&model{root: &inode{children: map[string]*inode{"var": base}}}).lookupPlain(name); !isOurs(Entry{Mode: n.mode, Link: n.link}) {
+			if n := (&model{root: &inode{children: map[string]*inode{"var": base}}}).lookupPlain(name); !isManaged(Entry{Mode: n.mode, Link: n.link}) {
 				made[name] = n
 			}
 		})
@@ -205,30 +207,30 @@ func FuzzPersist(f *testing.F) {
 		m.copyUp("/run")
 		base.children[".ro1"] = m.lookupPlain("/var")
 		m.root.children["var"] = base
-		p, err := carryOutPersistent(m, spec, sources)
+		p, err := applyPersistent(m, spec, sources)
 		if err != nil {
 			if errors.Is(err, errdefs.ErrConfig) || errors.Is(err, errdefs.ErrPreflight) {
 				return
 			}
 			t.Fatalf("%v\nspec: %+v", err, spec)
 		}
-		again, err := carryOutPersistent(m, spec, sources)
-		// A directory inside whose entries come from a directory that this plan made gets links to what is new there.
+		again, err := applyPersistent(m, spec, sources)
+		// A directory whose source is a directory that the first plan created gets links to the new entries there.
 		if err != nil || slices.ContainsFunc(again.steps, func(s Step) bool { return s.Op != OpLink }) {
-			t.Fatalf("again: %v %v\nspec: %+v", err, again, spec)
+			t.Fatalf("second plan: %v %v\nspec: %+v", err, again, spec)
 		}
 		for name, n := range made {
 			if n.mode&fs.ModeSymlink != 0 && p.wants[name] != nil || belowBind(p, name) {
 				continue
 			}
 			if m.lookupPlain(name) != n {
-				t.Fatalf("%s was made inside and is not there any more\nspec: %+v", name, spec)
+				t.Fatalf("%s was created inside and is missing\nspec: %+v", name, spec)
 			}
 		}
 	})
 }
 
-// belowBind reports whether something is hidden by what the node binds over it.
+// belowBind reports whether name is hidden by a bind of the node.
 func belowBind(p *planner, name string) bool {
 	for _, w := range p.wants {
 		if w.kind == kindBind && within(name, w.path) {
@@ -238,8 +240,8 @@ func belowBind(p *planner, name string) bool {
 	return false
 }
 
-// carryOutPersistent is a start on a copied-up m. The planner that it returns has all steps.
-func carryOutPersistent(m *model, s Spec, sources []*inode) (*planner, error) {
+// applyPersistent simulates a start on a copied-up m. The returned planner has all steps.
+func applyPersistent(m *model, s Spec, sources []*inode) (*planner, error) {
 	links, p := newPlanner(s, m), newPlanner(s, m)
 	for _, plan := range []struct {
 		of  *planner

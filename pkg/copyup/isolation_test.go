@@ -15,12 +15,12 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// TestApplierStaysOnTheTmpfs gives the applier steps that lead astray.
+// TestApplierStaysOnTheTmpfs checks that the applier refuses steps that lead out of the tmpfs.
 func TestApplierStaysOnTheTmpfs(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		makeTree(t, host, "etc/d/f", "run/d/", "var/lib/", "opt/")
 		assert.NilError(t, filepath.WalkDir(host, func(name string, _ fs.DirEntry, err error) error {
-			return errors.Join(err, os.Lchown(name, uid, -1)) // so that the kernel would let them through
+			return errors.Join(err, os.Lchown(name, uid, -1)) // so that the kernel itself would allow the steps
 		}))
 	}
 	inside(t, prepare, nil, func(t *testing.T, host string) {
@@ -50,7 +50,7 @@ func TestApplierStaysOnTheTmpfs(t *testing.T) {
 	})
 }
 
-// TestPropagationBetweenHostAndNode plays the host in one namespace with a shared root, and the node in one below it.
+// TestPropagationBetweenHostAndNode simulates the host in a mount namespace with a shared root, and the node in a child of it.
 func TestPropagationBetweenHostAndNode(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		makeTree(t, host, "etc/x", "run/x", "run/user/x", "var/disk/", "var/lib/x", "var/ours/", "opt/")
@@ -87,8 +87,8 @@ func TestPropagationBetweenHostAndNode(t *testing.T) {
 	})
 }
 
-// propagationNode leaves its mounts in place when it ends, for the host to look for them: its mount namespace goes with
-// it, a mount that leaked would stay.
+// propagationNode does not unmount its mounts, so that the host can check for leaked mounts: its mount namespace ends with
+// it, but a leaked mount would remain.
 func propagationNode(t *testing.T) {
 	mount(t, "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "") // RootlessKit's rslave
 	spec := Spec{

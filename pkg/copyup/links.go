@@ -9,29 +9,29 @@ import (
 	"strings"
 )
 
-// On a persistent base the links to the host's entries must be distinguished from those that pods and users made, because
-// only the former are removed when the host no longer has the entry. Their texts begin with one of these, which change
-// nothing about where a link leads.
+// On a persistent base, links that this package manages must be distinguished from links that pods and users created,
+// because only the former are removed when the host no longer has the entry. The text of a managed link has one of these
+// prefixes, which do not change where the link leads.
 const (
-	ourAbsolute = "/./"
-	ourRelative = "././"
+	managedAbsolute = "/./"
+	managedRelative = "././"
 )
 
-// ourLink returns the text of a link to an entry of the host on a persistent base.
-func ourLink(text string) string {
+// managedLink returns the text of a link to an entry of the host on a persistent base.
+func managedLink(text string) string {
 	if path.IsAbs(text) {
 		return "/." + text
 	}
-	return ourRelative + text
+	return managedRelative + text
 }
 
-// isOurs reports whether an entry of a persistent base is a link that this package made.
-func isOurs(e Entry) bool {
-	return e.isLink() && (strings.HasPrefix(e.Link, ourAbsolute) || strings.HasPrefix(e.Link, ourRelative))
+// isManaged reports whether an entry of a persistent base is a link that this package created.
+func isManaged(e Entry) bool {
+	return e.isLink() && (strings.HasPrefix(e.Link, managedAbsolute) || strings.HasPrefix(e.Link, managedRelative))
 }
 
-// planLinks plans the links at the top of the persistent directories: missing ones are made, and those of an earlier start
-// that lead elsewhere now, or to nothing, are removed. It does what RootlessKit's driver does on a fresh tmpfs.
+// planLinks plans the links at the top of the persistent directories: it creates missing links, and removes those of an
+// earlier start whose target has changed or disappeared. RootlessKit's driver does the same on a fresh tmpfs.
 func (p *planner) planLinks() error {
 	if _, err := p.addRoots(); err != nil {
 		return err
@@ -47,14 +47,14 @@ func (p *planner) planLinks() error {
 	return nil
 }
 
-// source is the directory of the host whose entries are linked in a directory inside.
+// source is the directory of the host to whose entries a directory inside has links.
 type source struct {
-	dir     string // a path to it; "" when there is none
-	link    string // what a link to one of its entries has in front of the name
-	inPlace bool   // it is the original of this very directory
+	dir     string // its path; "" if there is none
+	link    string // the prefix of a link to one of its entries, followed by the name
+	inPlace bool   // it is the original of the same directory
 }
 
-// sourceOf returns the source of a copied-up directory, or of one that is made in it.
+// sourceOf returns the source of a copied-up directory, or of a directory that is created in it.
 func (p *planner) sourceOf(dir string) source {
 	if original, ok := p.roots[dir]; ok {
 		return source{path.Join(dir, original), original + "/", true}
@@ -67,7 +67,7 @@ func (p *planner) sourceOf(dir string) source {
 	if path.IsAbs(rest) {
 		at = ""
 	}
-	for { // the directories above are real in the end, but not yet when the path is looked at
+	for { // the directories above will be real, but are not yet when the path is read
 		after, ok := strings.CutPrefix(rest, "../")
 		if !ok {
 			break
@@ -77,7 +77,7 @@ func (p *planner) sourceOf(dir string) source {
 	return source{strings.TrimSuffix(at, "/") + "/" + strings.TrimPrefix(rest, "/"), deeper(m.base) + "/", m.inPlace}
 }
 
-// hostEntry returns from where the content of a directory at name would be linked; nothing when the host has no such entry.
+// hostEntry returns the source of the links in a directory at name. Its base is empty if the host has no such entry.
 func (p *planner) hostEntry(name string) (made, error) {
 	m := made{fresh: p.made[path.Dir(name)].fresh}
 	src := p.sourceOf(path.Dir(name))
@@ -97,7 +97,7 @@ func (p *planner) hostEntry(name string) (made, error) {
 	return m, nil
 }
 
-// linkTo returns the text of a link to an entry. A link of the host is made again as it was where it resolves as it did.
+// linkTo returns the text of a link to an entry. It copies a link of the host if the copy resolves to the same path.
 func (s source) linkTo(e Entry) string {
 	if e.isLink() && s.inPlace {
 		return e.Link
@@ -105,7 +105,7 @@ func (s source) linkTo(e Entry) string {
 	return s.link + e.Name
 }
 
-// linkEntries makes the links of a directory inside those to all entries of its source.
+// linkEntries plans links in a directory inside to all entries of its source.
 func (p *planner) linkEntries(root, dir string) error {
 	src := p.sourceOf(dir)
 	var entries []Entry
@@ -113,16 +113,16 @@ func (p *planner) linkEntries(root, dir string) error {
 		var err error
 		entries, err = p.view.ReadDir(src.dir)
 		if errors.Is(err, fs.ErrPermission) {
-			return p.linkKept(root, dir) // cannot be listed, but names in it that are known may lead on
+			return p.linkKept(root, dir) // the directory cannot be listed, but known names in it may be reachable
 		}
-		if err != nil && !isMissing(err) { // not a directory: nothing is lost
+		if err != nil && !isMissing(err) { // a source that is not a directory has no entries
 			return fmt.Errorf("list %s: %w", src.dir, err)
 		}
 	}
 	return p.link(root, dir, src, entries)
 }
 
-// linkKept makes the links of a directory inside those to the entries of its source through which kept paths lead.
+// linkKept plans links in a directory inside to those entries of its source that are, or contain, kept paths.
 func (p *planner) linkKept(root, dir string) error {
 	src := p.sourceOf(dir)
 	var entries []Entry
@@ -145,12 +145,12 @@ func (p *planner) linkKept(root, dir string) error {
 	return p.link(root, dir, src, entries)
 }
 
-// link plans the links to entries in a directory, and the end of others.
+// link plans links to entries in a directory, and the removal of other managed links.
 func (p *planner) link(root, dir string, src source, entries []Entry) error {
 	if !p.spec.persistent(root) && !p.made[dir].fresh {
-		return nil // made by this plan's first execution, with its links
+		return nil // the links were created together with the directory
 	}
-	standing, names, err := p.standing(dir)
+	existing, names, err := p.existing(dir)
 	if err != nil {
 		return err
 	}
@@ -161,19 +161,19 @@ func (p *planner) link(root, dir string, src source, entries []Entry) error {
 			continue
 		}
 		linked[e.Name] = true
-		p.linkEntry(root, name, src.linkTo(e), standing[e.Name])
+		p.linkEntry(root, name, src.linkTo(e), existing[e.Name])
 	}
 	for _, n := range names {
 		name := path.Join(dir, n)
-		if !linked[n] && p.wants[name] == nil && p.spec.persistent(root) && isOurs(standing[n]) {
+		if !linked[n] && p.wants[name] == nil && p.spec.persistent(root) && isManaged(existing[n]) {
 			p.emit(Step{Op: OpRemove, Root: root, Path: name})
 		}
 	}
 	return nil
 }
 
-// standing lists what is in a directory inside already.
-func (p *planner) standing(dir string) (entries map[string]Entry, names []string, err error) {
+// existing returns the current entries of a directory inside.
+func (p *planner) existing(dir string) (entries map[string]Entry, names []string, err error) {
 	if p.made[dir].fresh {
 		return nil, nil, nil
 	}
@@ -189,16 +189,16 @@ func (p *planner) standing(dir string) (entries map[string]Entry, names []string
 	return entries, names, nil
 }
 
-func (p *planner) linkEntry(root, name, text string, stands Entry) {
+func (p *planner) linkEntry(root, name, text string, existing Entry) {
 	persistent := p.spec.persistent(root)
 	if persistent {
-		text = ourLink(text)
+		text = managedLink(text)
 	}
 	switch {
-	case stands.Name == "":
-	case stands.isLink() && stands.Link == text:
+	case existing.Name == "":
+	case existing.isLink() && existing.Link == text:
 		return
-	case persistent && isOurs(stands):
+	case persistent && isManaged(existing):
 		p.emit(Step{Op: OpRemove, Root: root, Path: name})
 	default:
 		if persistent {

@@ -10,23 +10,23 @@ import (
 	"syscall"
 )
 
-// inode is a file in a model of the file system. A tree of them can stand at several paths, as with a bind.
+// inode is a file in a model of the file system. A tree of inodes can be at several paths, as with a bind mount.
 type inode struct {
 	mode     fs.FileMode
 	link     string
 	children map[string]*inode
 	host     bool // belongs to the host: no step may change it
-	mounted  bool // a mount begins here
+	mounted  bool // is a mount point
 }
 
 func newDir(host bool, mode fs.FileMode) *inode {
 	return &inode{mode: fs.ModeDir | mode, children: map[string]*inode{}, host: host}
 }
 
-// model is a file system as Plan sees it, and carries out steps as strictly as the applier does.
+// model is a View of a model file system. It applies steps as strictly as the applier.
 type model struct{ root *inode }
 
-// hostModel builds the host from lines "/dir/", "/file" and "/link -> text".
+// hostModel creates the host from lines "/dir/", "/file" and "/link -> text".
 func hostModel(lines ...string) *model {
 	m := &model{root: newDir(true, 0o755)}
 	for _, line := range lines {
@@ -64,7 +64,7 @@ func (m *model) put(name string, node *inode) bool {
 	return true
 }
 
-// copyUp does what RootlessKit's driver does.
+// copyUp simulates RootlessKit's driver.
 func (m *model) copyUp(roots ...string) {
 	for _, root := range roots {
 		orig := m.lookupPlain(root)
@@ -81,7 +81,7 @@ func (m *model) copyUp(roots ...string) {
 	}
 }
 
-// lookupPlain finds name with no link on the way; nil when there is none or a link.
+// lookupPlain returns the inode at name without following links, or nil if it does not exist or a parent is a link.
 func (m *model) lookupPlain(name string) *inode {
 	at := m.root
 	for e := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
@@ -92,7 +92,7 @@ func (m *model) lookupPlain(name string) *inode {
 	return at
 }
 
-// resolve follows name as the kernel does and reports every path it went through.
+// resolve resolves name as the kernel does and also returns every visited path.
 func (m *model) resolve(name string, last bool) (*inode, []string, error) {
 	stack, names, visited, hops := []*inode{m.root}, []string{}, []string{}, 0
 	rest := strings.Split(name, "/")
@@ -162,7 +162,7 @@ func (m *model) ReadDir(name string) ([]Entry, error) {
 	return list, nil
 }
 
-// apply carries out one step and refuses what would touch the host.
+// apply applies one step. It returns an error if that would change the host.
 func (m *model) apply(s Step, sources []*inode) error {
 	at := m.lookupPlain(s.Root)
 	if at == nil || at.host {
@@ -182,7 +182,7 @@ func (m *model) apply(s Step, sources []*inode) error {
 		}
 		inBind = inBind || at.mounted
 		if at.host && (!s.Bound || !inBind) {
-			return fmt.Errorf("%v: %s is the host's", s, e)
+			return fmt.Errorf("%v: %s belongs to the host", s, e)
 		}
 	}
 	if inBind != s.Bound {
@@ -215,12 +215,12 @@ func (n *inode) change(s Step, name string, sources []*inode) error {
 		n.children[name] = &inode{mode: fs.ModeSymlink | 0o777, link: s.Link}
 	case OpChmod:
 		if old == nil || old.children == nil || old.host {
-			return fmt.Errorf("%v: no directory of ours", s)
+			return fmt.Errorf("%v: not a directory of the node", s)
 		}
 		old.mode = fs.ModeDir | s.Mode
 	case OpBind:
 		if old == nil || old.children == nil {
-			return fmt.Errorf("%v: no mount point", s)
+			return fmt.Errorf("%v: not a mount point", s)
 		}
 		src := *sources[s.Bind]
 		src.mounted, src.host = true, true

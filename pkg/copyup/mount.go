@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flagPairs are the flags of a mount as statfs(2) reports them and as mount(2) takes them. Those that the host set are
-// locked in a user namespace, the times included: a remount that leaves one out is refused with EPERM
+// flagPairs returns the flags of a mount as statfs(2) reports them and as mount(2) takes them. Flags that the host set are
+// locked in a user namespace, including those for times: a remount without one of them fails with EPERM
 // (mount_namespaces(7), "Restrictions on mount namespaces").
 func flagPairs() [][2]uintptr {
 	return [][2]uintptr{
@@ -27,7 +27,7 @@ func flagPairs() [][2]uintptr {
 // stNoSymFollow is ST_NOSYMFOLLOW of linux/statfs.h.
 const stNoSymFollow = 0x2000
 
-// remountFlags turns the flags that statfs reports into those that a remount has to repeat.
+// remountFlags converts the flags that statfs reports to the flags that a remount has to repeat.
 func remountFlags(statfs int64) uintptr {
 	var flags uintptr
 	for _, pair := range flagPairs() {
@@ -35,20 +35,20 @@ func remountFlags(statfs int64) uintptr {
 			flags |= pair[1]
 		}
 	}
-	// Naming only nodiratime would make the kernel turn strict times into relative ones.
+	// With only nodiratime, the kernel would change strict access times to relative ones.
 	if flags&(unix.MS_NOATIME|unix.MS_RELATIME) == 0 && flags&unix.MS_NODIRATIME != 0 {
 		flags |= unix.MS_STRICTATIME
 	}
 	return flags
 }
 
-// BindKeepingFlags binds source, with all that is mounted below it, over target. Extra are MS_… flags to add to the
-// bind's own mount, such as MS_RDONLY; the flags that source's mount has are kept with them, so that the remount is
-// allowed. With no extra there is no remount. A target that could not get its extra flags is unbound again.
+// BindKeepingFlags binds source, with all mounts below it, over target. extra are MS_… flags to add to the new mount, such
+// as MS_RDONLY. The flags of source's mount are kept, so that the remount is allowed. If extra is 0, there is no remount. If
+// the remount fails, target is unmounted again.
 //
 // Runs in: child.
 func BindKeepingFlags(source, target string, extra uintptr) error {
-	// Recursive, since mounts that the host has below source are locked to it: binding without them is refused.
+	// Recursive, because the host's mounts below source are locked to it: the kernel refuses a bind without them.
 	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %s over %s: %w", source, target, err)
 	}
@@ -71,9 +71,9 @@ func remount(source, target string, extra uintptr) error {
 	return unix.Mount("none", target, "", unix.MS_BIND|unix.MS_REMOUNT|flags, "")
 }
 
-// MaskKmsg binds /dev/null over /dev/kmsg when this process may not read it, as with kernel.dmesg_restrict=1: the
-// kubelet takes an empty log for a quiet kernel, but ends on one that it cannot open. A host with no /dev/kmsg is left
-// as it is. Calling it again changes nothing.
+// MaskKmsg binds /dev/null over /dev/kmsg if this process may not read it, as with kernel.dmesg_restrict=1, because the
+// kubelet accepts an empty kernel log but exits if it cannot open it. It does nothing if there is no /dev/kmsg. It is
+// idempotent.
 //
 // Runs in: child.
 func MaskKmsg() error { return maskUnreadable("/dev/kmsg", "/dev/null") }

@@ -19,7 +19,7 @@ func TestRemountFlags(t *testing.T) {
 		want   uintptr
 	}{
 		{"none", 0, 0},
-		{"relatime as usual, with a valid bit that is no flag", unix.ST_RELATIME | 0x20, unix.MS_RELATIME},
+		{"relatime as usual, with a valid bit that is not a flag", unix.ST_RELATIME | 0x20, unix.MS_RELATIME},
 		{"locked three", unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC, unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 		{"read-only, noatime", unix.ST_RDONLY | unix.ST_NOATIME, unix.MS_RDONLY | unix.MS_NOATIME},
 		{"strict times but not for directories", unix.ST_NODIRATIME, unix.MS_NODIRATIME | unix.MS_STRICTATIME},
@@ -31,7 +31,7 @@ func TestRemountFlags(t *testing.T) {
 	}
 }
 
-// TestBindKeepingFlags has the flags set in one namespace and the bind made in one below it, where they are locked.
+// TestBindKeepingFlags sets the flags in one namespace and creates the bind in a child namespace, where they are locked.
 func TestBindKeepingFlags(t *testing.T) {
 	flagSets := []uintptr{
 		unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, unix.MS_NOATIME, unix.MS_STRICTATIME,
@@ -78,7 +78,7 @@ func bindLocked(t *testing.T, source, target string, flags uintptr) {
 
 	assert.NilError(t, BindKeepingFlags(source, target, 0))
 	assert.Equal(t, statfsFlags(t, target), want)
-	if flags&unix.MS_NODEV != 0 { // that they are locked is what makes the care necessary
+	if flags&unix.MS_NODEV != 0 { // check that the flags are locked
 		err := unix.Mount("none", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 		assert.Equal(t, err, unix.EPERM)
 	}
@@ -92,7 +92,7 @@ func bindFaults(t *testing.T, host string) {
 	before := read(t, "/proc/self/mountinfo")
 	err = BindKeepingFlags(host+"/"+name(0), host+"/target", unix.MS_STRICTATIME)
 	assert.ErrorContains(t, err, "set mount flags of "+host+"/target: operation not permitted")
-	assert.Equal(t, read(t, "/proc/self/mountinfo"), before, "the bind was taken back")
+	assert.Equal(t, read(t, "/proc/self/mountinfo"), before, "the bind was removed")
 }
 
 func statfsFlags(t *testing.T, name string) int64 {
@@ -112,7 +112,7 @@ func TestMaskUnreadable(t *testing.T) {
 		for range 2 {
 			assert.NilError(t, maskUnreadable(host+"/secret", host+"/null"))
 		}
-		if err != nil { // as the user who owns it, root's capability reads it
+		if err != nil { // not if the user owns the file: then root's capability suffices to read it
 			assert.Equal(t, read(t, host+"/secret"), "null\n")
 		}
 		assert.NilError(t, MaskKmsg())

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// envLevel counts the namespaces around a test that runs itself again inside them.
+	// envLevel is the number of namespaces around a test that runs itself again inside them.
 	envLevel = "ROOTLESSNODE_TEST_COPYUP_LEVEL"
-	// envHost is the directory that holds the host's trees for the test.
+	// envHost is the directory with the host's trees for the test.
 	envHost = "ROOTLESSNODE_TEST_COPYUP_HOST"
-	// nobody stands for an ordinary user when the tests run as root.
-	nobody = 65534
+	// ordinaryUID is the ordinary user for the tests when they run as root.
+	ordinaryUID = 65534
 )
 
-// checkUserNS asks once for all tests: under the race detector the answer takes a second.
+// checkUserNS checks only once for all tests, because under the race detector a check takes a second.
 var checkUserNS = sync.OnceValue(testutil.UserNS.Check)
 
 func level() string { return os.Getenv(envLevel) }
 
-// inNamespace returns a command that runs the test of t again, as root of a fresh user and mount namespace whose root is
-// uid outside.
+// inNamespace returns a command that runs the test of t again, as root of a new user and mount namespace. That root is uid
+// outside.
 func inNamespace(t *testing.T, uid, gid int, level string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.count=1", "-test.v")
@@ -49,8 +49,8 @@ func inNamespace(t *testing.T, uid, gid int, level string, env ...string) *exec.
 	return cmd
 }
 
-// inside runs body in a fresh user and mount namespace: as the user who runs the tests and, when that is root, as an
-// ordinary user too. Before it, prepare makes the host's trees, and after it, check looks at them, both outside and with
+// inside runs body in a new user and mount namespace: as the user that runs the tests and, if that is root, also as an
+// ordinary user. Before that, prepare creates the host's trees, and afterwards check checks them; both run outside and get
 // the uid of the run.
 func inside(t *testing.T, prepare, check func(t *testing.T, host string, uid int), body func(t *testing.T, host string)) {
 	t.Helper()
@@ -69,15 +69,15 @@ func inside(t *testing.T, prepare, check func(t *testing.T, host string, uid int
 	})
 }
 
-// asEachUser calls f for the user who runs the tests and, when that is root, for an ordinary user too: with an empty
-// directory, and with what runs the test again in a fresh user and mount namespace.
+// asEachUser calls f for the user that runs the tests and, if that is root, also for an ordinary user. It passes an empty
+// directory, and a function that runs the test again in a new user and mount namespace.
 func asEachUser(t *testing.T, f func(uid int, host string, run func(level string))) {
 	t.Helper()
 	t.Parallel()
 	testutil.Require(t, testutil.Requirement{Name: testutil.UserNS.Name, Check: checkUserNS})
 	uids := map[string]int{"user": os.Getuid()}
 	if os.Getuid() == 0 {
-		uids = map[string]int{"root": 0, "user": nobody}
+		uids = map[string]int{"root": 0, "user": ordinaryUID}
 	}
 	for name, uid := range uids {
 		gid := uid
@@ -93,7 +93,7 @@ func asEachUser(t *testing.T, f func(uid int, host string, run func(level string
 	}
 }
 
-// openTempDir returns a temporary directory that other users can pass.
+// openTempDir returns a temporary directory that other users can search.
 func openTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +103,7 @@ func openTempDir(t *testing.T) string {
 	return dir
 }
 
-// makeTree makes files below dir from lines "dir/ [mode]", "file" and "link -> text", and directories on the way.
+// makeTree creates files below dir from lines "dir/ [mode]", "file" and "link -> text", and their parents.
 func makeTree(t *testing.T, dir string, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -159,7 +159,7 @@ func mount(t *testing.T, source, target, fsType string, flags uintptr, data stri
 	assert.NilError(t, unix.Mount(source, target, fsType, flags, data), "mount %s on %s", source, target)
 }
 
-// takeOver makes the trees below host the /etc, /run, /var and /opt of this namespace, as RootlessKit's child finds them.
+// takeOver binds the trees below host to /etc, /run, /var and /opt of this namespace, as RootlessKit's child finds them.
 func takeOver(t *testing.T, host string) {
 	t.Helper()
 	mount(t, "none", "/", "", unix.MS_REC|unix.MS_SLAVE, "")
@@ -175,7 +175,7 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// writable proves that a directory can be used as one's own.
+// writable checks that files can be created in dir.
 func writable(t *testing.T, dir string) {
 	t.Helper()
 	name := filepath.Join(dir, "written")

@@ -13,10 +13,10 @@ import (
 )
 
 // persistentOriginal is the name at which the original of a directory with a persistent base is bound. It has the form of
-// RootlessKit's names, and is always the same, so that the links of the last start still lead there.
+// RootlessKit's names. It is constant, so that the links of the last start remain valid.
 const persistentOriginal = originalPrefix + "1"
 
-// openBases makes and opens the persistent bases.
+// openBases creates and opens the persistent bases.
 func openBases(s Spec, roots []string) (map[string]*os.File, error) {
 	bases := map[string]*os.File{}
 	for _, root := range roots {
@@ -25,14 +25,15 @@ func openBases(s Spec, roots []string) (map[string]*os.File, error) {
 		}
 		base, err := openBase(s.Persist, root)
 		if err != nil {
-			return bases, fmt.Errorf("make the persistent base of %s: %w", root, err)
+			return bases, fmt.Errorf("create the persistent base of %s: %w", root, err)
 		}
 		bases[root] = base
 	}
 	return bases, nil
 }
 
-// openBase follows no link at or below persist: programs inside may write there, in later starts too.
+// openBase creates and opens the base of root. It follows no link at or below persist, because programs inside may write
+// there.
 func openBase(persist, root string) (*os.File, error) {
 	at, err := openPath(unix.AT_FDCWD, path.Dir(persist), 0)
 	if err != nil {
@@ -58,7 +59,7 @@ func openBase(persist, root string) (*os.File, error) {
 	return at, nil
 }
 
-// copyUpOnto covers dir with a base and binds the original below it. It leaves the links to planLinks.
+// copyUpOnto binds base over dir and the original below it. planLinks creates the links later.
 func (d *Driver) copyUpOnto(dir string, base *os.File) error {
 	scratch, err := os.MkdirTemp(d.scratch, "original-")
 	if err != nil {
@@ -68,7 +69,7 @@ func (d *Driver) copyUpOnto(dir string, base *os.File) error {
 		return err
 	}
 	if err := unix.Mkdirat(int(base.Fd()), persistentOriginal, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make %s: %w", persistentOriginal, err)
+		return fmt.Errorf("create %s: %w", persistentOriginal, err)
 	}
 	if err := BindKeepingFlags(fdPath(base), dir, 0); err != nil {
 		return err
@@ -79,12 +80,12 @@ func (d *Driver) copyUpOnto(dir string, base *os.File) error {
 	}
 	defer original.Close()
 	if err := unix.Mount(scratch, fdPath(original), "", unix.MS_MOVE, ""); err != nil {
-		return fmt.Errorf("move the original below it: %w", err)
+		return fmt.Errorf("move the original below the base: %w", err)
 	}
 	return nil
 }
 
-// removeRewritten removes the files of Spec.Rewritten that the last run left.
+// removeRewritten removes the files of Spec.Rewritten that exist from the last run.
 func (a *applier) removeRewritten(s Spec) error {
 	for _, name := range s.Rewritten {
 		root := ""
@@ -97,7 +98,7 @@ func (a *applier) removeRewritten(s Spec) error {
 			continue
 		}
 		if err := a.removeFile(root, name); err != nil {
-			return fmt.Errorf("remove %s of the last run: %w", name, err)
+			return fmt.Errorf("remove %s from the last run: %w", name, err)
 		}
 	}
 	return nil
@@ -110,7 +111,7 @@ func (a *applier) removeFile(root, name string) error {
 	}
 	dir, err := t.walk(path.Dir(name), root, false)
 	if isMissing(err) {
-		return nil // linked, or not there
+		return nil // a link, or missing
 	}
 	if err != nil {
 		return err
@@ -127,8 +128,8 @@ func (a *applier) removeFile(root, name string) error {
 	return unix.Unlinkat(int(dir.Fd()), path.Base(name), 0)
 }
 
-// mergeable returns the directories of Spec.Merged that are to become real: those that are real on the base already, and
-// those of the host that nothing inside could write to.
+// mergeable returns the directories of Spec.Merged that must be real: those that are already real on the base, and those of
+// the host that are not writable inside.
 func mergeable(s Spec, roots map[string]string) []string {
 	return slices.DeleteFunc(slices.Clone(s.Merged), func(name string) bool {
 		for root, original := range roots {

@@ -18,8 +18,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// persistHost is hostTrees with directories of another owner where tests run as root. An ordinary user cannot make such directories:
-// there they belong to the account, which writes to the host's directories (see ownDirectories).
+// persistHost creates hostTrees and, if the tests run as root, directories of another owner. An ordinary user cannot create
+// such directories; then they belong to the account, which writes to the host's directories (see ownDirectories).
 func persistHost(t *testing.T, host string, uid int) {
 	t.Helper()
 	hostTrees(t, host, uid)
@@ -49,7 +49,7 @@ func persistSpec(host string) Spec {
 	return s
 }
 
-// start is one start of a node on the host: copy-up in a mount namespace of its own.
+// start simulates one start of a node on the host: copy-up in a new mount namespace.
 func start(t *testing.T, spec Spec, host string) (warnings string, err error) {
 	t.Helper()
 	takeOver(t, host)
@@ -58,7 +58,7 @@ func start(t *testing.T, spec Spec, host string) (warnings string, err error) {
 	log.SetOutput(&out)
 	_, err = NewDriver(spec, log).CopyUp(nil)
 	if err == nil {
-		spec.Merged = nil // those that are real stay so
+		spec.Merged = nil // directories that are already real stay real
 		steps, planErr := Plan(spec, liveView{})
 		assert.NilError(t, planErr)
 		assert.Equal(t, len(steps), 0, "%v", steps)
@@ -66,8 +66,8 @@ func start(t *testing.T, spec Spec, host string) (warnings string, err error) {
 	return out.String(), err
 }
 
-// TestPersist: what is made inside below copied-up directories is there after the next start, at each level at which
-// something can be made, and the links to the host's entries follow the host.
+// TestPersist checks that entries created inside copied-up directories exist after the next start, at every level at which
+// entries can be created, and that the links to the host's entries follow the host.
 func TestPersist(t *testing.T) {
 	spec := persistSpec(os.Getenv(envHost))
 	switch level() {
@@ -93,22 +93,22 @@ func TestPersist(t *testing.T) {
 		if !ownDirectories(t) {
 			assert.NilError(t, gone("/var/opt/pv")())
 		}
-		assert.Equal(t, read(t, "/opt/store/theirs"), "opt/store/theirs\n")
+		assert.Equal(t, read(t, "/opt/store/vendor-dir"), "opt/store/vendor-dir\n")
 	default:
 		asEachUser(t, func(uid int, host string, run func(level string)) {
 			persistHost(t, host, uid)
 			run("first")
-			hostMovesOn(t, host)
-			before := snapshot(t, host, append(theirs(uid), "data")...)
+			changeHost(t, host)
+			before := snapshot(t, host, append(userPaths(uid), "data")...)
 			run("second")
 			run("other")
-			assert.Equal(t, snapshot(t, host, append(theirs(uid), "data")...), before)
+			assert.Equal(t, snapshot(t, host, append(userPaths(uid), "data")...), before)
 			assert.Equal(t, read(t, host+"/data/inside/opt/store/pvc/data"), "kept")
 		})
 	}
 }
 
-// madeEntries are what pods, provisioners and users make inside, by level.
+// madeEntries returns the entries that pods, provisioners and users create inside, by level.
 func madeEntries() []string {
 	return []string{
 		"/opt/store/pvc/data", "/var/store/data", "/var/lib/app-data/db/data", "/var/lib/rancher/k3s/storage/data", "/var/log/app/data",
@@ -132,10 +132,10 @@ func fillDirectories(t *testing.T) {
 	assert.Equal(t, read(t, "/var/opt/vendor/tool"), "var/opt/vendor/tool\n")
 }
 
-// hostMovesOn changes the host's trees between two starts: entries come and go, and some have names that exist inside.
-func hostMovesOn(t *testing.T, host string) {
+// changeHost changes the host's trees between two starts: it adds and removes entries, some with names that exist inside.
+func changeHost(t *testing.T, host string) {
 	t.Helper()
-	makeTree(t, host, "opt/new/tool", "opt/store/theirs", "etc/foo", "var/opt/late/tool", "etc/protocols")
+	makeTree(t, host, "opt/new/tool", "opt/store/vendor-dir", "etc/foo", "var/opt/late/tool", "etc/protocols")
 	assert.NilError(t, errors.Join(
 		os.RemoveAll(host+"/opt/old"), os.Remove(host+"/etc/zone"), os.Symlink("os", host+"/etc/zone"), os.RemoveAll(host+"/var/cache/apt"),
 	))
@@ -154,13 +154,13 @@ func checkDirectories(t *testing.T) {
 	assert.Equal(t, read(t, "/etc/mine"), "edited")
 	assert.NilError(t, errors.Join(gone("/run/gone")(), gone("/opt/old")(), gone("/var/cache/apt")(), there("/opt/new/tool")(), there("/var/opt/late/tool")()))
 	assert.Equal(t, read(t, "/var/opt/vendor/tool"), "var/opt/vendor/tool\n")
-	assert.NilError(t, gone("/opt/store/theirs")())
+	assert.NilError(t, gone("/opt/store/vendor-dir")())
 	assert.Equal(t, read(t, "/etc/zone"), "etc/os\n")
-	assert.Equal(t, read(t, "/etc/protocols"), "etc/protocols\n") // the host has one by now
+	assert.Equal(t, read(t, "/etc/protocols"), "etc/protocols\n") // the host has added one
 	checkModes(t)
 }
 
-// TestPersistTampered: what a pod that may write everywhere left on the bases misleads no later start.
+// TestPersistTampered checks that entries that a privileged pod left on the bases cannot mislead a later start.
 func TestPersistTampered(t *testing.T) {
 	host := os.Getenv(envHost)
 	spec := persistSpec(host)
@@ -207,8 +207,8 @@ func TestPersistTampered(t *testing.T) {
 	default:
 		_, err := start(t, spec, host)
 		want := map[string]string{
-			"file": "/opt/cni was made inside the node and is in the way", "original": "not a directory",
-			"kept": "/var/lib/rootlessnode was made inside the node and is in the way", "link": "not a directory",
+			"file": "/opt/cni was created inside the node and conflicts with a path", "original": "not a directory",
+			"kept": "/var/lib/rootlessnode was created inside the node and conflicts with a path", "link": "not a directory",
 		}[level()]
 		assert.ErrorContains(t, err, want)
 		if hints := errdefs.ReportOf(err).Hints; level() == "file" {
@@ -217,7 +217,8 @@ func TestPersistTampered(t *testing.T) {
 	}
 }
 
-// TestPersistOnOddDataDirs: data dirs on mounts with locked flags work, one that is full or read-only is one clear error.
+// TestPersistOnOddDataDirs checks that data dirs on mounts with locked flags work, and that a full or read-only one causes
+// one clear error.
 func TestPersistOnOddDataDirs(t *testing.T) {
 	host := os.Getenv(envHost)
 	spec := persistSpec(host)
@@ -257,8 +258,8 @@ func TestPersistOnOddDataDirs(t *testing.T) {
 	}
 }
 
-// TestFollowHostOnPersistentBases: the host's entries are followed there too, and links of an earlier run that nobody removed
-// are told from those that were made inside.
+// TestFollowHostOnPersistentBases checks that FollowHost works on persistent bases too, and that stale links of an earlier run
+// are distinguished from links that were created inside.
 func TestFollowHostOnPersistentBases(t *testing.T) {
 	prepare := func(t *testing.T, host string, uid int) {
 		persistHost(t, host, uid)
@@ -285,7 +286,7 @@ func TestFollowHostOnPersistentBases(t *testing.T) {
 		}
 		text, err := os.Readlink("/etc/new")
 		assert.NilError(t, err)
-		assert.Equal(t, text, ourLink("os"))
+		assert.Equal(t, text, managedLink("os"))
 		assert.Equal(t, read(t, "/var/opt/ours"), "ours")
 		assert.NilError(t, os.RemoveAll(host+"/opt/new"))
 		soon(t, "/opt/new is gone", gone("/opt/new"))

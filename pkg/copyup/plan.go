@@ -11,31 +11,31 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// kind is what must stand at a path in the end.
+// kind is the required type of a path.
 type kind int
 
 const (
-	kindParent kind = iota // a real directory whose former entries are linked back
-	kindEmpty              // a real directory, empty but for what is kept
-	kindBind               // a real directory with something bound over it
-	kindGone               // no link; a file made anew may be there
+	kindParent kind = iota // a real directory with links to its former entries
+	kindEmpty              // a real directory that contains only kept paths
+	kindBind               // a real directory with a bind mount over it
+	kindGone               // no link; a new file may be there
 )
 
-// want is one path that the plan has to do something about.
+// want is one path that the plan has to change.
 type want struct {
 	path  string
 	root  string
 	kind  kind
 	mode  os.FileMode
 	bind  int
-	bound bool // lies below a kindBind
+	bound bool // is below a kindBind
 }
 
-// made is what became of a directory in this plan.
+// made is the state of a directory in this plan.
 type made struct {
-	fresh   bool   // made by this plan, so nothing is in it yet
-	base    string // the link that stood, or would have stood, in its place; "" when nothing is to be linked back
-	inPlace bool   // base leads to the original of this very path
+	fresh   bool   // created by this plan, so it is still empty
+	base    string // the link that was, or would have been, in its place; "" if there is nothing to link to
+	inPlace bool   // base leads to the original of the same path
 }
 
 type planner struct {
@@ -43,22 +43,21 @@ type planner struct {
 	view  View
 	roots map[string]string // copied-up directory -> name of its original below it
 	wants map[string]*want
-	// settled are the names that will be real directories: a link there, or in one that will be empty, is not followed.
-	settled map[string]kind
-	keep    []string
-	made    map[string]made
-	steps   []Step
-	// hidden are entries of the host that cannot be linked, because something made inside has their name.
+	// realDirs are the names that will be real directories: a link there, or in one that will be empty, is not followed.
+	realDirs map[string]kind
+	keep     []string
+	made     map[string]made
+	steps    []Step
+	// hidden are entries of the host that cannot be linked, because an entry created inside has the same name.
 	hidden []string
 }
 
-// Plan works out what has to be done, in order, to bring the copied-up directories seen through view to what s asks.
-// Planned again after it was carried out, the same Spec gives no step. Faults of s are of the class errdefs.ErrConfig,
-// and all of them are reported together.
+// Plan returns the steps, in order, that change the copied-up directories in view to match s. After the steps were applied,
+// planning the same Spec again returns no steps. Errors in s have class errdefs.ErrConfig, and all of them are joined.
 //
-// The links at the top of copied-up directories stand already: RootlessKit has made them, or planLinks.
+// The links at the top of copied-up directories must exist already: RootlessKit or planLinks creates them.
 //
-// It is pure: it changes nothing and reads nothing but view. Runs in: either.
+// It is pure: it changes nothing and reads only view. Runs in: either.
 func Plan(s Spec, view View) ([]Step, error) {
 	p := newPlanner(s, view)
 	if err := p.plan(); err != nil {
@@ -70,7 +69,7 @@ func Plan(s Spec, view View) ([]Step, error) {
 func newPlanner(s Spec, view View) *planner {
 	return &planner{
 		spec: s, view: view,
-		roots: map[string]string{}, wants: map[string]*want{}, settled: map[string]kind{}, made: map[string]made{},
+		roots: map[string]string{}, wants: map[string]*want{}, realDirs: map[string]kind{}, made: map[string]made{},
 	}
 }
 
@@ -97,7 +96,7 @@ func (p *planner) plan() error {
 	return nil
 }
 
-// addRoots finds the outermost copied-up directories and returns those that lie below another.
+// addRoots records the outermost copied-up directories and returns those that are below another one.
 func (p *planner) addRoots() (nested []string, err error) {
 	dirs := make([]string, 0, len(p.spec.CopyUp))
 	for _, d := range p.spec.CopyUp {
@@ -143,7 +142,7 @@ func (p *planner) rootOf(name string) string {
 	return ""
 }
 
-// request is a want as the Spec puts it.
+// request is a want with its name in the Spec.
 type request struct {
 	what string
 	name string
@@ -197,8 +196,8 @@ func (p *planner) addWants(nested []string) error {
 	return errors.Join(errs...)
 }
 
-// canonicalNames gives the requests their canonical names. A link that will be gone, because it or a directory
-// above it is requested too, is not followed; so the names depend on one another, and are settled in rounds.
+// canonicalNames returns the canonical names of the requests. A link that will be replaced, because it or a directory above
+// it is requested too, is not followed. The names therefore depend on each other and are computed iteratively.
 func (p *planner) canonicalNames(list []request) ([]string, error) {
 	names := make([]string, len(list))
 	for range len(list) + 1 {
@@ -213,35 +212,35 @@ func (p *planner) canonicalNames(list []request) ([]string, error) {
 		if slices.Equal(before, names) {
 			return names, nil
 		}
-		clear(p.settled)
+		clear(p.realDirs)
 		for i, r := range list {
 			if r.kind != kindGone && p.rootOf(names[i]) != "" {
-				p.settled[names[i]] = r.kind
+				p.realDirs[names[i]] = r.kind
 			}
 		}
 	}
-	return nil, errors.New("directories to be made replace links that lead to one another")
+	return nil, errors.New("the requested directories replace links that form a cycle")
 }
 
-// staleLinks are files that programs inside must make anew: the lock of iptables belongs to the host's root, and
-// iptables ends with status 4 when it cannot open it.
+// staleLinks returns files that programs inside must create themselves: the lock of iptables belongs to the host's root, and
+// iptables exits with status 4 if it cannot open it.
 func staleLinks() []string { return []string{"/run/xtables.lock"} }
 
-// add puts w and the parents that have to be real for it on the list. The name is canonical.
+// add adds w and the parents that have to be real directories for it. name is canonical.
 func (p *planner) add(name string, w want) error {
 	root := p.rootOf(name)
 	switch {
 	case root == "" && w.kind != kindBind:
-		return nil // not copied up, so not ours to change
+		return nil // not copied up, so it must not be changed
 	case root == "":
-		return errdefs.WithHint(errors.New("lies below no copied-up directory"),
-			"copy up a directory above it; one that the host does not have must be made there first, as root")
+		return errdefs.WithHint(errors.New("is not below a copied-up directory"),
+			"copy up a directory above it; if the host does not have that directory, first create it as root")
 	case root == name && w.kind == kindParent:
 		return nil
 	case root == name:
 		return errors.New("is a copied-up directory itself")
 	case within(name, path.Join(root, p.roots[root])):
-		return fmt.Errorf("lies in the original of %s", root)
+		return fmt.Errorf("is in the original of %s", root)
 	}
 	w.path, w.root = name, root
 	if old := p.wants[name]; old == nil || old.kind == kindParent && w.kind != kindGone {
@@ -267,7 +266,7 @@ func (p *planner) markBound() {
 	}
 }
 
-// sorted returns the wanted paths with each directory before what is in it.
+// sorted returns the wants, with each directory before its entries.
 func (p *planner) sorted() []*want {
 	list := make([]*want, 0, len(p.wants))
 	for _, w := range p.wants {

@@ -30,10 +30,10 @@ func TestPlanFaults(t *testing.T) {
 		}},
 		{"NUL", Spec{Real: []Dir{{Path: "/run/a\x00b"}}}, []string{"NUL"}},
 		{"outside", Spec{Binds: bind("/srv/x", "/opt/../usr/x")}, []string{
-			`"/srv/x": lies below no copied-up directory`, `"/opt/../usr/x": lies below no`,
+			`"/srv/x": is not below a copied-up directory`, `"/opt/../usr/x": is not below`,
 		}},
 		{"a root", Spec{Binds: bind("/run")}, []string{"is a copied-up directory itself"}},
-		{"the original", Spec{Real: []Dir{{Path: "/run/.ro1/x"}}}, []string{"lies in the original of /run"}},
+		{"the original", Spec{Real: []Dir{{Path: "/run/.ro1/x"}}}, []string{"is in the original of /run"}},
 		{"twice", Spec{Binds: bind("/run/x", "/var/run/x")}, []string{"is also the target of bind 0"}},
 		{"hidden", Spec{Binds: bind("/var/lib"), Keep: []string{"/var/lib/dpkg"}}, []string{
 			`keep "/var/lib/dpkg": would be hidden by the bind over /var/lib`,
@@ -81,7 +81,7 @@ func TestPlanUnreadableDirectory(t *testing.T) {
 	assert.NilError(t, err)
 }
 
-// denied is a view in which one directory can be passed but not listed.
+// denied is a view in which one directory can be searched but not listed.
 type denied struct {
 	*model
 	dir string

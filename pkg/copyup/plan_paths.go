@@ -12,11 +12,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// maxLinks is how many links are followed in one path, as many as the kernel follows (path_resolution(7)).
+// maxLinks is the maximum number of links to follow in one path, the same as the kernel's (path_resolution(7)).
 const maxLinks = 40
 
-// canonical follows the host's own links among the parents of name while they lead into a copied-up directory
-// (/var/run to /run). A link that leads elsewhere is left: a real directory will stand in its place.
+// canonical follows the host's links in the parents of name as long as they lead into a copied-up directory (such as
+// /var/run to /run). It does not follow a link that leads elsewhere, because a real directory will replace it.
 func (p *planner) canonical(name string) (string, error) {
 	for range maxLinks {
 		next := p.followOnce(name)
@@ -39,11 +39,11 @@ func (p *planner) followOnce(name string) string {
 		if err != nil {
 			return name
 		}
-		as, settled := p.settled[dir]
-		if settled && as != kindParent {
+		as, replaced := p.realDirs[dir]
+		if replaced && as != kindParent {
 			return name
 		}
-		if settled || !e.isLink() || p.inPlace(dir, e.Link) {
+		if replaced || !e.isLink() || p.inPlace(dir, e.Link) {
 			continue
 		}
 		if dest := resolve(path.Dir(dir), e.Link); p.rootOf(dest) != "" {
@@ -53,12 +53,12 @@ func (p *planner) followOnce(name string) string {
 	return name
 }
 
-// hostView looks at the directories on the way to one path, from the top, and shows real ones as they are and links as the host
-// has them: on a persistent base, links may be those of pods, or stale.
+// hostView returns the parents of one path, from the top. It returns real directories as they are, and links as they are on
+// the host, because a link on a persistent base may be stale or created by a pod.
 type hostView struct {
 	*planner
 	linked   bool // a directory above is a link that leads to the host's entry
-	original bool // one is not as it will be: the original of the copied-up directory shows what the host has
+	original bool // a directory above will be replaced, so read the original of the copied-up directory instead
 }
 
 func (v *hostView) lstat(dir string) (Entry, error) {
@@ -79,14 +79,14 @@ func (v *hostView) lstat(dir string) (Entry, error) {
 	if hostErr == nil && has.isLink() {
 		text = has.Link
 	}
-	if v.linked = hostErr == nil && err == nil && e.Link == ourLink(text); v.linked {
+	if v.linked = hostErr == nil && err == nil && e.Link == managedLink(text); v.linked {
 		return e, nil
 	}
 	v.original = true
 	return has, hostErr
 }
 
-// inPlace tells whether a link with that text, standing at name, leads to the original of name.
+// inPlace reports whether a link at name with the text link leads to the original of name.
 func (p *planner) inPlace(name, link string) bool {
 	root := p.rootOf(name)
 	return root != "" && resolve(path.Dir(name), link) == path.Join(root, p.roots[root], name[len(root):])
@@ -120,26 +120,26 @@ func (p *planner) addKeep(name string) error {
 		}
 	}
 	if w := p.wants[name]; w != nil && w.kind == kindEmpty {
-		w.kind = kindParent // real and writable, with all that the host has in it
+		w.kind = kindParent // real and writable, with all entries of the host
 	}
 	p.keep = append(p.keep, name)
 	return nil
 }
 
-// checkKept refuses kept paths whose way is hidden by something that was made inside.
+// checkKept returns an error if an entry that was created inside hides a kept path.
 func (p *planner) checkKept() error {
 	var errs []error
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, name := range p.keep {
-		if err := p.checkWay(name); err != nil && !told[err.Error()] { // several may have one way
-			told[err.Error()] = true
+		if err := p.checkParents(name); err != nil && !reported[err.Error()] { // several may have the same parent
+			reported[err.Error()] = true
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (p *planner) checkWay(name string) error {
+func (p *planner) checkParents(name string) error {
 	root := p.rootOf(name)
 	for i := len(root) + 1; i <= len(name); i++ {
 		if i < len(name) && name[i] != '/' {
@@ -154,30 +154,31 @@ func (p *planner) checkWay(name string) error {
 			continue
 		}
 		if err == nil && p.madeInside(dir, e) && p.wants[dir] == nil {
-			err = p.inTheWay(dir)
+			err = p.conflict(dir)
 		}
-		return err // below it everything is the host's
+		return err // everything below belongs to the host
 	}
 	return nil
 }
 
-// madeInside reports whether an entry of a directory that is, or becomes, real was made by a pod or a user inside.
+// madeInside reports whether an entry of a real directory was created by a pod or a user inside.
 func (p *planner) madeInside(name string, e Entry) bool {
-	return e.Name != "" && p.spec.persistent(p.rootOf(name)) && !isOurs(e)
+	return e.Name != "" && p.spec.persistent(p.rootOf(name)) && !isManaged(e)
 }
 
-func (p *planner) inTheWay(name string) error {
+// conflict returns the error for an entry created inside that has the name of a path that the node needs.
+func (p *planner) conflict(name string) error {
 	stored := path.Join(p.spec.Persist, name)
-	err := fmt.Errorf("%s was made inside the node and is in the way", name)
+	err := fmt.Errorf("%s was created inside the node and conflicts with a path that the node needs", name)
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "mv "+stored+" "+stored+".saved")
 }
 
-// within tells whether name is dir or lies below it.
+// within reports whether name is dir or below it.
 func within(name, dir string) bool {
 	return name == dir || strings.HasPrefix(name, dir+"/")
 }
 
-// resolve returns the path to which a link with that text leads from dir.
+// resolve returns the path to which a link in dir with the text link leads.
 func resolve(dir, link string) string {
 	if path.IsAbs(link) {
 		return path.Clean(link)
@@ -185,15 +186,15 @@ func resolve(dir, link string) string {
 	return path.Join(dir, link)
 }
 
-// deeper returns the text that a link must have one directory further down to lead where link leads.
+// deeper returns the text of a link one directory further down that leads to the same path as link.
 func deeper(link string) string {
 	if path.IsAbs(link) {
 		return link
 	}
-	return "../" + link // not cleaned: a ".." after a link must stay where it is
+	return "../" + link // not cleaned, because a ".." after a link must not be removed
 }
 
-// isMissing tells whether a path leads to nothing, or to no directory.
+// isMissing reports whether err means that a path does not exist or one of its parents is not a directory.
 func isMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP)
 }

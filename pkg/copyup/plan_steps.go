@@ -9,8 +9,8 @@ import (
 
 const varTmp = "/var/tmp"
 
-// planRoots gives the copied-up directories the mode of a normal system: RootlessKit's tmpfs comes with 1777, and a
-// persistent base with what the umask left.
+// planRoots sets the usual mode on the copied-up directories: RootlessKit's tmpfs has mode 1777, and the mode of a
+// persistent base depends on the umask.
 func (p *planner) planRoots() error {
 	for _, root := range p.sortedRoots() {
 		e, err := p.view.Lstat(root)
@@ -24,8 +24,8 @@ func (p *planner) planRoots() error {
 	return p.planVarTmp()
 }
 
-// planVarTmp makes /var/tmp where the host has none. The host's own stays linked: it is on disk, and programs put large
-// files there which do not belong in memory.
+// planVarTmp creates /var/tmp if the host has none. That of the host stays linked, because it is on disk and programs create
+// large files there, which should not be in memory.
 func (p *planner) planVarTmp() error {
 	if p.rootOf(varTmp) != path.Dir(varTmp) || p.wants[varTmp] != nil {
 		return nil
@@ -52,11 +52,11 @@ func (p *planner) planWant(w *want) error {
 		}
 		return nil
 	}
-	stands := e.Mode.IsDir()
-	if !stands {
+	exists := e.Mode.IsDir()
+	if !exists {
 		if e.Name != "" {
 			if !e.isLink() && p.spec.persistent(w.root) {
-				return p.inTheWay(w.path)
+				return p.conflict(w.path)
 			}
 			p.emit(Step{Op: OpRemove, Root: w.root, Path: w.path})
 		}
@@ -66,33 +66,33 @@ func (p *planner) planWant(w *want) error {
 	p.made[w.path] = m
 	switch {
 	case w.kind == kindBind:
-		if !stands || !e.Mounted {
+		if !exists || !e.Mounted {
 			p.emit(Step{Op: OpBind, Root: w.root, Path: w.path, Bind: w.bind, Mode: p.spec.Binds[w.bind].Mode})
 			p.made[w.path] = made{fresh: true}
 		}
 		return nil
 	case w.kind == kindParent:
 		return p.linkEntries(w.root, w.path)
-	case stands && modeBits(e.Mode) != modeBits(w.mode):
+	case exists && modeBits(e.Mode) != modeBits(w.mode):
 		p.emit(Step{Op: OpChmod, Root: w.root, Path: w.path, Mode: w.mode})
 	}
 	return p.linkKept(w.root, w.path)
 }
 
-// planBound plans what lies in a bound directory. What is there is not known before the bind is made, so making a
-// directory that exists is no fault there.
+// planBound plans a path in a bound directory. The content of that directory is unknown before it is bound, so creating a
+// directory that exists is not an error there.
 func (p *planner) planBound(w *want) error {
 	if w.kind == kindGone {
 		return nil
 	}
 	e, err := p.view.Lstat(w.path)
 	parent := p.made[path.Dir(w.path)]
-	stands := err == nil && e.Mode.IsDir() && !parent.fresh
-	if !stands {
+	exists := err == nil && e.Mode.IsDir() && !parent.fresh
+	if !exists {
 		p.emit(Step{Op: OpMakeDir, Root: w.root, Path: w.path, Mode: w.mode, Bound: true})
 	}
-	p.made[w.path] = made{fresh: !stands}
-	if w.kind == kindBind && (!stands || !e.Mounted) {
+	p.made[w.path] = made{fresh: !exists}
+	if w.kind == kindBind && (!exists || !e.Mounted) {
 		p.made[w.path] = made{fresh: true}
 		p.emit(Step{
 			Op: OpBind, Root: w.root, Path: w.path, Bind: w.bind, Mode: p.spec.Binds[w.bind].Mode, Bound: true,
@@ -101,8 +101,8 @@ func (p *planner) planBound(w *want) error {
 	return nil
 }
 
-// stateOf returns what stands at name, which is nothing (Entry.Name "") in a directory that this plan makes, and from where
-// the content of a directory at name would be linked.
+// stateOf returns the entry at name, which is empty (Entry.Name "") in a directory that this plan creates, and the source of
+// the links in a directory at name.
 func (p *planner) stateOf(name string) (e Entry, m made, err error) {
 	if !p.made[path.Dir(name)].fresh {
 		if e, err = p.view.Lstat(name); err != nil && !isMissing(err) {

@@ -9,7 +9,7 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 )
 
-// debian is a small copy of what matters on a normal host, with root's leftovers of E4.
+// debian returns a small model of a normal host, with root's leftovers of case E4.
 func debian(more ...string) *model {
 	return hostModel(append([]string{
 		"/etc/passwd", "/etc/hosts", "/etc/mtab -> /proc/mounts", "/etc/os-release -> ../usr/lib/os-release",
@@ -36,8 +36,8 @@ func standard() Spec {
 	}
 }
 
-// carryOut plans s on a copied-up m, carries it out and checks that a second plan has nothing to add.
-func carryOut(m *model, s Spec) error {
+// applyPlan plans s on a copied-up m, applies it and checks that a second plan has nothing to add.
+func applyPlan(m *model, s Spec) error {
 	var sources []*inode
 	for _, b := range s.Binds {
 		n, _, err := m.resolve(b.Source, true)
@@ -58,7 +58,7 @@ func carryOut(m *model, s Spec) error {
 	}
 	again, err := Plan(s, m)
 	if err == nil && len(again) > 0 {
-		err = fmt.Errorf("planned again: %v", again)
+		err = fmt.Errorf("second plan is not empty: %v", again)
 	}
 	return err
 }
@@ -67,7 +67,7 @@ func TestPlanOnANormalHost(t *testing.T) {
 	t.Parallel()
 	host, m := debian(), debian()
 	spec := standard()
-	assert.NilError(t, carryOut(m, spec))
+	assert.NilError(t, applyPlan(m, spec))
 
 	for _, d := range spec.Real {
 		n := m.lookupPlain(d.Path)
@@ -82,7 +82,7 @@ func TestPlanOnANormalHost(t *testing.T) {
 	assert.Equal(t, m.lookupPlain("/run/lock").mode, fs.ModeDir|fs.ModeSticky|0o777)
 	assert.Assert(t, is.Nil(m.lookupPlain("/run").children["xtables.lock"]))
 
-	// What is not ours resolves as before, through every kind of link.
+	// Paths outside the node's directories resolve as before, through every kind of link.
 	for _, name := range []string{
 		"/etc/passwd", "/etc/os-release", "/etc/alternatives/awk", "/etc/resolv.conf", "/run/user/1000/bus",
 		"/var/run/user/1000/bus", "/var/lib/dpkg/status", "/var/lib/app/status", "/var/log/README", "/var/log/syslog",
@@ -96,7 +96,7 @@ func TestPlanOnANormalHost(t *testing.T) {
 	assert.Equal(t, m.lookupPlain("/var/tmp").link, ".ro1/tmp")
 }
 
-// sameFile compares by how the host's file is reached in two models of the same host.
+// sameFile reports whether name leads to the same file of the host in two models of that host.
 func sameFile(host, inside *model, name string) bool {
 	a, _, errA := host.resolve(name, true)
 	b, _, errB := inside.resolve(name, true)
@@ -146,7 +146,7 @@ func TestPlanHosts(t *testing.T) {
 			real: []string{"/var/log/pods"},
 		},
 		{
-			name: "a file in the way is replaced",
+			name: "a file in place of a directory is replaced",
 			host: []string{"/run/", "/var/lib"}, spec: run("/var/lib/kubelet"),
 			real: []string{"/var/lib/kubelet"},
 		},
@@ -164,7 +164,7 @@ func TestPlanHosts(t *testing.T) {
 			host: []string{"/run/", "/var/lib/"}, spec: run("/var/lib/x"), real: []string{"/var/tmp", "/var/lib/x"},
 		},
 		{
-			name:  "a directory not copied up is left alone",
+			name:  "a directory not copied up is not changed",
 			host:  []string{"/run/", "/var/lib/", "/srv/a"},
 			spec:  Spec{CopyUp: []string{"/run"}, Real: []Dir{{Path: "/srv/a"}, {Path: "/var/lib/x"}}},
 			links: map[string]string{}, absent: []string{"/var/lib/x"},
@@ -183,7 +183,7 @@ func TestPlanHosts(t *testing.T) {
 			links: map[string]string{"/run/rootlessnode/other": "../.ro1/rootlessnode/other"},
 		},
 		{
-			name: "a home below a directory of ours: the source keeps its name",
+			name: "a home below a directory of the node: the source keeps its name",
 			host: []string{"/var/lib/containers/u/data/", "/var/lib/containers/storage/"},
 			spec: Spec{
 				CopyUp: []string{"/var"}, Real: DefaultReal(),
@@ -212,7 +212,7 @@ func TestPlanHosts(t *testing.T) {
 			t.Parallel()
 			m := hostModel(tc.host...)
 			spec := tc.spec
-			if spec.CopyUp[len(spec.CopyUp)-1] == "/var/lib" { // RootlessKit is given the outermost only
+			if spec.CopyUp[len(spec.CopyUp)-1] == "/var/lib" { // RootlessKit gets only the outermost directories
 				m.copyUp("/var")
 				steps, err := Plan(spec, m)
 				assert.NilError(t, err)
@@ -220,7 +220,7 @@ func TestPlanHosts(t *testing.T) {
 					assert.NilError(t, m.apply(s, nil))
 				}
 			} else {
-				assert.NilError(t, carryOut(m, spec))
+				assert.NilError(t, applyPlan(m, spec))
 			}
 			for _, name := range tc.real {
 				n := m.lookupPlain(name)

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureShared makes root and every mount below it shared, so that a mount made by one component or pod reaches the
-// others (volumes with Bidirectional propagation). What the mounts receive from the host they go on receiving: they are
-// "shared,slave" then, or only "shared" on a host whose root is private. Nothing reaches the host, because a mount
-// namespace of another user namespace is never its peer (mount_namespaces(7)).
+// EnsureShared makes root and every mount below it shared, so that a mount of one component or pod propagates to the others
+// (volumes with Bidirectional propagation). The mounts still receive mounts from the host: they become "shared,slave", or
+// only "shared" on a host whose root is private. Nothing propagates to the host, because a mount namespace of another user
+// namespace is never its peer (mount_namespaces(7)).
 //
-// Call it when RootlessKit has finished, that is, in the node role: copy-up and RootlessKit's move of /sys/fs/cgroup
-// are impossible on shared mounts. Root must be a mount point, and normally is /.
+// Call it after RootlessKit has finished, that is, in the node role, because copy-up and RootlessKit's move of
+// /sys/fs/cgroup are impossible on shared mounts. root must be a mount point, and normally is /.
 //
 // Runs in: child.
 func EnsureShared(root string) error {
@@ -31,10 +31,10 @@ func EnsureShared(root string) error {
 	return err
 }
 
-// Propagation tells whether the mount to which path belongs is shared (passes mounts on to its peers) and whether it is
-// a slave (receives mounts from elsewhere, as the node from the host). Neither means private.
+// Propagation reports whether the mount of path is shared (propagates mounts to its peers) and whether it is a slave
+// (receives mounts, as the node from the host). If it is neither, it is private.
 //
-// Runs in: parent, child or either; it speaks of the caller's mount namespace.
+// Runs in: parent, child or either. It reads the caller's mount namespace.
 func Propagation(path string) (shared, slave bool, err error) {
 	m, err := mountOf(path)
 	if err != nil {
@@ -44,7 +44,7 @@ func Propagation(path string) (shared, slave bool, err error) {
 	return shared, slave, nil
 }
 
-// propagationOf reads the optional fields of a line of mountinfo (proc_pid_mountinfo(5)).
+// propagationOf parses the optional fields of a line of mountinfo (proc_pid_mountinfo(5)).
 func propagationOf(optional string) (shared, slave bool) {
 	for field := range strings.FieldsSeq(optional) {
 		tag, _, _ := strings.Cut(field, ":")
@@ -54,8 +54,8 @@ func propagationOf(optional string) (shared, slave bool) {
 	return shared, slave
 }
 
-// mountOf returns the mount to which path belongs, links followed. It goes by the mount's id and not by names: a mount
-// that is covered by another keeps its line, and its mount point, in mountinfo.
+// mountOf returns the mount of path, with links followed. It compares mount IDs and not mount points, because a mount that is
+// covered by another one is still in mountinfo with its mount point.
 func mountOf(path string) (*mountinfo.Info, error) {
 	f, err := openPath(unix.AT_FDCWD, path, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func mountOf(path string) (*mountinfo.Info, error) {
 	return mounts[0], nil
 }
 
-// parseMountID reads the mount id from proc_pid_fdinfo(5).
+// parseMountID returns the mount ID in the content of /proc/PID/fdinfo/FD (proc_pid_fdinfo(5)).
 func parseMountID(fdinfo string) (int, error) {
 	for line := range strings.Lines(fdinfo) {
 		if value, ok := strings.CutPrefix(line, "mnt_id:"); ok {

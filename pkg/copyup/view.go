@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// originalPrefix begins the name at which RootlessKit binds the original (pkg/copyup/tmpfssymlink of RootlessKit v3); a
-// number follows.
+// originalPrefix is the prefix of the name at which RootlessKit binds the original (pkg/copyup/tmpfssymlink of RootlessKit
+// v3). A number follows it.
 const originalPrefix = ".ro"
 
 // liveView is the file system of this mount namespace.
 type liveView struct{}
 
-// Original looks for the one real directory with RootlessKit's name. A directory of that name in the host's tree, as
-// there is in a node within a node, shows as a link.
+// Original returns the real directory that has RootlessKit's form of name. A directory of the host with such a name, as in a
+// node inside a node, is a link and is ignored.
 func (liveView) Original(root string) (string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -31,7 +31,7 @@ func (liveView) Original(root string) (string, error) {
 			continue
 		}
 		if entry, err := (liveView{}).Lstat(path.Join(root, e.Name())); err != nil || !entry.Mounted {
-			continue // made by a program inside
+			continue // created by a program inside
 		}
 		if found != "" {
 			return "", fmt.Errorf("two candidates in %s: %s and %s", root, found, e.Name())

@@ -27,7 +27,6 @@ var notYet = []string{
 	"internal/testutil",
 	"internal/userns",
 	"pkg/clusterjoin",
-	"pkg/copyup",
 	"pkg/datadir",
 	"pkg/errdefs",
 	"pkg/hostport",
