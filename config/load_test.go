@@ -141,11 +141,11 @@ func full(t *testing.T) *NodeConfig {
 	}
 	c.Name = "other"
 	c.Complete(HostFacts{Hostname: "Host1.", XDGDataHome: "/home/u/.local/share"})
-	// A node joins in one way only; that these are read and written is the matter here.
+	// These cannot be combined in a valid config, but are read and written.
 	for path, v := range map[string]string{
 		"nodeIP": "192.0.2.9", "join.server": "https://a.example:6443", "join.caCertHashes": "sha256:" + strings.Repeat("0a", 32),
 		"join.bootstrapKubeconfig": "/b", "join.kubeconfig": "/k",
-		// And it has one runtime.
+		// The same for settings of several runtimes.
 		"cri.endpoint": "unix:///e", "crio.conmon": "/c", "crio.registriesConf": "/r", "crio.signaturePolicy": "/s",
 	} {
 		assert.NilError(t, c.Set(path, v))

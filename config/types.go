@@ -196,7 +196,7 @@ type Ports struct {
 	SourceIPTransparent bool `json:"sourceIPTransparent"`
 	// NodePorts forwards the node ports of Services automatically, including health check node ports.
 	NodePorts bool `json:"nodePorts"`
-	// LoadBalancers gives Services of type LoadBalancer an address of the host and forwards their ports.
+	// LoadBalancers assigns an address of the host to Services of type LoadBalancer and forwards their ports.
 	LoadBalancers bool `json:"loadBalancers"`
 	// ExternalIPs are the addresses of the host on which Services that list them in externalIPs are forwarded. Empty: none.
 	ExternalIPs AddressRanges `json:"externalIPs"`
@@ -250,7 +250,7 @@ const EnforceAuto = "auto"
 // CPU managers.
 const (
 	CPUManagerNone = "none"
-	// CPUManagerStatic gives exclusive CPUs to containers of Guaranteed pods that request whole CPUs.
+	// CPUManagerStatic assigns exclusive CPUs to containers of Guaranteed pods that request whole CPUs.
 	CPUManagerStatic = "static"
 )
 
@@ -265,7 +265,7 @@ type Resources struct {
 	SystemReserved SystemReserved `json:"systemReserved"`
 	// PodPids is the maximum number of tasks of one pod. 0 means Pids minus SystemReserved.Pids, or no limit without Pids.
 	PodPids int `json:"podPids"`
-	// CPUManager is none or static.
+	// CPUManager is CPUManagerNone or CPUManagerStatic.
 	CPUManager string `json:"cpuManager"`
 	// MemoryHighPercent sets memory.high of a container to this percentage of the way from its request to its limit. 0 means
 	// not set.

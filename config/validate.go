@@ -20,8 +20,8 @@ const (
 )
 
 // Validate checks c, on which Complete should have been called, without reading the host. It returns nil or one error of class
-// errdefs.ErrConfig that joins all faults. Each begins with the path of its field and has a hint if the message alone does not
-// show how to fix it.
+// errdefs.ErrConfig that joins all faults. Each begins with the path of its field and has a hint if the message does not show
+// how to fix it.
 func (c *NodeConfig) Validate() error {
 	var fs faults
 	c.validateIdentity(&fs)

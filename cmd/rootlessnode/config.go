@@ -37,7 +37,7 @@ func newConfigEffective(a *app) *cobra.Command {
 		Use:   "effective",
 		Short: "Print the configuration after defaults and flags",
 		Long: `Print the configuration after defaults and flags are applied: that of the running
-node or, with flags, the one that "rootlessnode up" with the same flags would use.`,
+node or, with flags, the configuration that "rootlessnode up" would use with them.`,
 		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := a.selectNode(&f, f.given(cmd.Flags()))

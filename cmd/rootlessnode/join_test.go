@@ -78,16 +78,16 @@ func TestHideToken(t *testing.T) {
 		}
 		assert.Equal(t, strings.Join(got, " "), tc.want)
 		assert.DeepEqual(t, gotEnv, []string{"HOME=/h", "ROOTLESSNODE_JOIN_TOKEN=" + tc.token})
-		assert.DeepEqual(t, argv, strings.Fields(tc.argv)) // the process's own is left alone
+		assert.DeepEqual(t, argv, strings.Fields(tc.argv)) // the input is not changed
 		_, _, again := hideToken(got, gotEnv)
-		assert.Assert(t, !again, "it would go on for ever: %s", tc.argv)
+		assert.Assert(t, !again, "the result still has a token: %s", tc.argv)
 	}
 	_, _, hidden := hideToken([]string{"r", "up", "--token", "T"}, []string{"ROOTLESSNODE_JOIN_TOKEN=x"})
-	assert.Assert(t, !hidden, "two tokens are a fault, which is for the command to tell")
+	assert.Assert(t, !hidden, "up reports the error of two tokens")
 	assert.DeepEqual(t, env, []string{"HOME=/h"})
 }
 
-// The token of the environment reaches the command that is entered, and no argument.
+// TestEnterPassesTheToken checks that the entered command gets the token in its environment, not as an argument.
 func TestEnterPassesTheToken(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -69,7 +69,7 @@ func newMountCLI(t *testing.T) (*cli, *fakeMounts) {
 	f.created = mountns.Created{Namespace: namespaceOf("kubens"), Guarantees: mountns.Guarantees{HostToInside: true, Inside: true}}
 	f.status = mountns.Status{
 		Namespace: namespaceOf("kubens"), Guarantees: mountns.Guarantees{Inside: true},
-		Reasons: []string{"1: the host's mount of / is private: mount --make-shared /, and create the namespace anew"},
+		Reasons: []string{"1: the host's mount of / is private: mount --make-shared /, and create the namespace again"},
 		Members: []mountns.Process{{PID: 10, Command: "containerd", Daemon: "containerd"}, {PID: 11, Command: "containerd-shim"}},
 	}
 	return c, f

@@ -24,7 +24,7 @@ type podNames struct {
 // skipRounds is the number of rounds to skip after the runtime did not answer.
 const skipRounds = 5
 
-// learn asks the node's runtime for the pods of new containers. It does not need the API server. Containers that the runtime
+// learn queries the node's runtime for the pods of new containers. It does not need the API server. Containers that the runtime
 // does not know, because they are gone, are cached without a pod.
 func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage) {
 	var unknown []string
