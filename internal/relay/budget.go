@@ -28,7 +28,7 @@ func NewBudget(total int) *Budget { return &Budget{total: total} }
 func (b *Budget) Share() *Share { return &Share{budget: b} }
 
 // Take takes n descriptors and reports whether the share's limit allowed it. Factor 1 is the rule of Budget; a greater
-// factor divides the limit of this share.
+// factor makes the limit of this share that much smaller.
 func (s *Share) Take(n, factor int) bool {
 	b := s.budget
 	b.mu.Lock()

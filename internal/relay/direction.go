@@ -107,8 +107,8 @@ func wait(ready func(func(fd uintptr) bool) error, f func(fd int) (int, error)) 
 	return n, os.NewSyscallError("copy", failed)
 }
 
-// copySpliced lets the kernel copy with splice(2) until no data is available. If no pipe is available, it returns nil.
-// Otherwise it returns nil when no data is available, io.EOF or another error.
+// copySpliced lets the kernel copy with splice(2) until no data is available, and returns nil then. Without a free pipe it does
+// nothing and returns nil. It returns io.EOF at the end of the stream, or another error.
 func (d *direction) copySpliced(pipes *Pipes) error {
 	p, ok := pipes.get()
 	if !ok {

@@ -48,7 +48,7 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w joinMethod) (*Recor
 	}
 	if again[tokenapi.KubeConfigKey] != info[tokenapi.KubeConfigKey] {
 		return nil, errdefs.WithHint(fault("the API server at %s returned different cluster information after its certificate was verified: possible man in the middle, "+
-			"or the cluster's authority is being replaced", w.server), "rootlessnode up    # try again; if it persists, check the network")
+			"or the cluster's CA is being rotated", w.server), "rootlessnode up    # try again; if it persists, check the network")
 	}
 	w.creds = kubeapi.Cluster{Server: w.server, CA: found.CA, BearerToken: w.token.id + "." + w.token.secret}
 	cluster, err := j.examine(ctx, w.creds, "bootstrap token "+w.token.id)

@@ -21,7 +21,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-func TestStartAgain(t *testing.T) {
+func TestRestart(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		set  func(*fakeCluster, *Input)
@@ -81,7 +81,7 @@ func (c *fakeCluster) unfinished(data layout.Data) {
 	assert.NilError(c.t, os.WriteFile(data.BootstrapKubeconfig(), text, 0o600))
 }
 
-func TestStartAgainFaults(t *testing.T) {
+func TestRestartFaults(t *testing.T) {
 	t.Parallel()
 	const create = "rootlessnode token create"
 	past := x509.Certificate{NotBefore: time.Now().Add(-3 * time.Hour), NotAfter: time.Now().Add(-2 * time.Hour)}
@@ -311,7 +311,7 @@ func TestJoinByKubeconfigFaults(t *testing.T) {
 			return config.Join{Kubeconfig: path}
 		}, class: errdefs.ErrConfig, texts: []string{"an exec plugin (cloud): only a client certificate or a token is supported"}},
 		"no credentials": {join: bootstrap(kubeapi.Cluster{}), class: errdefs.ErrConfig, texts: []string{"neither a token nor a client certificate"}},
-		"path in server": {join: bootstrap(kubeapi.Cluster{Server: "https://a/b", BearerToken: "x"}), class: errdefs.ErrConfig, texts: []string{"want https://HOST:PORT"}},
+		"path in server": {join: bootstrap(kubeapi.Cluster{Server: "https://a/b", BearerToken: "x"}), class: errdefs.ErrConfig, texts: []string{"must have the form https://HOST:PORT"}},
 		"a token for a node": {join: func(c *fakeCluster) config.Join {
 			return config.Join{Kubeconfig: c.kubeconfig(kubeapi.Cluster{BearerToken: "x"})}
 		}, class: errdefs.ErrConfig, texts: []string{"the user has no client certificate, which is required for a node"}, hint: "join.bootstrapKubeconfig: "},

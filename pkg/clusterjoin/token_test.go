@@ -54,7 +54,7 @@ func TestJoinByToken(t *testing.T) {
 	}
 }
 
-func TestJoinByTokenGoesOn(t *testing.T) {
+func TestJoinByTokenWithWarnings(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		set     func(*fakeCluster, *Input)
@@ -278,8 +278,8 @@ func TestCancel(t *testing.T) {
 	assert.Equal(t, errdefs.ExitCode(err), errdefs.ExitOther)
 }
 
-// TestHaltedWrite checks that no file is created if one cannot be renamed.
-func TestHaltedWrite(t *testing.T) {
+// TestInterruptedWrite checks that no file is created if one cannot be renamed.
+func TestInterruptedWrite(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	in := c.input()

@@ -168,7 +168,7 @@ func (r *relays) warn(err error) {
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.logged) >= logEvery {
 		r.logged = now
-		r.o.Log.WithError(err).Warn("ports of the host")
+		r.o.Log.WithError(err).Warn("relay connections to ports of the host")
 	}
 }
 

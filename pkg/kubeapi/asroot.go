@@ -122,7 +122,7 @@ func readRegular(f *os.File) (text []byte, err error) {
 	}
 	text, err = io.ReadAll(io.LimitReader(f, fileLimit+1))
 	if err == nil && len(text) > fileLimit {
-		err = fmt.Errorf("%s has more than %d bytes", f.Name(), fileLimit)
+		err = fmt.Errorf("%s is larger than %d bytes", f.Name(), fileLimit)
 	}
 	return text, err
 }

@@ -168,7 +168,7 @@ func TestReadConfigMapAndSecret(t *testing.T) {
 	assert.ErrorContains(t, err, "read secrets kube-system/shut: ")
 }
 
-func TestNodeOfAMember(t *testing.T) {
+func TestNodeOfWorker(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t, false)
 	var calls []string

@@ -175,13 +175,13 @@ func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message str
 		LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
 	}}}})
 	if err != nil {
-		return fmt.Errorf("mark node %s: %w", name, err)
+		return fmt.Errorf("mark node %s as not ready: %w", name, err)
 	}
 	err = c.do(ctx, request{
 		method: http.MethodPatch, path: nodePath(name) + "/status", contentType: mimeStrategicPatch, body: body,
 	}, nil)
 	if err != nil {
-		return fmt.Errorf("mark node %s: %w", name, err)
+		return fmt.Errorf("mark node %s as not ready: %w", name, err)
 	}
 	return nil
 }

@@ -245,7 +245,7 @@ func (f *forward) requestConnection(ctx context.Context, client net.Addr) (*net.
 var errAddressNotKept = errors.New("the client's address could not be kept, most likely because a network policy refuses it")
 
 // keepsAddress reports whether the node's side of a connection has the client's address. For a client on loopback it returns
-// true, because loopback is a different host inside the node's network namespace.
+// true, because a loopback address cannot be kept: it means another host inside the node's network namespace.
 func keepsAddress(client, inside net.Addr) bool {
 	from, ok := client.(*net.TCPAddr)
 	if ok && from.IP.IsLoopback() {

@@ -130,8 +130,8 @@ func echo(t *testing.T) int {
 	return at.Port
 }
 
-// ask sends a line to the host side and returns the answer.
-func ask(t *testing.T, proto string, p int) string {
+// exchange sends a line to the host side and returns the answer.
+func exchange(t *testing.T, proto string, p int) string {
 	t.Helper()
 	c, err := net.Dial(proto, net.JoinHostPort(hostSide, itoa(p)))
 	assert.NilError(t, err)
@@ -174,8 +174,8 @@ func TestBuiltinBothProtocolsOfOneNumber(t *testing.T) {
 	src := newFakeSource(bothProtocols("dns", p))
 	f := start(t, realOptions(m, src))
 	until(t, f, state(p, "tcp", "dns/web open"), state(p, "udp", "dns/u open"))
-	assert.Equal(t, ask(t, "tcp", p), "echo tcp")
-	assert.Equal(t, ask(t, "udp", p), "echo udp")
+	assert.Equal(t, exchange(t, "tcp", p), "echo tcp")
+	assert.Equal(t, exchange(t, "udp", p), "echo udp")
 	src.remove("dns")
 	until(t, f)
 	_, err := net.Dial("tcp", net.JoinHostPort(hostSide, itoa(p)))
@@ -194,7 +194,7 @@ func TestBuiltinWildcardKeepsToItsFamily(t *testing.T) {
 	one := Static{Name: "four", Protocol: "tcp", HostIP: netip.IPv4Unspecified(), HostPort: host, ChildPort: p}
 	f := start(t, Options{Manager: m, Config: Config{Static: []Static{one}}})
 	until(t, f, fmt.Sprintf("0.0.0.0:%d/tcp4 static/four open", host))
-	assert.Equal(t, ask(t, "tcp", host), "echo tcp")
+	assert.Equal(t, exchange(t, "tcp", host), "echo tcp")
 	_, err = net.Dial("tcp6", net.JoinHostPort("::1", itoa(host)))
 	assert.ErrorContains(t, err, "connection refused")
 	six := one
@@ -218,12 +218,12 @@ func TestBuiltinPortInUseAndFreed(t *testing.T) {
 		opened[0], opened[1] = opened[1], opened[0]
 	}
 	until(t, f, want...)
-	assert.Equal(t, ask(t, "tcp", other), "echo tcp")
+	assert.Equal(t, exchange(t, "tcp", other), "echo tcp")
 	assert.NilError(t, blocker.Close())
 	began := time.Now()
 	until(t, f, opened...)
 	assert.Check(t, time.Since(began) < 2*time.Second)
-	assert.Equal(t, ask(t, "tcp", p), "echo tcp")
+	assert.Equal(t, exchange(t, "tcp", p), "echo tcp")
 	assert.NilError(t, f.stop())
 }
 
@@ -241,7 +241,7 @@ func TestBuiltinRemoveAndAddWithAnOpenConnection(t *testing.T) {
 		c.Close()
 	}
 	until(t, f, state(p, "tcp", "a/web open"))
-	assert.Equal(t, ask(t, "tcp", p), "echo tcp")
+	assert.Equal(t, exchange(t, "tcp", p), "echo tcp")
 	assert.NilError(t, f.stop())
 }
 
@@ -256,7 +256,7 @@ func TestBuiltinRestartAndForeign(t *testing.T) {
 	f := start(t, o)
 	until(t, f, state(p, "tcp", "a/web open"))
 	assert.NilError(t, f.stop())
-	assert.Equal(t, ask(t, "tcp", p), "echo tcp", "kept")
+	assert.Equal(t, exchange(t, "tcp", p), "echo tcp", "kept")
 	before, err := m.ListPorts(t.Context())
 	assert.NilError(t, err)
 
@@ -275,7 +275,7 @@ func TestBuiltinRestartAndForeign(t *testing.T) {
 		return poll.Continue("%v %v", all, err)
 	}, poll.WithDelay(5*time.Millisecond))
 	assert.NilError(t, f.stop())
-	assert.Equal(t, ask(t, "tcp", other), "echo tcp", "the foreign forward is unchanged")
+	assert.Equal(t, exchange(t, "tcp", other), "echo tcp", "the foreign forward is unchanged")
 }
 
 func ids(all []port.Status) (sum int) {

@@ -128,7 +128,7 @@ func hintOf(reason string, b Bind, cfg Config, text string) string {
 	case ReasonProtocol:
 		return "the port driver cannot forward this protocol; choose another port.driver"
 	case ReasonClash:
-		return "this forward was added through RootlessKit's API; remove it there if rootlessnode should manage the port"
+		return "a forward of this port was added through RootlessKit's API; remove it there, or use another host port"
 	case ReasonNoDriver:
 		return "the node has no port driver; set port.driver"
 	}

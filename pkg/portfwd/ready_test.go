@@ -93,7 +93,7 @@ func TestOnlyRelevantEndpointsAreWatched(t *testing.T) {
 	})
 }
 
-func TestAServiceWithoutEndpointsIsClosed(t *testing.T) {
+func TestServiceWithoutEndpointsIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, src, ends := newFakeManager(), newFakeSource(nodePort("a", 30001)), handEndpoints()
 		var events []Event
@@ -186,7 +186,7 @@ func TestSetConfig(t *testing.T) {
 	})
 }
 
-func TestAPortIsPicked(t *testing.T) {
+func TestPickPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
 		var events []Event
@@ -283,7 +283,7 @@ func TestLoadBalancersGetAnAddress(t *testing.T) {
 	})
 }
 
-func TestAWildcardNeverListensOnTheOtherFamily(t *testing.T) {
+func TestWildcardKeepsToItsFamily(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newFakeManager()
 		m.script = func(_ string, s port.Spec) error {

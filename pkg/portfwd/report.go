@@ -70,7 +70,7 @@ func (f *Forwarder) fail(e *entry, err error) {
 
 // unreachable marks all wanted forwards that are not known to be open as waiting for the port manager.
 func (f *Forwarder) unreachable(err error) {
-	f.o.Log.WithError(err).Debug("port manager")
+	f.o.Log.WithError(err).Debug("query the port manager")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range f.entries {

@@ -311,8 +311,8 @@ func TestSourceRangesEndToEnd(t *testing.T) {
 		}
 		return poll.Compare(is.Len(f.Status(), 2))
 	}, poll.WithTimeout(time.Minute))
-	// tell sends a line from an address and returns the answer, or an empty string.
-	tell := func(proto, from string, patience time.Duration) string {
+	// exchangeFrom sends a line from an address and returns the answer, or an empty string.
+	exchangeFrom := func(proto, from string, patience time.Duration) string {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		if proto == "udp4" {
 			d.LocalAddr = &net.UDPAddr{IP: net.ParseIP(from)}
@@ -329,18 +329,18 @@ func TestSourceRangesEndToEnd(t *testing.T) {
 		return string(buf[:n])
 	}
 	for _, proto := range []string{"tcp4", "udp4"} {
-		assert.Equal(t, tell(proto, "127.0.0.3", time.Minute), "echo x\n", proto)
-		assert.Equal(t, tell(proto, "127.0.0.1", 100*time.Millisecond), "", proto)
+		assert.Equal(t, exchangeFrom(proto, "127.0.0.3", time.Minute), "echo x\n", proto)
+		assert.Equal(t, exchangeFrom(proto, "127.0.0.1", 100*time.Millisecond), "", proto)
 	}
 	s.LoadBalancerSourceRanges = []string{"127.0.0.1/32"}
 	src.set(s)
 	poll.WaitOn(t, func(poll.LogT) poll.Result {
-		if tell("tcp4", "127.0.0.1", time.Minute) == "" {
+		if exchangeFrom("tcp4", "127.0.0.1", time.Minute) == "" {
 			return poll.Continue("the new ranges are not in force")
 		}
 		return poll.Success()
 	}, poll.WithTimeout(time.Minute))
-	assert.Equal(t, tell("udp4", "127.0.0.1", time.Minute), "echo x\n")
-	assert.Equal(t, tell("tcp4", "127.0.0.3", time.Minute), "")
+	assert.Equal(t, exchangeFrom("udp4", "127.0.0.1", time.Minute), "echo x\n")
+	assert.Equal(t, exchangeFrom("tcp4", "127.0.0.3", time.Minute), "")
 	assert.NilError(t, f.stop())
 }

@@ -40,7 +40,7 @@ type PortStatus struct {
 	State     State  `json:"state"`
 	// Since is the time when State began.
 	Since time.Time `json:"since"`
-	// Foreign reports that an identical forward was added through RootlessKit's API. It serves the port and is never removed
+	// Foreign reports whether an identical forward was added through RootlessKit's API. It serves the port and is never removed
 	// by the Forwarder.
 	Foreign bool `json:"foreign,omitempty"`
 	// Reason, Error and Hint report why a forward is not open, or does not accept connections although it is open: one of

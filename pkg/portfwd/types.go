@@ -146,7 +146,7 @@ type Forward struct {
 	ChildIP   netip.Addr
 	ChildPort int
 	Owner     Owner
-	// Waiting reports that no endpoint is ready, so the port must refuse connections.
+	// Waiting reports whether no endpoint is ready, so that the port must refuse connections.
 	Waiting bool
 	// Assigned reports whether the API server assigned the host port to the Service, as its node port or health check node
 	// port, and the number is unchanged.

@@ -65,7 +65,7 @@ func TestCreateAndRemoveNamespace(t *testing.T) {
 	assert.ErrorContains(t, c.CreatePod(t.Context(), pod), "create pod a: post /api/v1/namespaces/other/pods: not yours")
 }
 
-func TestRemoveNamespaceThatStays(t *testing.T) {
+func TestRemoveNamespaceTimeout(t *testing.T) {
 	f := newFakeAPI(t, false)
 	ctx, cancel := context.WithDeadlineCause(t.Context(), metav1.Now().Add(-1), errors.New("too late"))
 	defer cancel()
