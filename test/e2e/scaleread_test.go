@@ -166,7 +166,7 @@ func (s samples) show(tab *scaleTable, before samples, minutes float64) {
 	for k, v := range s.by("apiserver_request_total", asked) {
 		calls[k] = (v - was[k]) / minutes
 	}
-	tab.set("API server: requests a minute, but watches", "%.0f", total(calls))
+	tab.set("API server: requests a minute, except watches", "%.0f", total(calls))
 	tab.set("— the most often", "%s", most(calls, "%.0f"))
 	tab.set("API server: processor seconds a minute", "%.1f", (s.one("process_cpu_seconds_total")-before.one("process_cpu_seconds_total"))/minutes)
 	tab.set("API server: resident memory, MB", "%.0f", s.one("process_resident_memory_bytes")/1e6)
