@@ -1,22 +1,22 @@
-# Everything is in the two commands of the README: `make up` and `make test`. The rest are their parts.
-# Build output goes to _out/, which git ignores.
+# The main targets are `make up` and `make test`, as in the README. Most others are parts of them.
+# Build output is in _out/, which git ignores.
 
 OUT        ?= _out
 PREFIX     ?= /usr/local
 VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-dev)
 GO         ?= go
 GOFLAGS_X   = -trimpath -ldflags "-s -w -X github.com/rootlessnode/rootlessnode/pkg/node.Version=$(VERSION)"
-# The main executable starts without the gvisor-tap-vsock driver, which has one of its own (pkg/parent/drivers.go).
+# The main executable does not contain the gvisor-tap-vsock driver. A separate executable does (pkg/parent/drivers.go).
 LEAN        = -tags no_gvisortapvsock
-# Static: the same file must run on the host and, as the OCI runtime, inside.
+# Static, because the same file runs on the host and, as the OCI runtime, inside the node.
 export CGO_ENABLED ?= 0
 
 .PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance fuzz lint bench bench-scale install uninstall clean
 
-help: ## show this list
+help: ## show this help
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
 
-up: ## set up what is missing, build, start a node, show it
+up: ## set up the host, build, start a node and show its status
 	@hack/up.sh
 
 down: ## stop the node that `make up` started
@@ -29,13 +29,13 @@ build: ## build rootlessnode and its helper programs
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-runc ./cmd/rootlessnode-runc
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-podstop ./cmd/rootlessnode-podstop
 
-components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, as far as they changed
+components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, if they changed
 	@components/build.sh --out $(OUT)
 
-crictl: ## build crictl, for looking at the container runtime by hand
+crictl: ## build crictl, to inspect the container runtime manually
 	@components/build.sh --out $(OUT) cri-tools
 
-test: ## set up what is missing, build, run every test
+test: ## set up the host, build and run all tests
 	@hack/test.sh
 
 test-unit: ## run the tests that need neither root nor components
@@ -44,28 +44,28 @@ test-unit: ## run the tests that need neither root nor components
 test-e2e: ## run the end-to-end tests with real components
 	@hack/test.sh e2e
 
-test-vm: ## run the tests that want a machine with systemd and delegated controllers, in a virtual one (root; VERDICTS=)
+test-vm: ## run the tests that need a machine with systemd and delegated controllers, in a virtual machine (root; VERDICTS=)
 	@hack/vm.sh $(VERDICTS)
 
-conformance: ## hold the node of `make up` against Kubernetes' own end-to-end suite (SET=, FOCUS=, PROCS=, RECORD=1)
+conformance: ## run the Kubernetes end-to-end suite on the node of `make up` (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh
 
-fuzz: ## run every fuzz target for a while (FUZZTIME=10s each, FUZZPROCS=, TARGETS=a regular expression)
+fuzz: ## run all fuzz targets for a limited time (FUZZTIME=10s for each, FUZZPROCS=, TARGETS=REGEXP)
 	@hack/fuzz.sh $(TARGETS)
 
-lint: ## vet, format and lint
+lint: ## check format, scripts and words, and run vet and the linters
 	@hack/lint.sh
 
-bench: ## compare with a bare script under RootlessKit's command line, and with nsenter
+bench: ## run benchmarks against a plain script with the rootlesskit command, and against nsenter
 	@hack/bench.sh
 
-bench-scale: ## measure what nodes cost one another and the API server, in clusters of 1, 3 and 10 (root)
+bench-scale: ## measure the cost of more nodes, in clusters of 1, 3 and 10 nodes (root)
 	@hack/scale.sh
 
 install: build components ## install below PREFIX
 	@hack/install.sh $(OUT) $(DESTDIR)$(PREFIX)
 
-uninstall: ## remove what install put below PREFIX
+uninstall: ## remove the installed files below PREFIX
 	@hack/install.sh --remove $(DESTDIR)$(PREFIX)
 
 clean: ## remove build output

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make bench`: compares with a bare script under RootlessKit's command line, and with nsenter(1). As root it runs as the
-# account of the tests, which `rootlessnode host setup` prepares; as an ordinary user as that user, who must have been
-# prepared. The table goes to standard output, the samples to _out/bench/*.json. See docs/benchmarks.md.
+# `make bench`: runs benchmarks against a plain script with the rootlesskit command, and against nsenter(1). As root it uses the
+# account of the tests, which `rootlessnode host setup` prepares. As an ordinary user it uses that user, whose account must be
+# prepared already. The table goes to standard output, the samples to _out/bench/*.json. See docs/benchmarks.md.
 #
 #   hack/bench.sh [FLAG…]      flags of test/bench, for example -pairs 10 or -parts exec,memory
 set -euo pipefail
@@ -10,23 +10,23 @@ cd "$(dirname "$0")/.."
 
 bench_account=${ROOTLESSNODE_TEST_ACCOUNT:-rootlessnode-test}
 
-# same_rootlesskit: the peer must be the RootlessKit that we have as a library.
+# same_rootlesskit: checks that the rootlesskit command has the version of the library that rootlessnode uses.
 same_rootlesskit() {
-	local module=github.com/rootless-containers/rootlesskit/v3 ours peer
-	ours=$(go list -m -f '{{.Version}}' $module)
+	local module=github.com/rootless-containers/rootlesskit/v3 library peer
+	library=$(go list -m -f '{{.Version}}' $module)
 	peer=$(go -C test/bench/rootlesskit list -m -f '{{.Version}}' $module)
-	[ "$ours" = "$peer" ] || die 1 "test/bench/rootlesskit has $peer, the library is $ours" \
-		"go -C test/bench/rootlesskit get -tool $module/cmd/rootlesskit@$ours && go -C test/bench/rootlesskit mod tidy"
+	[ "$library" = "$peer" ] || die 1 "test/bench/rootlesskit has $peer, the library has $library" \
+		"go -C test/bench/rootlesskit get -tool $module/cmd/rootlesskit@$library && go -C test/bench/rootlesskit mod tidy"
 }
 
-# programs DIR: what is measured beside rootlessnode, and what measures.
+# programs DIR: builds the benchmark programs and the programs that they compare with rootlessnode.
 programs() {
 	local flags=(-trimpath -ldflags "-s -w")
-	say "building what measures"
+	say "building the benchmark programs"
 	CGO_ENABLED=0 go -C test/bench/rootlesskit build "${flags[@]}" -o "$1/rootlesskit" github.com/rootless-containers/rootlesskit/v3/cmd/rootlesskit
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench" ./test/bench
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-empty" ./test/bench/empty
-	# As rootlessnode itself is built (Makefile, LEAN).
+	# With the same tags as rootlessnode (Makefile, LEAN).
 	CGO_ENABLED=0 go build "${flags[@]}" -tags no_gvisortapvsock -o "$1/bench-namespaces" ./test/bench/namespaces
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-ports" ./test/bench/ports
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-mounts" ./test/bench/mounts
@@ -43,7 +43,7 @@ if [ "$(id -u)" != 0 ]; then
 	exec "$out/bench/bin/bench" -rootlessnode "$out/bin/rootlessnode" -out "$out/bench" "$@"
 fi
 
-# The clone may lie where only root can read, so the account works in a stage.
+# The account works in a staging directory, because the clone may be in a directory that only root can read.
 stage=$(mktemp -d "$(stage_place)/rootlessnode-bench.XXXXXX")
 chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# `make conformance`: holds the node that `make up` started against Kubernetes' own end-to-end suite, built here with its
-# images. As root the node is that of the dedicated account, and so the suite runs as that account.
+# `make conformance`: runs the Kubernetes end-to-end suite on the node that `make up` started. It builds the suite and its images.
+# As root it uses the node of the dedicated account, and the suite runs as that account.
 #
 #   hack/conformance.sh        with SET (all), FOCUS (a regular expression), PROCS and NAME (default) from the environment
 #   hack/conformance.sh build DIR    only builds, into DIR
 #
-# test/conformance/expectations.yaml lists the specs that do not pass. What the last run that was kept gave is in
-# test/conformance/recorded/; RECORD=1 keeps this one.
+# test/conformance/expectations.yaml lists the specs that do not pass. test/conformance/recorded/ contains the results of the last
+# recorded run. RECORD=1 records this run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
 
-# build DIR: the driver, the suite and the images.
+# build DIR: builds the driver, the suite and the images.
 build() {
 	ensure_build "apt-get:apt dpkg-deb:dpkg"
-	# The images are made of packages, which a fresh machine may have no list of.
+	# The images are created from packages. A fresh machine may not have the package lists.
 	if ! apt-cache show busybox-static >/dev/null 2>&1; then
-		[ "$(id -u)" = 0 ] || die $exit_preflight "apt knows no packages" "sudo apt-get update"
+		[ "$(id -u)" = 0 ] || die $exit_preflight "apt has no package lists" "sudo apt-get update"
 		apt-get update -qq
 	fi
 	components/build.sh --out "$out"
@@ -37,7 +37,7 @@ fi
 name=${NAME:-default}
 build "$cache"
 if [ "$(id -u)" = 0 ]; then
-	# The cache and the clone may lie where only root can read, so the account gets what it needs in a directory of its own.
+	# Copy the files for the account, because the cache and the clone may be in directories that only root can read.
 	rootlessnode=/usr/local/bin/rootlessnode
 	[ -x "$rootlessnode" ] || die 1 "no node is installed for the account $account" "make up"
 	as=("$rootlessnode" host enter --user "$account" --command --)
@@ -53,7 +53,7 @@ else
 	kubectl=$out/libexec/rootlessnode/kubectl
 	mkdir -p "$stage/out"
 fi
-"${as[@]}" "$rootlessnode" --name "$name" status >/dev/null || die 1 "node $name does not run" "make up"
+"${as[@]}" "$rootlessnode" --name "$name" status >/dev/null || die 1 "node $name is not running" "make up"
 
 args=(-dir "$stage" -out "$stage/out" -rootlessnode "$rootlessnode" -kubectl "$kubectl" -name "$name" -set "${SET:-all}"
 	-expectations "$stage/expectations.yaml" -records "$stage/recorded")
@@ -71,11 +71,11 @@ else
 fi
 say "summary, JUnit, record and logs: $out/conformance"
 if [ -n "${RECORD:-}" ]; then
-	# Machines with and without delegation have records of their own.
+	# Machines with and without delegation have different records.
 	for record in hybrid.txt delegated.txt; do
 		[ -e "$out/conformance/$record" ] || continue
 		cp "$out/conformance/$record" test/conformance/recorded/
-		say "kept as test/conformance/recorded/$record"
+		say "recorded in test/conformance/recorded/$record"
 	done
 fi
 exit "$code"

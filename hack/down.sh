@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make down`: stops what `make up` started, as whom it started it.
+# `make down`: stops the node that `make up` started, as the same account.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# `make fuzz`: runs every fuzz target of the repository for a while, one after another. It fails if a target finds an input that breaks
-# it, which Go then keeps below testdata/fuzz of the package, or if a target hardly ran.
+# `make fuzz`: runs all fuzz targets of the repository one after another, each for a limited time. It fails if a target finds a failing
+# input, which Go saves below testdata/fuzz of the package, or if a target ran too few times.
 #
 #   hack/fuzz.sh [REGEXP]      only the targets whose package and name, as in pkg/supervisor.FuzzTail, match it
 #
-# FUZZTIME (10s, or a number of runs such as 1000x) is for each target, FUZZPROCS (all processors) is how many processes run it at once.
+# FUZZTIME (default 10s, or a number of runs such as 1000x) applies to each target. FUZZPROCS (default: all processors) is the number of
+# parallel processes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -12,11 +13,11 @@ cd "$(dirname "$0")/.."
 time=${FUZZTIME:-10s}
 procs=${FUZZPROCS:-$(nproc)}
 wanted=${1:-.}
-# A target that runs less often than this shows nothing. Without a limit Go spends all its time on making large seeds smaller.
+# A target must run at least this often. Minimizing is limited, because otherwise Go spends all of the time on large seeds.
 least=100
 minimize=200x
 
-# targets DIR: the fuzz targets of the module in DIR, each "PACKAGE NAME".
+# targets DIR: prints the fuzz targets of the module in DIR, each as "PACKAGE NAME".
 targets() {
 	local packages
 	packages=$(cd "$1" && git grep -l --untracked '^func Fuzz' -- '*_test.go' | while read -r file; do
@@ -29,7 +30,7 @@ targets() {
 		$1 == "ok" { for (i = 0; i < n; i++) print $2, names[i]; n = 0 }'
 }
 
-# module_of FILE: the directory of the module that a file belongs to.
+# module_of FILE: prints the directory of the module that a file belongs to.
 module_of() {
 	local dir
 	dir=$(dirname "$1")
@@ -37,7 +38,7 @@ module_of() {
 	printf '%s\n' "$dir"
 }
 
-# fuzz DIR PACKAGE NAME: runs one target. What it prints is shown if it fails.
+# fuzz DIR PACKAGE NAME: runs one target. Its output is shown if it fails.
 fuzz() {
 	local log=$logs/log code=0 runs
 	(cd "$1" && GOWORK=off go test -vet=off -run '^$' -fuzz "^$3\$" -fuzztime "$time" -fuzzminimizetime "$minimize" -parallel "$procs" "$2") \
@@ -75,6 +76,6 @@ for module in $(git ls-files '*go.mod' | xargs -n 1 dirname); do
 	done <<<"$list"
 done
 [ "$count" != 0 ] || die 2 "no fuzz target matches $wanted"
-[ "${#failed[@]}" = 0 ] || die 1 "of $count fuzz targets failed: ${failed[*]}" \
-	"a new file below testdata/fuzz of the package repeats it: go test ./PACKAGE; commit it with the fix"
+[ "${#failed[@]}" = 0 ] || die 1 "${#failed[@]} of $count fuzz targets failed: ${failed[*]}" \
+	"reproduce with the new file below testdata/fuzz of the package: go test ./PACKAGE; commit the file with the fix"
 say "$count fuzz targets passed"

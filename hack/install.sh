@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh OUT PREFIX: puts a build below PREFIX, file by file and atomically, and only what changed.
-# install.sh --remove PREFIX: takes it away again.
+# install.sh OUT PREFIX: installs a build below PREFIX. It replaces changed files only, each one atomically.
+# install.sh --remove PREFIX: removes the installed files.
 set -euo pipefail
 
 if [ "$1" = --remove ]; then

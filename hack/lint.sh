@@ -7,14 +7,14 @@ cd "$(dirname "$0")/.."
 ensure_build
 
 say "gofmt"
-# What is there, committed or not.
+# All existing files, committed or not.
 unformatted=$(git ls-files --cached --others --exclude-standard '*.go' | sort -u | while read -r f; do
 	[ ! -e "$f" ] || printf '%s\n' "$f"
 done | xargs gofmt -l)
 [ -z "$unformatted" ] || die 1 "not formatted: $unformatted" "gofmt -w $unformatted"
 
 say "shell scripts"
-# Committed or not, without scripts that tests compare with.
+# Committed or not, without golden files of tests.
 scripts=()
 while read -r f; do
 	[ -e "$f" ] || continue
@@ -27,10 +27,10 @@ fi
 if command -v shellcheck >/dev/null 2>&1; then
 	shellcheck --severity=info "${scripts[@]}"
 else
-	say "shellcheck is not installed: not checked"
+	say "shellcheck is not installed: skipped"
 fi
 
-# As the programs are built, so that what is compiled here need not be again.
+# Use the flags of the build, so that compiled packages are shared.
 GOFLAGS="$(go env GOFLAGS) -trimpath" CGO_ENABLED=0
 export GOFLAGS CGO_ENABLED
 
@@ -43,16 +43,16 @@ go -C tools build -o "$out/tools/golangci-lint" github.com/golangci/golangci-lin
 
 say "govulncheck"
 go -C tools build -o "$out/tools/govulncheck" golang.org/x/vuln/cmd/govulncheck
-# It ends with 3 for what it found, with something else when it could not look.
+# It exits with 3 if it found vulnerabilities, and with another code if it failed.
 vulnerable=3
 status=0
 report=$("$out/tools/govulncheck" ./... 2>&1) || status=$?
 if [ "$status" = 0 ]; then
-	say "no known vulnerability is reached"
+	say "the code calls no known vulnerable functions"
 elif [ "$status" != "$vulnerable" ] && grep -qE 'fetching vulnerabilities|dial tcp' <<<"$report"; then
-	say "the vulnerability database is out of reach: not checked"
+	say "the vulnerability database is not reachable: skipped"
 else
 	printf '%s\n' "$report" >&2
-	[ "$status" != "$vulnerable" ] || die 1 "govulncheck found something" "update the module that it names"
-	die 1 "govulncheck ended with code $status"
+	[ "$status" != "$vulnerable" ] || die 1 "govulncheck found vulnerabilities" "update the modules that it names"
+	die 1 "govulncheck exited with code $status"
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make bench-scale`: measures clusters of 1, 3 and 10 nodes on hosts that are network namespaces, then one of a hundred Nodes
-# of which most are objects only. It must be root, as TestJoin, and takes about 15 minutes and 3 GB. The table goes to standard
-# output and to _out/scale.md. See docs/scaling.md.
+# `make bench-scale`: measures clusters of 1, 3 and 10 nodes on hosts that are network namespaces, then a cluster with 100 Node
+# objects, most of which have no real node. It needs root, like TestJoin, and takes about 15 minutes and 3 GB of memory. The table
+# goes to standard output and to _out/scale.md. See docs/scaling.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -14,7 +14,7 @@ ensure_build "$run_needs $e2e_needs bridge:iproute2 nsenter:util-linux"
 make --no-print-directory build components
 e2e_programs
 
-# The clone may lie where only root can read, so the accounts work in a stage.
+# The accounts work in a staging directory, because the clone may be in a directory that only root can read.
 stage=$(mktemp -d "$(stage_place)/rootlessnode-scale.XXXXXX")
 chmod 0755 "$stage"
 trap 'rm -rf "$stage"' EXIT

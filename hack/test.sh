@@ -1,45 +1,46 @@
 #!/usr/bin/env bash
-# `make test`: does all the set-up and runs every test. As root the end-to-end tests run as an account of their own, which
-# `rootlessnode host setup` prepares; as an ordinary user they run as that user, who must have been prepared.
+# `make test`: sets up the host and runs all tests. As root, it runs the end-to-end tests as a dedicated account, which
+# `rootlessnode host setup` prepares. As an ordinary user, it runs them as that user, whose account must be prepared already.
 #
 #   hack/test.sh [all|unit|e2e]
 #
 # ROOTLESSNODE_TEST_LXC=1 sets up LXC's bridge for the test of the network driver lxc-user-nic (root only).
-# RUN is a regular expression: of the end-to-end tests only those that match it.
-# ROOTLESSNODE_TEST_PROMISES lists what the machine promises; a test that needs a promised thing and lacks it fails.
+# RUN is a regular expression that selects end-to-end tests.
+# ROOTLESSNODE_TEST_PROMISES lists requirements that the machine must meet. A test that needs one of them fails instead of being
+# skipped if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
 
 what=${1:-all}
-promised=${ROOTLESSNODE_TEST_PROMISES:-}
-# The bridge of LXC wants more of the machine than all the rest, and one test alone wants the bridge: root must ask for it.
+required=${ROOTLESSNODE_TEST_PROMISES:-}
+# LXC's bridge is set up only on request, because it is a large change to the machine and only one test needs it.
 lxc=
 [ "$(id -u)" != 0 ] || lxc=${ROOTLESSNODE_TEST_LXC:-}
 test_account=${ROOTLESSNODE_TEST_ACCOUNT:-rootlessnode-test}
 e2e_limit=40m
 unit_limit=15m
 
-# promises NAME...: what the machine promises, without these. One run of tests is by root and another by a user, and
-# neither can be what the other is.
-promises() {
+# required_without NAME...: prints ROOTLESSNODE_TEST_PROMISES without these names. Some requirements can be met only by root, others
+# only by an ordinary user.
+required_without() {
 	local p out=
-	for p in ${promised//,/ }; do
+	for p in ${required//,/ }; do
 		case " $* " in *" $p "*) ;; *) out=$out${out:+,}$p ;; esac
 	done
 	printf %s "$out"
 }
 
-# Everything is built without cgo, as it is shipped, except what the race detector watches.
+# Build without cgo, as in releases, except for tests with the race detector.
 export CGO_ENABLED=0
 race() { CGO_ENABLED=1 go test -race -timeout "$unit_limit" "$@"; }
 
 unit() {
 	say "unit tests, with the race detector"
 	if [ "$(id -u)" = 0 ]; then
-		ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup e2e-build conformance-suite) race ./...
+		ROOTLESSNODE_TEST_PROMISES=$(required_without user subids delegated-cgroup e2e-build conformance-suite) race ./...
 	else
-		ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build conformance-suite) race ./...
+		ROOTLESSNODE_TEST_PROMISES=$(required_without root e2e-build conformance-suite) race ./...
 	fi
 	say "unit tests of the components"
 	components/test.sh
@@ -51,13 +52,13 @@ unit() {
 	fi
 }
 
-# prepare_account: the account that tests run as, and a place that it can read.
+# prepare_account: prepares the account that runs the tests, and installs the program in a directory that it can read.
 prepare_account() {
 	make --no-print-directory build
 	install -D -m 0755 "$out/bin/rootlessnode" "$stage/bin/rootlessnode"
 	"$stage/bin/rootlessnode" host setup --user "$test_account" --create-user
 	[ -z "$lxc" ] || "$stage/bin/rootlessnode" host setup --user "$test_account" --lxc-user-nic ||
-		say "no bridge: the network driver lxc-user-nic is not tested"
+		say "bridge not set up: the network driver lxc-user-nic is not tested"
 }
 
 # as_account CMD...: runs a command as the test account, in its delegated cgroup.
@@ -65,8 +66,8 @@ as_account() {
 	"$stage/bin/rootlessnode" host enter --user "$test_account" --command -- "$@"
 }
 
-# unit_as_user runs the tests whose outcome depends on who runs them. The test binaries are built by root, who has the
-# build cache, and run by the account, in copies of their directories, which hold the test data.
+# unit_as_user: runs the tests whose result depends on the user. root builds the test binaries, because it has the build cache. The
+# account runs them in copies of their directories, which contain the test data.
 unit_as_user() {
 	prepare_account
 	local pkg failed=0 packages='cgroupv2 copyup datadir supervisor nodeexec parent node child status preflight hostsetup mountns'
@@ -78,7 +79,7 @@ unit_as_user() {
 	done
 	chmod -R go+rX "$stage/unit"
 	for pkg in $packages; do
-		as_account env "ROOTLESSNODE_TEST_PROMISES=$(promises root e2e-build conformance-suite)" \
+		as_account env "ROOTLESSNODE_TEST_PROMISES=$(required_without root e2e-build conformance-suite)" \
 			sh -c "cd $stage/unit/$pkg && exec ../$pkg.test -test.timeout=$unit_limit" || failed=1
 	done
 	return $failed
@@ -92,7 +93,7 @@ e2e() {
 	local suite=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/conformance
 	say "Kubernetes' own end-to-end suite and its images"
 	hack/conformance.sh build "$suite"
-	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(promises root)"
+	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(required_without root)"
 		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}")
 	if [ "$(id -u)" != 0 ]; then
 		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
@@ -104,16 +105,16 @@ e2e() {
 	install -m 0755 "$out/bin/embed" "$out/bin/e2e.test" "$stage/bin/"
 	install -m 0644 "$image" "$stage/busybox.tar"
 	stage_suite "$suite" "$stage/suite"
-	# The clone may lie where only root can read, so the account works in the stage.
+	# The account works in the staging directory, because the clone may be in a directory that only root can read.
 	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
 		"ROOTLESSNODE_E2E_SUITE=$stage/suite" \
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
-	# What only root can do is done by root: play a host to the account's node, and several hosts to those of several accounts.
+	# Run the tests that need root: root changes the host of the account's node, or creates several hosts for nodes of several accounts.
 	local by_root
 	by_root=$(printf '%s\n' TestHostMounts TestContainer TestJoinHosts TestJoin TestJoinRotation | { grep -E "${RUN:-.}" || true; } | paste -sd '|')
 	if [ -n "$by_root" ]; then
 		host_accounts "$stage/bin/rootlessnode" "$test_account"
-		env "ROOTLESSNODE_TEST_PROMISES=$(promises user subids delegated-cgroup)" "ROOTLESSNODE_E2E_OUT=$stage" \
+		env "ROOTLESSNODE_TEST_PROMISES=$(required_without user subids delegated-cgroup)" "ROOTLESSNODE_E2E_OUT=$stage" \
 			"ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" "ROOTLESSNODE_E2E_ACCOUNT=$test_account" \
 			"ROOTLESSNODE_E2E_ACCOUNTS=$accounts" \
 			"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.run="^($by_root)\$"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# `make test-vm`: the node on a machine that systemd booted, with controllers that are really delegated.
-# The machine is a virtual one, under QEMU: with KVM where that may be used, else emulated. Making its root file system takes
-# root; it is kept in the user's cache directory until what it is made from changes.
+# `make test-vm`: tests the node on a machine that systemd booted, with delegated controllers.
+# It is a virtual machine of QEMU, with KVM if available, otherwise emulated. Creating its root file system needs root. The file
+# system is cached in the user's cache directory until its inputs change.
 #
-#   hack/vm.sh [VERDICT…]      without arguments all verdicts of test/vm/guest.sh but joined; see docs/virtual-machine.md
+#   hack/vm.sh [VERDICT…]      without arguments: all verdicts of test/vm/guest.sh except joined; see docs/virtual-machine.md
 #
-# test/vm/guest.sh runs in the machine. Its verdicts, its logs and the machine's console are left in _out/vm. For joined a node runs
-# on this host too, of the test account.
+# test/vm/guest.sh runs in the machine. Its verdicts, its logs and the machine's console are saved in _out/vm. For the verdict joined,
+# a node of the test account also runs on this host.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
@@ -19,8 +19,8 @@ packages=systemd-sysv,udev,dbus,dbus-user-session,libpam-systemd,openssh-server,
 packages+=,nftables,iptables,iproute2,procps,kmod,util-linux,conntrack,ca-certificates
 packages+=,linux-image-cloud-amd64,initramfs-tools,busybox,zstd
 
-# root_image DIR: Debian of the release that we are on, with an account and a unit that runs what the host says, as root.ext4;
-# its kernel and initramfs beside it.
+# root_image DIR: creates root.ext4 with the Debian release of this host, an account, and a unit that runs the host's script, and copies
+# its kernel and initramfs to the same directory.
 root_image() {
 	local codename mirror root
 	codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
@@ -37,7 +37,7 @@ root_image() {
 	echo vm >"$root/etc/hostname"
 	echo '/dev/vda / ext4 defaults 0 1' >"$root/etc/fstab"
 	chroot "$root" useradd --create-home --shell /bin/bash dev
-	# As systemd before 244 had it, so that there is something to mend.
+	# The default of systemd before 244, so that there is something to fix.
 	install -D -m 0644 /dev/stdin "$root/etc/systemd/system/user@.service.d/a-poor-default.conf" <<-'UNIT'
 		[Service]
 		Delegate=
@@ -57,7 +57,7 @@ root_image() {
 		[Install]
 		WantedBy=multi-user.target
 	UNIT
-	# The same for a machine without systemd.
+	# The equivalent for a machine without systemd.
 	install -m 0755 /dev/stdin "$root/usr/local/sbin/guest-init" <<-'INIT'
 		#!/bin/bash
 		export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
@@ -71,7 +71,7 @@ root_image() {
 	INIT
 	mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 	ln -sf ../guest.service "$root/etc/systemd/system/multi-user.target.wants/guest.service"
-	# Nothing here needs them, and each costs an emulated machine seconds.
+	# These units are not needed, and each takes seconds on an emulated machine.
 	local unit
 	for unit in apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer dpkg-db-backup.timer; do
 		ln -sf /dev/null "$root/etc/systemd/system/$unit"
@@ -82,7 +82,7 @@ root_image() {
 	rm -rf "$root"
 }
 
-# tree_image FILE: the build, as it is installed, with the end-to-end tests and the image of their pods.
+# tree_image FILE: creates an image with the installed build, the end-to-end tests and the image of their pods.
 tree_image() {
 	make --no-print-directory build components
 	e2e_programs
@@ -95,7 +95,7 @@ tree_image() {
 	rm -rf "$stage/tree"
 }
 
-# share_image FILE: what the machine is told, and where it leaves its results.
+# share_image FILE: creates the image with the input of the machine, to which the machine writes its results.
 share_image() {
 	mkdir "$stage/share"
 	cp test/vm/guest.sh "$stage/share/"
@@ -109,9 +109,9 @@ share_image() {
 	rm -r "$stage/share"
 }
 
-# run_machine [INIT]: as an account without rights and without root's terminal. Its second serial line says the verdicts as they come.
-# Emulation is slow where the kernel guards itself, asks a timer device for the time, or copies with instructions that repeat byte by
-# byte. A machine that is to join has a network namespace of its own, which is gone when QEMU is.
+# run_machine [INIT]: runs the machine as an unprivileged account without root's terminal. Its second serial line prints the verdicts.
+# Emulation is slow with CPU mitigations, with time from a timer device, and with string instructions that repeat per byte, so these are
+# disabled. For joined the machine has its own network namespace, which ends with QEMU.
 run_machine() {
 	local drive=if=virtio,format=raw,cache=unsafe,file=$machine namespace=() net=()
 	if [ -n "$joins" ]; then
@@ -128,8 +128,8 @@ run_machine() {
 		-serial "file:$machine/console.log" -serial "file:$machine/progress" </dev/null >>"$results/qemu.log" 2>&1
 }
 
-# join_machine PID: runs the test that makes the machine a worker of a node on this host, in a process group of its own. Each of its
-# waits has a limit.
+# join_machine PID: runs the test that adds the machine as a worker to a node on this host, in a new process group. All waits of the test
+# have time limits.
 join_machine() {
 	exec setsid env ROOTLESSNODE_E2E_MACHINE="$1" ROOTLESSNODE_E2E_MACHINE_KEY="$host/key" ROOTLESSNODE_E2E_ACCOUNTS="$test_account" \
 		ROOTLESSNODE_E2E_OUT="$host/tree" ROOTLESSNODE_E2E_IMAGE="$host/tree/busybox.tar" ROOTLESSNODE_E2E_PATIENCE=5 \
@@ -137,7 +137,7 @@ join_machine() {
 		"$host/tree/bin/e2e.test" -test.v -test.timeout=0 -test.run='^TestJoinMachine$' >"$host/joined-host.log" 2>&1 </dev/null
 }
 
-# end_join: of a test that did not end by itself nothing is left either.
+# end_join: stops the test if it is still running, and removes its node.
 end_join() {
 	local program=$host/tree/bin/rootlessnode
 	[ -n "$joining" ] || return 0
@@ -148,7 +148,7 @@ end_join() {
 		>>"$host/joined-host.log" 2>&1 || true
 }
 
-# wants INIT: whether a verdict is wanted of the machine that boots with INIT.
+# wants INIT: succeeds if a requested verdict belongs to the machine that boots with INIT.
 wants() {
 	local verdict
 	[ "${#wanted[@]}" != 0 ] || return 0
@@ -161,19 +161,19 @@ wants() {
 	return 1
 }
 
-[ "$(id -u)" = 0 ] || die $exit_preflight "making the virtual machine takes root" "sudo make test-vm"
+[ "$(id -u)" = 0 ] || die $exit_preflight "creating the virtual machine needs root" "sudo make test-vm"
 wanted=("$@")
-# Whether this host takes part; the test that does, while it runs; and its directory.
+# Whether this host runs the test for joined; the pid of that test while it runs; its directory.
 joins='' joining='' host=''
 case " $* " in *" joined "*) joins=yes ;; esac
 ensure_build "$run_needs $e2e_needs debootstrap:debootstrap mkfs.ext4:e2fsprogs qemu-system-x86_64:qemu-system-x86 ${joins:+ssh:openssh-client}"
 mkdir -p "$cache"
-# In memory, where there is room: an etcd waits for the disk after each write.
+# Use memory if there is enough space, because etcd waits for the disk after each write.
 place=/var/tmp
 [ "$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -n 1)" -lt 16 ] || place=/dev/shm
 stage=$(mktemp -d "$place/rootlessnode-vm.XXXXXX")
 chmod 0755 "$stage"
-# The account can write in machine, and root collects what comes of it in results.
+# The account can write in machine. root collects the results in results.
 machine=$stage/machine results=$stage/results
 mkdir "$machine" "$results"
 : >"$results/consoles.log"
@@ -200,13 +200,13 @@ share_image "$machine/share.ext4"
 cp --sparse=always "$base"/{root.ext4,vmlinuz,initrd} "$machine/"
 : >"$machine/progress"
 chown -h "$test_account" "$machine"/*
-chown "$test_account" "$machine" # last: from here on it is the account's
+chown "$test_account" "$machine" # last, because the account can change the files from here on
 
 code=0 machines=0
 for init in "" /usr/local/sbin/guest-init; do
 	wants "$init" || continue
 	machines=$((machines + 1))
-	say "the virtual machine runs, for at most $limit${init:+, without systemd}"
+	say "running the virtual machine for at most $limit${init:+, without systemd}"
 	run_machine "$init" &
 	qemu=$!
 	follow "$test_account" "$machine/progress" "$qemu" "$limit" &
@@ -214,7 +214,7 @@ for init in "" /usr/local/sbin/guest-init; do
 	if [ -n "$joins" ] && [ -z "$init" ]; then
 		join_machine "$qemu" &
 		joining=$!
-		# A machine that was not told that the test ended would wait for it.
+		# If the test could not report its end to the machine, the machine would wait for it.
 		wait "$joining" || timeout 3m tail --pid="$qemu" -f /dev/null || kill "$qemu" || true
 		end_join
 	fi
@@ -236,16 +236,16 @@ case $code in
 0) ;;
 124 | 137)
 	tail -n 30 "$out/vm/qemu.log" "$out/vm/console.log" "$out/vm/guest.log" | printable
-	die 1 "the virtual machine did not end within $limit; its console and logs: $out/vm"
+	die 1 "the virtual machine did not stop within $limit; console and logs: $out/vm"
 	;;
-*) die 1 "the virtual machine ended with $code; its console and logs: $out/vm" ;;
+*) die 1 "the virtual machine exited with code $code; console and logs: $out/vm" ;;
 esac
 if grep -q '^not ok' "$out/vm/verdicts" || [ "$(grep -cx "done" "$out/vm/verdicts")" != "$machines" ]; then
 	[ -z "$joins" ] || tail -n 200 "$out/vm/joined-host.log"
 	tail -n 60 "$out/vm/guest.log" | printable
-	die 1 "not all was as it should be in the virtual machine; logs: $out/vm"
+	die 1 "tests failed in the virtual machine; logs: $out/vm"
 fi
 for verdict in "${wanted[@]}"; do
 	grep -q " $verdict " "$out/vm/verdicts" || die 2 "no such verdict: $verdict" "docs/virtual-machine.md lists them"
 done
-say "all was as it should be in the virtual machine"
+say "all tests passed in the virtual machine"

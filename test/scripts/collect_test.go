@@ -142,7 +142,7 @@ func TestCollect(t *testing.T) {
 		assert.Check(t, is.ErrorIs(err, fs.ErrNotExist), path)
 	}
 	assert.Check(t, !strings.ContainsFunc(out, func(r rune) bool { return r < ' ' && r != '\n' || r > '~' }), "the output must not contain control characters: %q", out)
-	assert.Check(t, is.Contains(out, "cut off after 1048576 bytes: "+at("huge")))
+	assert.Check(t, is.Contains(out, "truncated to 1048576 bytes: "+at("huge")))
 	assert.Check(t, is.Contains(out, "nobody cannot read "+at("hard.txt")))
 
 	// A file that was replaced after it was listed.

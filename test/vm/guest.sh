@@ -1,16 +1,15 @@
-# Runs as root in the virtual machine of `make test-vm`, and says in /mnt/share/verdicts what was seen: "ok NAME", "not ok
-# NAME", and "done" in the end. What the commands print is in files of the same names. /mnt/share/wanted has the verdicts that
-# the host wants; it is empty for all.
+# Runs as root in the virtual machine of `make test-vm`, and writes verdicts to /mnt/share/verdicts: "ok NAME", "not ok NAME", and
+# "done" at the end. The output of each verdict is in NAME.log. /mnt/share/wanted lists the requested verdicts. It is empty for all.
 # shellcheck shell=bash
 set -u
 share=/mnt/share
 tree=/opt/rootlessnode
 node=$tree/bin/rootlessnode
 rebooted=/var/lib/guest-rebooted
-# An emulated processor is some twenty times slower than the host's.
+# An emulated processor is about twenty times slower than that of the host.
 patience=15m
 
-# verdict NAME CMD...
+# verdict NAME CMD...: runs a command if the verdict is requested, and writes its verdict.
 verdict() {
 	local name=$1 began=$SECONDS result=ok
 	shift
@@ -21,13 +20,13 @@ verdict() {
 	sync
 }
 
-# login CMD: runs a command as dev, who logs in anew.
+# login CMD: runs a command as dev in a new login session.
 login() { ssh -o StrictHostKeyChecking=no -o BatchMode=yes -o LogLevel=ERROR dev@127.0.0.1 "$@"; }
 
-# by_su CMD: the user manager is there, and nothing in the environment says so.
+# by_su CMD: runs a command as dev with a user manager, but without the environment variables for it.
 by_su() { su - dev -c "unset XDG_RUNTIME_DIR DBUS_SESSION_BUS_ADDRESS; $*"; }
 
-# by_cron CMD: the same from a cron job. It ends as CMD does.
+# by_cron CMD: the same in a cron job. It returns the exit code of CMD.
 by_cron() {
 	local code
 	rm -f ~dev/code
@@ -48,7 +47,7 @@ within() {
 	local limit=$1 what=$2 until=$((SECONDS + $1))
 	shift 2
 	until "$@"; do
-		[ "$SECONDS" -lt "$until" ] || { echo "$what: not within $limit s"; return 1; }
+		[ "$SECONDS" -lt "$until" ] || { echo "$what: not done within $limit s"; return 1; }
 		sleep 1
 	done
 }
@@ -63,14 +62,14 @@ prepare() {
 	login true
 }
 
-# missing_controllers: check names what the user manager does not hand on, and how root changes that.
+# missing_controllers: check reports the controllers that the user manager does not delegate, and how root changes that.
 missing_controllers() {
 	login "$node check" | tee "$share/check"
 	grep -q 'warn  cgroup .*lacks cpu' "$share/check" && grep -q 'Delegate=cpu cpuset io memory pids' "$share/check" &&
 		grep -q 'cpu is not delegated to .*user' "$share/check"
 }
 
-# pasted: what check printed for root, pasted, is enough after a new login.
+# pasted: pasting the hints of check for root is sufficient after a new login.
 pasted() {
 	awk '/^(warn|fail|hint:)/ { ours = 1; next } /^[a-z0-9]/ { ours = 0 } ours' "$share/check" >"$share/paste"
 	echo "pasting:" && cat "$share/paste"
@@ -107,7 +106,7 @@ spec:
 MANIFEST
 )
 
-# as USER CMD: as a user who is not logged in.
+# as USER CMD: runs a command as a user without a login session.
 as() {
 	local user=$1
 	shift
@@ -115,8 +114,8 @@ as() {
 		XDG_RUNTIME_DIR="/run/user/$(id -u "$user")" bash -c "$*"
 }
 
-# bounded USER DIR CMD...: up, run by CMD, gets a cgroup of its own below DIR with every controller, and has its components
-# there; the limits of pods are in the kernel and bite, and the node stays Ready; after down nothing is left.
+# bounded USER DIR CMD...: up, run by CMD, gets its own cgroup below DIR with every controller, and its components run there. The
+# kernel enforces the limits of pods, and the node stays Ready. Nothing is left after down.
 bounded() {
 	local user=$1 dir=$2 own leaf cgroup
 	shift 2
@@ -147,14 +146,14 @@ bounded() {
 		[ ! -e "/run/user/$(id -u "$user")/rootlessnode/default" ] && ! pgrep -u "$user" -f 'containerd|rootlessnode'
 }
 
-# scope_of CMD...: the same as dev, and the cgroup is a scope of the user manager.
+# scope_of CMD...: the same for dev, and the cgroup is a scope of the user manager.
 scope_of() {
-	as dev "$node down" # of a verdict before, which failed
+	as dev "$node down" # the node of an earlier verdict that failed
 	bounded dev "/sys/fs/cgroup/user.slice/user-$(id -u dev).slice" "$@" | tee /tmp/bounded
 	[ "${PIPESTATUS[0]}" = 0 ] && grep -q '/rootlessnode-default.scope' /tmp/bounded
 }
 
-# by_enter CMD: as plain, whom `host setup` prepared, on a machine without systemd.
+# by_enter CMD: runs a command as plain, an account that `host setup` prepared, on a machine without systemd.
 by_enter() { "$node" host enter --user plain --command -- bash -c "$*"; }
 
 without_systemd() {
@@ -163,25 +162,25 @@ without_systemd() {
 		"$node" host undo --user plain
 }
 
-# e2e USER TEST: end-to-end tests with real components, as on the host.
+# e2e TEST: runs end-to-end tests with real components as dev.
 e2e() {
 	login "ROOTLESSNODE_E2E_PATIENCE=5 ROOTLESSNODE_E2E_OUT=$tree ROOTLESSNODE_E2E_IMAGE=$tree/busybox.tar ROOTLESSNODE_TEST_PROMISES=user,userns,cgroup2,subids,delegated-cgroup,limits,cpuset,nft-queue,e2e-build \
 		$tree/bin/e2e.test -test.v -test.parallel=1 -test.run='$1'"
 }
 
-# joined: this machine is a worker of a cluster whose control plane is a node on the host. TestJoinMachine there does it all, over
-# ssh, and says in dev's home how it ended. Both know the machine's address.
+# joined: this machine is a worker of a cluster whose control plane is a node on the host. TestJoinMachine on the host does all steps
+# over ssh, and writes its result to dev's home. The address of the machine is fixed.
 joined() {
 	local device
 	for device in /sys/class/net/*/device; do device=$(basename "$(dirname "$device")"); done
 	ip address add 10.99.0.2/24 dev "$device" && ip link set "$device" up && ip -brief address || return 1
 	cat "$share/key.pub" >>~dev/.ssh/authorized_keys || return 1 # prepare makes the directory
-	within 4500 "the word of the host, whose log is joined-host.log," test -s ~dev/joined || return 1
+	within 4500 "the result of the host, whose log is joined-host.log," test -s ~dev/joined || return 1
 	journalctl --no-pager -q -o short-monotonic -t sshd | tail -n 20
 	grep -qx passed ~dev/joined
 }
 
-# policies: nobody loads the modules by hand, and a client has an address that is not the host's loopback.
+# policies: the modules are loaded automatically, and a client has an address that is not a loopback address of the host.
 policies() {
 	local code
 	grep -E '^(nft_queue|nfnetlink_queue|br_netfilter) ' /proc/modules
@@ -193,7 +192,7 @@ policies() {
 	return $code
 }
 
-# installed: a service that is Ready when install returns, in a cgroup of its own, with a log in the journal.
+# installed: the service is Ready when install returns, in its own cgroup, with a log in the journal.
 installed() {
 	login "$node install" || return 1
 	login "systemctl --user status rootlessnode@default --no-pager" | tee -a /dev/stderr | grep -q 'Status: "ready"' || return 1
@@ -203,7 +202,7 @@ installed() {
 	login "journalctl --user -u rootlessnode@default --no-pager -o cat COMPONENT=kubelet" | tee -a /dev/stderr | grep -q .
 }
 
-# killed: systemd starts the node anew when its parent was killed, whatever of it was left.
+# killed: systemd restarts the node after its parent was killed, even if processes of it are left.
 killed() {
 	local main
 	main=$(as dev "systemctl --user show -P MainPID rootlessnode@default")
@@ -217,30 +216,30 @@ killed() {
 	as dev "$node status" && as dev "$node kubectl rollout status deployment/sleeper --timeout=$patience"
 }
 
-# on_demand: systemd listens at the API server's port; the node starts when somebody connects.
+# on_demand: systemd listens on the port of the API server, and the node starts when a client connects.
 on_demand() {
 	as dev "$node install --on-demand && systemctl --user stop rootlessnode@default" || return 1
 	! as dev "systemctl --user is-active rootlessnode@default" || return 1
-	within 600 "an answer of the node that was woken" as dev "$node kubectl get nodes" || return 1
+	within 600 "a response of the node that was started on demand" as dev "$node kubectl get nodes" || return 1
 	as dev "systemctl --user status rootlessnode@default.socket rootlessnode@default.service --no-pager"
 	as dev "$node install && ! systemctl --user is-active rootlessnode@default.socket"
 }
 
-# busy: seconds of processor time that the host's PID 1 and dev's user manager have used.
+# busy: prints the seconds of processor time that the host's PID 1 and dev's user manager have used.
 busy() {
 	local manager
 	manager=$(systemctl show -P MainPID "user@$(id -u dev).service")
 	awk -v tick="$(getconf CLK_TCK)" '{ t += $14 + $15 } END { printf "%.2f\n", t / tick }' /proc/1/stat "/proc/$manager/stat"
 }
 
-# spent BEFORE WHAT: what they used since BEFORE.
+# spent BEFORE WHAT: prints the processor time that they used since BEFORE.
 spent() { awk -v a="$1" -v b="$(busy)" -v what="$2" 'BEGIN { printf "%s: %.2f s of processor time of PID 1 and the user manager\n", what, b - a }'; }
 
 crowd='{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"crowd"},"spec":{"replicas":0,"selector":{"matchLabels":{"app":"crowd"}},
 "template":{"metadata":{"labels":{"app":"crowd"}},"spec":{"terminationGracePeriodSeconds":0,"containers":[{"name":"main",
 "image":"rootlessnode.test/busybox:1","command":["sleep","3600"]}]}}}}'
 
-# paced N CMD: runs CMD with each number up to N, in two minutes.
+# paced N CMD: runs CMD with each number up to N, spread over two minutes.
 paced() {
 	local i n=$1
 	shift
@@ -252,15 +251,15 @@ paced() {
 visible_mount() { mkdir -p "/tmp/visible/$1" && mount -t tmpfs tmpfs "/tmp/visible/$1"; }
 visible_umount() { umount "/tmp/visible/$1"; }
 
-# mounts_cost: thirty pods come and go, and their mounts with them; then as many mounts in the host's namespace. Beside each stands
-# what PID 1 and the user manager use in a time of which nothing happens.
+# mounts_cost: measures the processor time of PID 1 and the user manager while thirty pods with their mounts are created and deleted, while
+# the same number of mounts is made in the host's namespace, and while nothing happens.
 mounts_cost() {
 	local before inside host n began
 	inside=$(as dev "$node exec -- cat /proc/self/mountinfo" | wc -l)
 	host=$(wc -l </proc/1/mountinfo)
 	echo "$crowd" >/tmp/crowd.json
 	before=$(busy) began=$SECONDS
-	# Thirty at once are more than an emulated machine can begin.
+	# An emulated machine cannot start thirty at the same time.
 	as dev "$node kubectl apply -f /tmp/crowd.json &&
 		for n in 5 10 15 20 25 30; do
 			$node kubectl scale deployment/crowd --replicas=\$n && $node kubectl rollout status deployment/crowd --timeout=$patience || exit 1
@@ -269,18 +268,18 @@ mounts_cost() {
 	[ "$(wc -l </proc/1/mountinfo)" = "$host" ] || { diff <(as dev "$node exec -- cat /proc/self/mountinfo") /proc/1/mountinfo; return 1; }
 	as dev "$node kubectl scale deployment/crowd --replicas=0 &&
 		$node kubectl wait pod --selector=app=crowd --for=delete --timeout=$patience && $node kubectl delete deployment crowd" || return 1
-	echo "30 pods came and went, with $n mounts, and none of them in the host's namespace"
+	echo "30 pods were created and deleted, with $n mounts, none of them in the host's namespace"
 	spent "$before" "hidden, $n mounts in $((SECONDS - began)) s"
 	before=$(busy)
 	sleep 120
-	spent "$before" "nothing, in 120 s"
+	spent "$before" "idle for 120 s"
 	before=$(busy)
 	paced "$n" visible_mount && paced "$n" visible_umount || return 1
 	spent "$before" "visible, $n mounts in 240 s"
 	[ "$n" -ge 90 ]
 }
 
-# back: after a reboot the node is there by itself, its pods too.
+# back: the node and its pods start automatically after a reboot.
 back() {
 	local settled="systemctl --user show -P ActiveState rootlessnode@default | grep -x 'active\|failed'"
 	within 600 "the service after the reboot" as dev "$settled"
@@ -290,14 +289,14 @@ back() {
 		as dev "$node kubectl wait --for=condition=Ready pod -l app=sleeper --timeout=$patience" && as dev "$node kubectl get pods -A -o wide"
 }
 
-# stopped: in order, within 20 s, with nothing left.
+# stopped: the node stops cleanly within 20 s, with nothing left.
 stopped() {
 	local began=$SECONDS
 	as dev "systemctl --user stop rootlessnode@default" || return 1
 	began=$((SECONDS - began))
 	echo "stopped in $began s"
 	as dev "systemctl --user status rootlessnode@default --no-pager -n 30"
-	ls "/run/user/$(id -u dev)/rootlessnode" && echo "is left in the runtime directory"
+	ls "/run/user/$(id -u dev)/rootlessnode" && echo "these files are left in the runtime directory"
 	[ "$began" -le 20 ] && [ "$(as dev "systemctl --user show -p Result --value rootlessnode@default")" = success ] &&
 		! find "/sys/fs/cgroup/user.slice/user-$(id -u dev).slice" -path '*rootlessnode@default*' | grep . &&
 		[ ! -e "/run/user/$(id -u dev)/rootlessnode/default" ] && ! pgrep -u dev -f 'containerd|rootlessnode'
@@ -306,8 +305,8 @@ stopped() {
 uninstalled() { as dev "$node uninstall" && [ ! -e ~dev/.config/systemd/user/rootlessnode@.service ]; }
 
 top -b -d 15 -w 160 >"$share/top.log" &
-# a_rootful_node [FLAG]...: containerd and a kubelet under systemd, as a distribution ships them; the kubelet without an API server
-# unless a flag says where one is.
+# a_rootful_node [FLAG]...: creates units for containerd and a kubelet like those of a distribution. The kubelet has no API server unless a
+# flag sets one.
 a_rootful_node() {
 	local lib=$tree/libexec/rootlessnode
 	mkdir -p /etc/rootful/pods
@@ -349,7 +348,7 @@ a_rootful_node() {
 	systemctl daemon-reload
 }
 
-# three_pods: static pods over one directory, by how they mount it.
+# three_pods: creates static pods that mount one directory, one for each mount propagation.
 three_pods() {
 	local mode
 	mkdir -p /var/lib/prop
@@ -372,22 +371,22 @@ three_pods() {
 	done
 }
 
-# import_images: the rootful containerd has no registry to pull from.
+# import_images: imports images, because the rootful containerd has no registry.
 import_images() {
 	"$tree/libexec/rootlessnode/ctr" -n k8s.io images import "$tree/busybox.tar" &&
 		find "$tree/share/rootlessnode/images" -name '*pause*' -exec "$tree/libexec/rootlessnode/ctr" -n k8s.io images import {} \;
 }
 
-# nap MODE: how long the pod of a mode sleeps, by which its process is known; pod_of MODE is its pid.
+# nap MODE: prints how long the pod of a mode sleeps, which identifies its process. pod_of MODE prints its pid.
 nap() {
 	case $1 in None) echo 36001 ;; HostToContainer) echo 36002 ;; *) echo 36003 ;; esac
 }
 pod_of() { pgrep -xf "sleep $(nap "$1")"; }
 
-# sees PID PATH-END: whether the mount namespace of a process has a mount that ends so.
+# sees PID SUFFIX: succeeds if the mount namespace of a process has a mount point with this suffix.
 sees() { [ -n "$1" ] && awk '{ print $5 }' "/proc/$1/mountinfo" | grep -q "$2\$"; }
 
-# matrix VISIBLE: who sees the host's mount and a pod's, and whether that is as it should be with the namespace hidden or visible.
+# matrix VISIBLE: checks which processes see the mount of the host and that of a pod, with a hidden or a visible namespace.
 matrix() {
 	local visible=$1 who pid want ok=0 seen
 	mkdir -p /var/lib/prop/by-pod /var/lib/prop/by-host
@@ -409,13 +408,13 @@ matrix() {
 		esac
 		seen=$(for m in by-host by-pod; do ! sees "$pid" "/$m" || echo "$m"; done | xargs)
 		echo "$who sees: ${seen:-nothing}"
-		[ "$seen" = "$want" ] || { echo "  but should see: ${want:-nothing}"; ok=1; }
+		[ "$seen" = "$want" ] || { echo "  expected: ${want:-nothing}"; ok=1; }
 	done
 	"$node" mountns status || ok=1
 	return $ok
 }
 
-# no_rootful_node ends the pods and daemons, and takes the namespace away.
+# no_rootful_node: stops the pods and daemons, and deletes the namespace.
 no_rootful_node() {
 	systemctl stop kubelet
 	pkill -u root -f 'sleep 3600.' || true # dev has pods too
@@ -427,7 +426,7 @@ no_rootful_node() {
 	"$node" mountns drop-in remove && "$node" mountns delete --force
 }
 
-# rootful: kubelet and runtime of a rootful node are put into a hidden mount namespace by drop-ins.
+# rootful: drop-ins put the kubelet and the runtime of a rootful node into a hidden mount namespace.
 rootful() {
 	local before stray code
 	a_rootful_node && three_pods
@@ -440,7 +439,7 @@ rootful() {
 	[ "$before" != "$(readlink /proc/1/ns/mnt)" ] || return 1
 	"$node" mountns status || return 1
 	systemd-run --unit=stray "$tree/libexec/rootlessnode/containerd" --config /etc/rootful/containerd.toml --address /run/stray.sock --root /var/lib/stray --state /run/stray
-	within 60 "a stray containerd" test -S /run/stray.sock || return 1
+	within 60 "a containerd in the wrong mount namespace" test -S /run/stray.sock || return 1
 	stray=$(systemctl show -P MainPID stray)
 	"$node" mountns status >/tmp/status 2>&1
 	code=$?
@@ -454,7 +453,7 @@ rootful() {
 	no_rootful_node && rm -r /etc/rootful
 }
 
-# verified: `mounts verify` of a rootful node in the cluster of dev's service, hidden and with --visible.
+# verified: runs `mounts verify` for a rootful node in the cluster of dev's service, with a hidden and a visible namespace.
 verified() {
 	local kubeconfig=/etc/rootful/kubeconfig
 	a_rootful_node "--kubeconfig=$kubeconfig --hostname-override=rootful"
@@ -464,7 +463,7 @@ verified() {
 	rm -r /etc/rootful
 }
 
-# verified_as ANSWER [FLAG]: of the namespace that FLAG of drop-in makes.
+# verified_as ANSWER [FLAG]: checks the answer for the namespace that drop-in creates with FLAG.
 verified_as() {
 	"$node" mountns drop-in "${@:2}" containerd kubelet && systemctl start containerd kubelet && import_images || return 1
 	within 300 "the rootful Node" as dev "$node kubectl get node rootful" || { journalctl --no-pager -n 60 -u kubelet; return 1; }
@@ -489,7 +488,7 @@ else
 	verdict scope_by_cron scope_of by_cron
 	verdict rootful rootful
 	verdict limits e2e 'Test(Limits|OwnCPUs)$'
-	# The host has a test for it only when it is wanted by name.
+	# The host runs its test only if this verdict is requested by name.
 	[ ! -e "$share/key.pub" ] || verdict joined joined
 	verdict policies policies
 	verdict installed installed
@@ -498,7 +497,7 @@ else
 	verdict mounts_cost mounts_cost
 	verdict on_demand on_demand
 	if grep -q ' installed ' "$share/verdicts"; then
-		# The user manager starts the node as the machine boots, and wants its program to be there by then.
+		# Mount the program at boot, because the user manager starts the node then.
 		echo "/dev/vdb $tree ext4 ro 0 0" >>/etc/fstab
 		sed -i "s,mount -o ro /dev/vdb $tree,mountpoint -q $tree," /etc/systemd/system/guest.service
 		touch "$rebooted"
