@@ -1,5 +1,5 @@
-// Package datadir keeps the data of a node where it belongs. It decides which directory a node may use, marks it with a
-// record, remembers in the account's registry which node uses which directory, and removes a node's data and nothing else.
+// Package datadir manages the data dirs of nodes. It checks whether a node may use a directory, marks the directory with a record,
+// records the data dirs of nodes in the account's registry, and removes the data of a node without removing other files.
 //
-// Runs in: parent, child or either; each function says so where it matters.
+// Runs in: parent, child or either; functions with a restriction say so.
 package datadir

@@ -13,17 +13,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// IDRange is Count ids of the host, from Start on.
+// IDRange is a range of Count ids of the host that begins with Start.
 type IDRange struct {
 	Start int64 `json:"start"`
 	Count int64 `json:"count"`
 }
 
-// String is the range as usermod(8) takes it.
+// String returns the range in the format of usermod(8).
 func (r IDRange) String() string { return fmt.Sprintf("%d-%d", r.Start, r.Start+r.Count-1) }
 
-// IDs is the id map of a node's user namespace. Inside, the account's own id is 0, and Subuids and Subgids follow one
-// another from 1 on, so that their order matters as much as their values.
+// IDs is the id map of a node's user namespace. The account's own id is mapped to 0, and the ids of Subuids and Subgids to 1 and
+// up in the given order. Therefore a different order is a different map.
 type IDs struct {
 	UID     int       `json:"uid"`
 	GID     int       `json:"gid"`
@@ -31,9 +31,9 @@ type IDs struct {
 	Subgids []IDRange `json:"subgids"`
 }
 
-// CurrentIDs returns the map that RootlessKit would make now, with the subordinate ids from source: "auto", "static" or
-// "dynamic", as in the configuration. It reads them by RootlessKit's own functions. account is the name of the account. When the
-// subordinate ids cannot be read, or there are none, the account's own ids are set all the same.
+// CurrentIDs returns the id map that RootlessKit would create now, and the name of the account. source is the source of the subordinate
+// ids: "auto", "static" or "dynamic", as in the configuration. If it returns an error about the subordinate ids, ids has at least the
+// account's own ids.
 //
 // Runs in: parent.
 func CurrentIDs(source string) (ids IDs, account string, err error) {
@@ -56,7 +56,7 @@ func CurrentIDs(source string) (ids IDs, account string, err error) {
 	return ids, u.Username, nil
 }
 
-// subordinate chooses the source as RootlessKit does (3.3.0, getSubIDRanges of pkg/parent/parent.go, which is not exported).
+// subordinate reads the subordinate ids from source, like RootlessKit 3.3.0 (getSubIDRanges in pkg/parent/parent.go, not exported).
 func subordinate(uid int, name string, source string) (subuids, subgids []idtools.SubIDRange, err error) {
 	if source != "static" {
 		subuids, subgids, err = dynidtools.GetSubIDRanges(uid, name)
@@ -67,7 +67,7 @@ func subordinate(uid int, name string, source string) (subuids, subgids []idtool
 	return idtools.GetSubIDRanges(uid, name)
 }
 
-// ranges leaves out own, which RootlessKit maps to 0, and joins ranges that continue each other: the map is the same.
+// ranges returns rows without the id own, which RootlessKit maps to 0. It joins adjacent ranges, which does not change the map.
 func ranges(rows []idtools.SubIDRange, own int) []IDRange {
 	var all []IDRange
 	add := func(start, end int64) { // the end is not in the range
@@ -90,18 +90,18 @@ func ranges(rows []idtools.SubIDRange, own int) []IDRange {
 	return all
 }
 
-// IDChange is a difference between the ids that data was created with and the present ones, for one kind of id.
+// IDChange is a difference between the ids with which data was created and the current ones, for uids or gids.
 type IDChange struct {
 	// Kind is "uid" or "gid".
 	Kind string
-	// Own is the account's own id then; OwnNow is the present one.
+	// Own is the account's own id when the data was created, and OwnNow the current one.
 	Own, OwnNow int
-	// Was and Now are the subordinate ids.
+	// Was and Now are the former and the current subordinate ids.
 	Was, Now []IDRange
 }
 
-// Changes compares the ids that data was created with and the present ones. More ranges after the recorded ones are no
-// change, because they leave the map of the recorded ones as it is.
+// Changes returns the differences between was, the ids with which data was created, and the current ids. Additional ranges after the
+// former ones are not a difference, because they do not change the map of the former ids.
 func (was IDs) Changes(now IDs) []IDChange {
 	var changes []IDChange
 	for _, c := range []IDChange{
@@ -115,7 +115,7 @@ func (was IDs) Changes(now IDs) []IDChange {
 	return changes
 }
 
-// begins reports whether the map that all makes begins with the map that first makes.
+// begins reports whether the map of all begins with the map of first.
 func begins(all, first []IDRange) bool {
 	all = slices.Clone(all)
 	for _, f := range first {
@@ -134,7 +134,7 @@ func begins(all, first []IDRange) bool {
 	return true
 }
 
-// String tells what has changed.
+// String describes the change.
 func (c IDChange) String() string {
 	if c.Own != c.OwnNow {
 		return fmt.Sprintf("the account's %s was %d and is now %d", c.Kind, c.Own, c.OwnNow)
@@ -165,7 +165,7 @@ func sameIDs(a, b []IDRange) bool {
 	return slices.Equal(a, b)
 }
 
-// ChangesText tells of all changes in one line.
+// ChangesText describes all changes in one line.
 func ChangesText(changes []IDChange) string {
 	texts := make([]string, len(changes))
 	for i, c := range changes {
@@ -174,8 +174,8 @@ func ChangesText(changes []IDChange) string {
 	return strings.Join(texts, "; ")
 }
 
-// Restore is a block of shell lines by which root gives account the former ids again, with the rows that subuid(5) and
-// subgid(5) then have as comments. usermod(8) appends rows and their order matters, so all present rows of the account are replaced.
+// Restore returns shell lines with which root restores the former ids of account. Comments show the resulting rows of subuid(5) and
+// subgid(5). The commands replace all current rows of the account, because usermod(8) appends rows and the order of rows matters.
 func Restore(changes []IDChange, account string) []string {
 	lines := []string{"# restore the former ids, because the data's files belong to them"}
 	for _, c := range changes {
@@ -185,12 +185,12 @@ func Restore(changes []IDChange, account string) []string {
 	return lines
 }
 
-// DeleteHint is the other way out.
+// DeleteHint returns a hint to delete the data of the node called name.
 func DeleteHint(name string) string {
 	return "# or delete the data:\nrootlessnode --name " + hostinfo.Quote(name) + " down --delete-data"
 }
 
-// rows are comments with the rows that account must have, in this order.
+// rows returns comments with the rows that account must have, in this order.
 func (c IDChange) rows(account string) []string {
 	file := hostinfo.SubuidFile
 	if c.Kind == "gid" {
@@ -213,7 +213,7 @@ func (c IDChange) commands(account string) []string {
 	}
 	var commands []string
 	add := func(verb string, all []IDRange) {
-		for _, r := range all { // one command for each: usermod reverses the order of several
+		for _, r := range all { // one command for each range, because usermod reverses the order of several
 			commands = append(commands, fmt.Sprintf("usermod --%s-sub%ss %s %s", verb, c.Kind, r, name))
 		}
 	}

@@ -12,7 +12,7 @@ func of(subuids ...IDRange) IDs {
 	return IDs{UID: 1000, GID: 1000, Subuids: subuids, Subgids: []IDRange{{100000, 65536}}}
 }
 
-// TestRangesAreTheMap: ranges are what RootlessKit maps, whatever rows they come from.
+// TestRangesAreTheMap checks that ranges returns the ids that RootlessKit maps.
 func TestRangesAreTheMap(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -64,7 +64,7 @@ func TestChanges(t *testing.T) {
 	assert.DeepEqual(t, Restore(changes, "dev")[1:], []string{"usermod --gid 1000 dev"})
 }
 
-// TestRestoreTheOrder: usermod appends, so all rows go before the former ones come.
+// TestRestoreTheOrder checks that all rows are deleted before the former ones are added, because usermod appends rows.
 func TestRestoreTheOrder(t *testing.T) {
 	t.Parallel()
 	a, b := IDRange{100000, 65536}, IDRange{200000, 65536}

@@ -14,9 +14,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Resolve returns dir, an absolute path, without symbolic links. The part of it that does not exist yet stays as it is.
+// Resolve returns dir, an absolute path, with symbolic links resolved. It does not change the part of dir that does not exist.
 //
-// Errors: of class ErrConfig for a link that leads nowhere, or a path that cannot be looked up.
+// Errors: of class errdefs.ErrConfig if a symbolic link is dangling or a part of dir is not accessible.
 func Resolve(dir string) (string, error) {
 	existing, rest := filepath.Clean(dir), ""
 	for {
@@ -25,7 +25,7 @@ func Resolve(dir string) (string, error) {
 			return filepath.Join(real, rest), nil
 		}
 		if _, lerr := os.Lstat(existing); lerr == nil && errors.Is(err, fs.ErrNotExist) {
-			return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("dataDir: %s: the symbolic link %s leads to a path that does not exist", dir, existing))
+			return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("dataDir: %s: the symbolic link %s points to a path that does not exist", dir, existing))
 		}
 		if !errors.Is(err, fs.ErrNotExist) || existing == "/" {
 			return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("dataDir: %s: %w", dir, err))
@@ -34,16 +34,17 @@ func Resolve(dir string) (string, error) {
 	}
 }
 
-// Place is a data dir that a node wants to use, and the directories of the host that it must keep away from.
+// Place is a data dir for a node, and the directories of the host that it must not overlap.
 type Place struct {
-	// Name is the node's, Dir the data dir as Resolve returns it, UID the account's.
+	// Name is the name of the node, Dir the data dir as Resolve returns it, and UID the uid of the account.
 	Name string
 	Dir  string
 	UID  int
-	// Default is the node's default data dir. Data that is there without a record is the node's: earlier versions wrote none.
+	// Default is the node's default data dir. Data in it belongs to the node even without a record, because earlier versions wrote
+	// no record.
 	Default string
-	// Homes are the account's home directories by passwd and by HOME. RuntimeDir is XDG_RUNTIME_DIR; ComponentsDir and Exe are
-	// the node's programs. Empty ones are not looked at.
+	// Homes are the account's home directories in passwd and in HOME. RuntimeDir is XDG_RUNTIME_DIR; ComponentsDir and Exe are
+	// the node's programs. Empty paths are ignored.
 	Homes         []string
 	RuntimeDir    string
 	ComponentsDir string
@@ -51,7 +52,7 @@ type Place struct {
 	Registry      Registry
 }
 
-// systemDirs hold files of the host. A data dir may be below most of them, and must not be one of them.
+// systemDirs returns directories of the host that must not be data dirs. A data dir may be below most of them.
 func systemDirs() []string {
 	return []string{
 		"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run", "/sbin", "/srv",
@@ -59,20 +60,20 @@ func systemDirs() []string {
 	}
 }
 
-// Check refuses a directory that holds, or may hold, other things than the node's data, because the node's data is removed with
-// its directory.
+// Check returns an error if the directory contains, or may contain, other files than the node's data, because it is removed with the
+// data.
 //
-// Errors: one of class ErrConfig, which tells all faults of the place, or nil. Runs in: parent.
+// Errors: of class errdefs.ErrConfig with all reasons. Runs in: parent.
 func (p Place) Check() error {
-	err := p.where()
+	err := p.checkPath()
 	if err == nil {
-		err = p.contents()
+		err = p.checkContents()
 	}
 	return errdefs.Class(errdefs.ErrConfig, err)
 }
 
-// where looks at the place only.
-func (p Place) where() error {
+// checkPath checks the path of the directory and not its content.
+func (p Place) checkPath() error {
 	var texts []string
 	add := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); !slices.Contains(texts, text) {
@@ -80,11 +81,11 @@ func (p Place) where() error {
 		}
 	}
 	if slices.Contains(systemDirs(), p.Dir) {
-		add("is a directory of the host")
+		add("is a system directory")
 	}
 	for _, kernel := range []string{"/proc", "/sys"} {
 		if within(kernel, p.Dir) && p.Dir != kernel {
-			add("is inside %s, which belongs to the kernel", kernel)
+			add("is inside %s, a kernel file system", kernel)
 		}
 	}
 	for _, home := range p.Homes {
@@ -96,17 +97,17 @@ func (p Place) where() error {
 			add("contains the home directory of the account, %s", home)
 		}
 	}
-	for _, other := range []struct{ path, what string }{
+	for _, other := range []struct{ path, name string }{
 		{p.RuntimeDir, "the runtime directory"}, {p.ComponentsDir, "the components directory"}, {p.Exe, "the executable"},
 	} {
 		switch path := real(other.path); {
 		case path == "":
 		case path == p.Dir:
-			add("is %s", other.what)
+			add("is %s", other.name)
 		case within(p.Dir, path):
-			add("contains %s, %s", other.what, path)
+			add("contains %s, %s", other.name, path)
 		case within(path, p.Dir):
-			add("is inside %s, %s", other.what, path)
+			add("is inside %s, %s", other.name, path)
 		}
 	}
 	for _, text := range p.neighbours() {
@@ -118,7 +119,8 @@ func (p Place) where() error {
 	return p.fault("%s", strings.Join(texts, "; "))
 }
 
-// neighbours finds data dirs of other nodes above and below this one: by the registry and, above, by their records.
+// neighbours describes data dirs of other nodes that contain p.Dir or are below it. It finds them in the registry, and those above
+// also by their records.
 func (p Place) neighbours() []string {
 	var texts []string
 	if nodes := filepath.Dir(p.Default); p.Default != "" && p.Dir != p.Default && within(nodes, p.Dir) {
@@ -141,9 +143,9 @@ func (p Place) neighbours() []string {
 			}
 			switch {
 			case dir == p.Dir:
-				// With a record, that says whose it is; without any data the entry is out of date.
+				// A record names the node that owns the directory. Without data, the entry is outdated.
 				_, err := os.Lstat(layout.NewData(dir).Record())
-				if f, _ := look(layout.NewData(dir)); e.Name != p.Name && err != nil && f.characteristic {
+				if f, _ := list(layout.NewData(dir)); e.Name != p.Name && err != nil && f.characteristic {
 					texts = append(texts, fmt.Sprintf("is the data dir of node %q", e.Name))
 				}
 			case within(dir, p.Dir):
@@ -156,13 +158,13 @@ func (p Place) neighbours() []string {
 	return texts
 }
 
-// contents looks at what is there already.
-func (p Place) contents() error {
+// checkContents checks the existing content of the directory.
+func (p Place) checkContents() error {
 	d := layout.NewData(p.Dir)
 	r, err := ReadRecord(d, p.UID)
 	switch {
 	case err == nil:
-		if err := r.of(d, p.Name); err != nil {
+		if err := r.checkName(d, p.Name); err != nil {
 			return fmt.Errorf("dataDir: %w", err)
 		}
 		return nil
@@ -172,28 +174,28 @@ func (p Place) contents() error {
 	if p.Dir == p.Default {
 		return nil
 	}
-	f, err := look(d)
+	f, err := list(d)
 	if err != nil || len(f.foreign) == 0 && (len(f.known) == 0 || f.characteristic) {
-		return nil // what cannot be read cannot be written either: preflight reports it
+		return nil // the preflight reports a directory that is not accessible
 	}
 	if len(f.foreign) > 0 && f.characteristic {
 		return errdefs.WithHintf(fmt.Errorf("dataDir: %s: the directory has data of a node without a record, and other files: %s", p.Dir, some(f.foreign)),
-			"# if this is the data of node %q, made by an earlier version, move the other files to another directory and start it again;\n"+
-				"# if not, take a directory of its own, which is empty or does not exist yet: --data-dir %s", p.Name, hostinfo.Quote(p.suggestion()))
+			"# if this is the data of node %q from an earlier version, move the other files to another directory and start the node again;\n"+
+				"# otherwise choose a directory that is empty or does not exist: --data-dir %s", p.Name, hostinfo.Quote(p.suggestion()))
 	}
 	if len(f.foreign) == 0 {
-		f.foreign = f.known // a directory named log, for example, is not the mark of a node
+		f.foreign = f.known // names such as log are too common to identify data of a node
 	}
 	return p.fault("the directory is not empty and is not the data dir of a node: it has %s", some(f.foreign))
 }
 
 func (p Place) fault(format string, args ...any) error {
 	return errdefs.WithHintf(fmt.Errorf("dataDir: %s: %w", p.Dir, fmt.Errorf(format, args...)),
-		"# take a directory of its own, which is empty or does not exist yet, for example:\nrootlessnode --name %s up --data-dir %s",
+		"# choose a directory that is empty or does not exist, for example:\nrootlessnode --name %s up --data-dir %s",
 		hostinfo.Quote(p.Name), hostinfo.Quote(p.suggestion()))
 }
 
-// suggestion is a directory that would do.
+// suggestion returns a suitable directory for a hint.
 func (p Place) suggestion() string {
 	if len(p.Homes) > 0 && real(p.Homes[0]) != "" {
 		return filepath.Join(real(p.Homes[0]), "rootlessnode-data", p.Name)
@@ -201,7 +203,7 @@ func (p Place) suggestion() string {
 	return p.Default
 }
 
-// some names at most three of names.
+// some returns the first three names and the number of the others.
 func some(names []string) string {
 	const most = 3
 	if len(names) > most {
@@ -210,7 +212,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// real is path without links; empty for one that does not exist.
+// real returns path with symbolic links resolved, or "" if it does not exist.
 func real(path string) string {
 	if path == "" {
 		return ""
@@ -222,33 +224,33 @@ func real(path string) string {
 	return path
 }
 
-// within reports whether path is dir or below it. Both are clean and absolute.
+// within reports whether path is dir or below dir. Both must be clean and absolute.
 func within(dir, path string) bool {
 	return dir == path || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
-// found are the names in a directory.
-type found struct {
-	// known are names that layout.Data has, with temporary files of them; foreign are all others.
+// entryNames are the names of the entries of a directory.
+type entryNames struct {
+	// known are the entries of layout.Data and their temporary files; foreign are all others.
 	known, foreign []string
-	// characteristic reports whether names are among them that hardly any other program uses.
+	// characteristic is set if a known name is rarely used by other programs.
 	characteristic bool
 }
 
-// look sorts what is in a data dir.
-func look(d layout.Data) (found, error) {
+// list returns the names of the entries of a data dir.
+func list(d layout.Data) (entryNames, error) {
 	entries, err := os.ReadDir(d.Dir)
 	if err != nil {
-		return found{}, err
+		return entryNames{}, err
 	}
-	var f found
+	var f entryNames
 	for _, e := range entries {
 		f.add(e.Name(), d)
 	}
 	return f, nil
 }
 
-func (f *found) add(name string, d layout.Data) {
+func (f *entryNames) add(name string, d layout.Data) {
 	switch of := entryOf(name, d); of {
 	case "":
 		if name != lostFound {
@@ -260,21 +262,22 @@ func (f *found) add(name string, d layout.Data) {
 	}
 }
 
-// lostFound is in the first directory of a file system, and belongs to it.
+// lostFound is a directory that belongs to the file system.
 const lostFound = "lost+found"
 
-// commonNames are entries of layout.Data that other programs use too.
+// commonNames returns entries of layout.Data whose names other programs use too.
 func commonNames() []string {
 	return []string{"log", "kubeconfig", "etcd", "containers", "containerd", "cni", "images.json", "ports.json", "inside"}
 }
 
-// entryOf returns the entry of layout.Data that name is, or whose temporary file name is; empty for a foreign name.
+// entryOf returns the entry of layout.Data for name, which may also be the name of a temporary file of that entry. It returns "" for a
+// foreign name.
 func entryOf(name string, d layout.Data) string {
 	entries := d.Entries()
 	if slices.Contains(entries, name) {
 		return name
 	}
-	// Files are written beside their places first: .NAME.123, .tmp-NAME-123, .STEM-123.
+	// The names of temporary files are .NAME.123, .tmp-NAME-123 and .STEM-123.
 	stem, ok := strings.CutPrefix(name, ".")
 	if !ok {
 		return ""
@@ -293,22 +296,22 @@ func entryOf(name string, d layout.Data) string {
 	return ""
 }
 
-// Unmarked refuses to remove what a data dir without a record holds, unless it is certain that it is the data of node name.
-// certain says so. Data of earlier versions has no record.
+// Unmarked returns an error if the content of a data dir without a record must not be removed, because it may not be data of the node
+// called name. certain means that it is. Data of earlier versions has no record.
 func Unmarked(d layout.Data, name string, certain bool) error {
-	f, err := look(d)
+	f, err := list(d)
 	if err != nil {
 		return fmt.Errorf("read data dir %s: %w", d.Dir, err)
 	}
 	if certain || len(f.known) == 0 || len(f.foreign) == 0 && f.characteristic {
 		return nil
 	}
-	err = fmt.Errorf("remove data dir %s: it has no record of node %q and holds other files (%s): nothing was removed",
+	err = fmt.Errorf("remove data dir %s: it has no record of node %q and contains other files (%s); nothing was removed",
 		d.Dir, name, some(slices.Concat(f.foreign, f.known)))
 	paths := make([]string, len(f.known))
 	for i, n := range f.known {
 		paths[i] = filepath.Join(d.Dir, n)
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err),
-		"# these may be the node's; look at them, and remove them as root if they are:\n"+RootRemoves(paths...))
+		"# check whether these files belong to the node; if so, remove them as root:\n"+RootRemoves(paths...))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// account is an account's directories, made up.
+// account is a set of directories like those of an account.
 type account struct {
 	t    *testing.T
 	root string
@@ -43,7 +43,7 @@ func (a *account) files(paths ...string) {
 	}
 }
 
-// node makes a data dir of a node and registers it.
+// node creates and registers the data dir of a node.
 func (a *account) node(name, dir string) {
 	a.t.Helper()
 	assert.NilError(a.t, Claim(layout.NewData(a.path(dir)), name, ownIDs(IDRange{100000, 65536}), "dev"))
@@ -55,7 +55,7 @@ func TestPlace(t *testing.T) {
 	for name, tc := range map[string]struct {
 		dir  string
 		set  func(a *account)
-		want []string // none: the node may use it
+		want []string // empty if the node may use the directory
 	}{
 		"new":            {"data", nil, nil},
 		"empty":          {"data", func(a *account) { assert.NilError(t, os.Mkdir(a.path("data"), 0o700)) }, nil},
@@ -138,7 +138,7 @@ func TestResolve(t *testing.T) {
 	for _, path := range []string{"dangling", "dangling/data"} {
 		_, err := Resolve(a.path(path))
 		assert.ErrorIs(t, err, errdefs.ErrConfig)
-		assert.ErrorContains(t, err, "the symbolic link "+a.path("dangling")+" leads to a path that does not exist")
+		assert.ErrorContains(t, err, "the symbolic link "+a.path("dangling")+" points to a path that does not exist")
 	}
 	_, err := Resolve(a.path("disk/x/data"))
 	assert.ErrorIs(t, err, errdefs.ErrConfig)

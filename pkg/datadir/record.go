@@ -21,9 +21,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Format is the version of the record that this program writes. A program that changes the meaning of the data increases it,
-// so that older programs refuse the data instead of damaging it. A new field needs no new version: fields that a program does
-// not know are kept.
+// Format is the version of the record that this program writes. Increase it when the meaning of the data changes, so that older
+// programs refuse the data instead of damaging it. New fields do not need a new version, because programs keep unknown fields.
 const Format = 1
 
 // Record marks a directory as the data dir of one node (layout.Data.Record).
@@ -32,16 +31,16 @@ type Record struct {
 	// Name is the node's name (--name).
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
-	// IDs are those that the owners of the files in the data dir are mapped with.
+	// IDs is the id map with which the files in the data dir were created.
 	IDs IDs `json:"ids"`
 }
 
-// maxRecord bounds what is read of a file that should be a page of text.
+// maxRecord is the maximum size of a record in bytes.
 const maxRecord = 1 << 20
 
 // ReadRecord reads the record of a data dir.
 //
-// Errors: fs.ErrNotExist without a record; of class ErrConfig for one that is malformed, newer than this program, or owned by
+// Errors: fs.ErrNotExist if there is no record; of class errdefs.ErrConfig if the record is malformed, has a newer format, or belongs to
 // an account other than uid.
 func ReadRecord(d layout.Data, uid int) (*Record, error) {
 	b, owner, err := readRegular(d.Record())
@@ -56,8 +55,8 @@ func ReadRecord(d layout.Data, uid int) (*Record, error) {
 		return nil, fault("", "%w", err)
 	}
 	if owner != uid {
-		return nil, fault("# run it as the account with uid "+fmt.Sprint(owner)+", or choose another dataDir",
-			"%s belongs to uid %d, and this account has uid %d", d.Record(), owner, uid)
+		return nil, fault("# use the account with uid "+fmt.Sprint(owner)+", or choose another dataDir",
+			"%s belongs to uid %d, but this account has uid %d", d.Record(), owner, uid)
 	}
 	var head struct {
 		Format int `json:"format"`
@@ -67,7 +66,7 @@ func ReadRecord(d layout.Data, uid int) (*Record, error) {
 	switch {
 	case err == nil && head.Format > Format:
 		return nil, fault("# use the version of rootlessnode that wrote the data, or a newer one",
-			"format %d is newer than this program, which knows formats up to %d", head.Format, Format)
+			"format %d is newer than this program, which supports formats up to %d", head.Format, Format)
 	case err == nil:
 		err = json.Unmarshal(b, &r)
 	}
@@ -75,22 +74,22 @@ func ReadRecord(d layout.Data, uid int) (*Record, error) {
 		err = r.validate()
 	}
 	if err != nil {
-		return nil, fault("rm "+hostinfo.Quote(d.Record())+"    # the next start writes it again, if the data is in order", "%s: %w", d.Record(), err)
+		return nil, fault("rm "+hostinfo.Quote(d.Record())+"    # the next start writes it again, if the data is valid", "%s: %w", d.Record(), err)
 	}
 	if r.IDs.UID != uid {
-		return nil, fault("# run it as the account with uid "+fmt.Sprint(r.IDs.UID)+", or choose another dataDir",
-			"the data is that of uid %d, and this account has uid %d", r.IDs.UID, uid)
+		return nil, fault("# use the account with uid "+fmt.Sprint(r.IDs.UID)+", or choose another dataDir",
+			"the data belongs to uid %d, but this account has uid %d", r.IDs.UID, uid)
 	}
 	return &r, nil
 }
 
 func (r *Record) validate() error {
 	if r.Format < 1 || r.Name == "" {
-		return errors.New("no format or no name in it")
+		return errors.New("the format or the name is missing")
 	}
 	for _, all := range [][]IDRange{r.IDs.Subuids, r.IDs.Subgids} {
 		if len(all) == 0 {
-			return errors.New("no subordinate ids in it")
+			return errors.New("the subordinate ids are missing")
 		}
 		for _, one := range all {
 			if one.Start < 0 || one.Count < 1 || one.Start+one.Count > 1<<32 {
@@ -101,7 +100,7 @@ func (r *Record) validate() error {
 	return nil
 }
 
-// readRegular reads a regular file of limited size without following a link.
+// readRegular reads a regular file of at most maxRecord bytes and returns its owner. It does not follow symbolic links.
 func readRegular(path string) (b []byte, owner int, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -122,11 +121,13 @@ func readRegular(path string) (b []byte, owner int, err error) {
 	return b, int(st.Sys().(*syscall.Stat_t).Uid), err
 }
 
-// Claim makes the data dir of node name where it does not exist, with no access for others, and writes its record where there
-// is none. A record that is there must be that node's. More ids after the recorded ones are added to it.
+// Claim creates the data dir and the record of the node called name if they do not exist. It removes the access of other accounts to
+// the directory, and adds new ids to an existing record.
 //
-// Errors: as ReadRecord's; of class ErrConfig for another node's data; of class ErrPreflight for changed ids (see IDsError) and
-// where the directory cannot be written. Runs in: parent.
+// Errors: as for ReadRecord; of class errdefs.ErrConfig if the record is that of another node; of class errdefs.ErrPreflight if the ids
+// have changed (see IDsError) or the directory is not writable.
+//
+// Runs in: parent.
 func Claim(d layout.Data, name string, ids IDs, account string) error {
 	if err := makePrivate(d.Dir, ids.UID); err != nil {
 		return unwritable(d.Dir, err)
@@ -140,12 +141,12 @@ func Claim(d layout.Data, name string, ids IDs, account string) error {
 		if !errors.Is(err, fs.ErrExist) {
 			return unwritable(d.Dir, err)
 		}
-		was, err = ReadRecord(d, ids.UID) // another start was faster
+		was, err = ReadRecord(d, ids.UID) // another start has created it meanwhile
 	}
 	if err != nil {
 		return err
 	}
-	if err := was.of(d, name); err != nil {
+	if err := was.checkName(d, name); err != nil {
 		return err
 	}
 	if changes := was.IDs.Changes(ids); len(changes) > 0 {
@@ -159,16 +160,17 @@ func Claim(d layout.Data, name string, ids IDs, account string) error {
 	return unwritable(d.Dir, writeRecord(d, updated, was))
 }
 
-// of refuses the record of another node.
-func (r *Record) of(d layout.Data, name string) error {
+// checkName returns an error if the record belongs to another node.
+func (r *Record) checkName(d layout.Data, name string) error {
 	if r.Name == name {
 		return nil
 	}
 	return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("data dir %s belongs to node %q, not to node %q", d.Dir, r.Name, name)),
-		"# choose another dataDir, or use the node that it belongs to:\nrootlessnode --name %s up", hostinfo.Quote(r.Name))
+		"# choose another dataDir, or use the node to which it belongs:\nrootlessnode --name %s up", hostinfo.Quote(r.Name))
 }
 
-// makePrivate makes a directory of mode 0700, and takes the access of others away from one that the account owns already.
+// makePrivate creates a directory with mode 0700. If the directory exists and belongs to the account, it removes the access of other
+// accounts.
 func makePrivate(dir string, uid int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -179,7 +181,7 @@ func makePrivate(dir string, uid int) error {
 	}
 	const others = 0o077
 	if st.Mode().Perm()&others == 0 || int(st.Sys().(*syscall.Stat_t).Uid) != uid {
-		return nil // preflight warns of a directory of another owner
+		return nil // the preflight warns about another owner
 	}
 	return os.Chmod(dir, st.Mode().Perm()&^others)
 }
@@ -189,11 +191,11 @@ func unwritable(dir string, err error) error {
 		return nil
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("write to data dir %s: %w", dir, err)),
-		"# make room in "+hostinfo.Quote(dir)+" and make it writable for the account, or choose another dataDir\ndf -h "+hostinfo.Quote(dir))
+		"# free some space in "+hostinfo.Quote(dir)+" and make it writable for the account, or choose another dataDir\ndf -h "+hostinfo.Quote(dir))
 }
 
-// writeRecord writes the record to the disk and then puts it in place at once, over was, or with fs.ErrExist where there is one
-// and was is nil. Fields of was that this program does not know are kept.
+// writeRecord writes the record atomically. It replaces was and keeps its unknown fields. If was is nil, it returns fs.ErrExist if there
+// is a record already.
 func writeRecord(d layout.Data, r Record, was *Record) error {
 	fields := map[string]json.RawMessage{}
 	if was != nil {
@@ -221,15 +223,15 @@ func writeRecord(d layout.Data, r Record, was *Record) error {
 	return writeDurably(d.Record(), append(b, '\n'), was != nil)
 }
 
-// writeDurably puts a file of mode 0600 in its place at once, after its content is on the disk. Unless replace is set, a file
-// that is there stays and the error is fs.ErrExist.
+// writeDurably creates a file with mode 0600 atomically, after its content was written to the disk. If the file exists, it is replaced
+// if replace is set; otherwise the error is fs.ErrExist.
 func writeDurably(path string, b []byte, replace bool) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already where it was renamed
+	defer func() { _ = os.Remove(f.Name()) }() // fails after a rename
 	_, err = io.Copy(f, bytes.NewReader(b))
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
@@ -250,12 +252,12 @@ func writeDurably(path string, b []byte, replace bool) (err error) {
 	if err != nil {
 		return err
 	}
-	_ = parent.Sync() // not all file systems can; the file is there
+	_ = parent.Sync() // not supported by all file systems; the file exists
 	return parent.Close()
 }
 
-// IDsError is for data that was created with other ids. It names the former and the present ones and, as a hint, the commands
-// by which root restores the former ones. It is of class ErrPreflight.
+// IDsError returns the error for data that was created with other ids, of class errdefs.ErrPreflight. Its hint has the commands with which
+// root restores the former ids.
 func IDsError(d layout.Data, name, account string, changes []IDChange) error {
 	err := fmt.Errorf("the data of node %q in %s was created with other ids: %s", name, d.Dir, ChangesText(changes))
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "# as root:\n"+strings.Join(Restore(changes, account), "\n"))

@@ -16,7 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// ownIDs are ids of the account that runs the tests.
+// ownIDs returns an id map of the account that runs the tests.
 func ownIDs(subuids ...IDRange) IDs {
 	ids := of(subuids...)
 	ids.UID, ids.GID = os.Getuid(), os.Getgid()
@@ -40,7 +40,7 @@ func TestClaim(t *testing.T) {
 	assert.Assert(t, !r.Created.IsZero())
 	entries, err := os.ReadDir(d.Dir)
 	assert.NilError(t, err)
-	assert.Equal(t, len(entries), 1, "a temporary file is left")
+	assert.Equal(t, len(entries), 1, "the temporary file must be removed")
 
 	assert.NilError(t, Claim(d, "one", ownIDs(a), "dev"))
 	again, err := ReadRecord(d, os.Getuid())
@@ -62,8 +62,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// TestClaimKeepsWhatItDoesNotKnow: a later version may record more, and more ids may be added.
-func TestClaimKeepsWhatItDoesNotKnow(t *testing.T) {
+// TestClaimKeepsUnknownFields checks that Claim keeps fields of newer versions when it adds ids.
+func TestClaimKeepsUnknownFields(t *testing.T) {
 	t.Parallel()
 	a, b := IDRange{100000, 65536}, IDRange{200000, 65536}
 	d := layout.NewData(t.TempDir())
@@ -79,10 +79,10 @@ func TestClaimKeepsWhatItDoesNotKnow(t *testing.T) {
 	fields = nil
 	assert.NilError(t, layout.ReadJSON(d.Record(), &fields))
 	assert.Equal(t, fields["nodeName"], "node1")
-	assert.ErrorContains(t, Claim(d, "one", ownIDs(a), "dev"), "200000-265535", "a recorded range must not be taken away")
+	assert.ErrorContains(t, Claim(d, "one", ownIDs(a), "dev"), "200000-265535", "a recorded range must not be removed")
 }
 
-// TestClaimTightens: a data dir made with install -d has mode 0755.
+// TestClaimTightens checks that Claim removes the access of other accounts. A directory created by install -d has mode 0755.
 func TestClaimTightens(t *testing.T) {
 	t.Parallel()
 	d := layout.NewData(t.TempDir())
@@ -120,12 +120,12 @@ func TestRecordFaults(t *testing.T) {
 		"empty":         {"", "unexpected end of JSON input", "rm "},
 		"not JSON":      {"{", "unexpected end of JSON input", "rm "},
 		"another type":  {"[]", "cannot unmarshal", "rm "},
-		"null":          {"null", "no format or no name", "rm "},
-		"no name":       {text(func(r *Record) { r.Name = "" }), "no format or no name", "rm "},
-		"no ids":        {text(func(r *Record) { r.IDs.Subgids = nil }), "no subordinate ids", "rm "},
+		"null":          {"null", "the format or the name is missing", "rm "},
+		"no name":       {text(func(r *Record) { r.Name = "" }), "the format or the name is missing", "rm "},
+		"no ids":        {text(func(r *Record) { r.IDs.Subgids = nil }), "the subordinate ids are missing", "rm "},
 		"a wrong range": {text(func(r *Record) { r.IDs.Subuids = []IDRange{{1 << 31, 1 << 32}} }), "invalid range", "rm "},
 		"newer":         {`{"format": 2, "name": {"first": "one"}}`, "format 2 is newer than this program", "newer one"},
-		"another uid":   {text(func(r *Record) { r.IDs.UID += 7 }), "the data is that of uid", "run it as the account with uid"},
+		"another uid":   {text(func(r *Record) { r.IDs.UID += 7 }), "the data belongs to uid", "use the account with uid"},
 		"large":         {strings.Repeat(" ", maxRecord+1), "larger than", "rm "},
 	} {
 		d := layout.NewData(t.TempDir())
@@ -143,7 +143,7 @@ func TestRecordFaults(t *testing.T) {
 	assert.ErrorIs(t, err, fs.ErrNotExist)
 	assert.NilError(t, os.Symlink("/etc/passwd", d.Record()))
 	_, err = ReadRecord(d, os.Getuid())
-	assert.ErrorIs(t, err, errdefs.ErrConfig, "a link is not followed")
+	assert.ErrorIs(t, err, errdefs.ErrConfig, "symbolic links must not be followed")
 	assert.NilError(t, os.Remove(d.Record()))
 	assert.NilError(t, os.Mkdir(d.Record(), 0o700))
 	_, err = ReadRecord(d, os.Getuid())
@@ -186,7 +186,7 @@ func TestRegistry(t *testing.T) {
 		assert.NilError(t, err)
 	}
 	_, err = os.Stat(layout.RegistryDir(xdg))
-	assert.ErrorIs(t, err, fs.ErrNotExist, "a name that is not a file's name has no entry")
+	assert.ErrorIs(t, err, fs.ErrNotExist, "a name that is not valid as a file name has no entry")
 
 	for _, text := range []string{"", "{", `{"name": "other", "dataDirs": ["/x"]}`, `{"name": "one", "dataDirs": ["x"]}`} {
 		assert.NilError(t, os.MkdirAll(layout.RegistryDir(xdg), 0o700))

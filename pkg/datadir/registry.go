@@ -15,24 +15,24 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Registry remembers where the account's nodes keep their data, so that a command that is given only a node's name finds the
-// data dir that the node was started with. Each node has a file of its own (layout.RegistryEntry).
+// Registry records the data dirs of the account's nodes, so that commands find the data dir of a node by its name. Each node has a file
+// (layout.RegistryEntry).
 type Registry struct {
-	// XDGDataHome is where the registry is.
+	// XDGDataHome is the directory that contains the registry.
 	XDGDataHome string
 }
 
-// Entry is what the registry has of one node.
+// Entry is the registry's entry for a node.
 type Entry struct {
 	Name string `json:"name"`
-	// DataDirs are absolute paths without links, the one of the last start first. A node has more than one after it was
-	// started with another dataDir than before.
+	// DataDirs are absolute paths without symbolic links, that of the last start first. A node has several after it was started
+	// with different data dirs.
 	DataDirs []string `json:"dataDirs"`
 }
 
-// Find returns the data dirs of node name, the one of the last start first; none for a node that the registry does not have.
+// Find returns the data dirs of the node called name, that of the last start first. The result is empty if the node is not registered.
 //
-// Errors: of class ErrConfig for an entry that cannot be read.
+// Errors: of class errdefs.ErrConfig if the entry is not readable.
 func (r Registry) Find(name string) ([]string, error) {
 	path := r.path(name)
 	if path == "" {
@@ -51,12 +51,12 @@ func (r Registry) Find(name string) ([]string, error) {
 	}
 	if err != nil {
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read the registry entry %s: %w", path, err)),
-			"# remove it, and name the data dir at the next start:\nrm "+hostinfo.Quote(path)+"\nrootlessnode --name "+hostinfo.Quote(name)+" up --data-dir DIR")
+			"# remove the entry, and set the data dir at the next start:\nrm "+hostinfo.Quote(path)+"\nrootlessnode --name "+hostinfo.Quote(name)+" up --data-dir DIR")
 	}
 	return e.DataDirs, nil
 }
 
-// path is empty for a name that is not a file's name. The configuration's validation reports such a name.
+// path returns the path of the entry, or "" if name is not valid as a file name. The validation of the configuration reports such names.
 func (r Registry) path(name string) string {
 	if r.XDGDataHome == "" || name == "" || name[0] == '.' || strings.ContainsRune(name, '/') {
 		return ""
@@ -64,7 +64,8 @@ func (r Registry) path(name string) string {
 	return layout.RegistryEntry(r.XDGDataHome, name)
 }
 
-// Put records dir, an absolute path without links, as the data dir of node name. Data dirs that no longer exist are dropped.
+// Put records dir, an absolute path without symbolic links, as the data dir of the node called name. It removes data dirs that no longer
+// exist from the entry.
 func (r Registry) Put(name, dir string) error {
 	was, err := r.Find(name)
 	if err != nil {
@@ -82,7 +83,7 @@ func (r Registry) Put(name, dir string) error {
 	return r.write(name, now)
 }
 
-// Drop forgets dir as a data dir of node name.
+// Drop removes dir from the data dirs of the node called name.
 func (r Registry) Drop(name, dir string) error {
 	was, err := r.Find(name)
 	if err != nil || !slices.Contains(was, dir) {
@@ -95,7 +96,7 @@ func (r Registry) Drop(name, dir string) error {
 	if err := os.Remove(r.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the registry entry of node %q: %w", name, err)
 	}
-	_ = os.Remove(layout.RegistryDir(r.XDGDataHome)) // if it is empty
+	_ = os.Remove(layout.RegistryDir(r.XDGDataHome)) // only if it is empty
 	return nil
 }
 
@@ -117,12 +118,12 @@ func (r Registry) write(name string, dirs []string) error {
 	return nil
 }
 
-// all are the entries that can be read: one that cannot must not keep other nodes from starting.
+// all returns the entries. It ignores unreadable ones, so that they do not prevent the start of other nodes.
 func (r Registry) all() []Entry {
 	if r.XDGDataHome == "" {
 		return nil
 	}
-	files, _ := os.ReadDir(layout.RegistryDir(r.XDGDataHome)) // without a registry there are no entries
+	files, _ := os.ReadDir(layout.RegistryDir(r.XDGDataHome)) // an unreadable registry has no entries
 	var entries []Entry
 	for _, f := range files {
 		name, ok := strings.CutSuffix(f.Name(), ".json")

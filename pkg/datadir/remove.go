@@ -14,40 +14,40 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Request is what Remove is to remove.
+// Request is the input of Remove.
 type Request struct {
-	// Dir is the data dir, without links.
+	// Dir is the data dir, without symbolic links.
 	Dir string `json:"dir"`
-	// TryFirst has Remove look first whether everything can be removed, and remove nothing unless it can.
+	// TryFirst makes Remove check first whether all files can be removed, and remove nothing if one cannot.
 	TryFirst bool `json:"tryFirst,omitempty"`
 }
 
-// Result is what a removal left, as paths of the host.
+// Result is the result of a removal. Its paths are paths on the host.
 type Result struct {
 	Dir string `json:"dir"`
-	// Foreign are entries of the data dir that are not the node's. They are kept.
+	// Foreign are the entries of the data dir that do not belong to the node. They are kept.
 	Foreign []string `json:"foreign,omitempty"`
-	// DirKept is why the empty data dir itself is still there; empty where it is gone or has foreign entries.
+	// DirKept is the reason why the empty data dir could not be removed; empty if it was removed or has foreign entries.
 	DirKept string `json:"dirKept,omitempty"`
-	// Left are the first of the node's files that could not be removed, and MoreLeft is how many there are besides.
+	// Left are the first of the node's files that could not be removed, and MoreLeft is the number of further ones.
 	Left     []Left `json:"left,omitempty"`
 	MoreLeft int    `json:"moreLeft,omitempty"`
-	// Untouched: nothing was removed because not everything can be (Request.TryFirst).
+	// Untouched is set if nothing was removed because not all files can be removed (Request.TryFirst).
 	Untouched bool `json:"untouched,omitempty"`
-	// Next is the data dir of an earlier start that the node uses from now on; empty where there is none.
+	// Next is the data dir of an earlier start that the node uses now; empty if there is none.
 	Next string `json:"next,omitempty"`
-	// Fault is why the removal could not begin.
+	// Fault is the error because of which the removal did not begin.
 	Fault *errdefs.Report `json:"fault,omitempty"`
 }
 
-// Left is one file that could not be removed.
+// Left is a file that could not be removed.
 type Left struct {
 	Path   string `json:"path"`
 	Cause  Cause  `json:"cause"`
 	Reason string `json:"reason"`
 }
 
-// Cause is the kind of a reason.
+// Cause is the kind of reason why a file could not be removed.
 type Cause string
 
 // Causes.
@@ -59,16 +59,16 @@ const (
 	CauseOther     Cause = "other"
 )
 
-// maxLeft bounds Result.Left.
+// maxLeft is the maximum length of Result.Left.
 const maxLeft = 20
 
-// Remove removes from a data dir what layout.Data names, the record last, and then the directory itself if it is empty. It
-// keeps everything else, never enters a mount and never follows a link: each step is relative to an open directory. A file that
-// cannot be removed is reported, and the rest is removed all the same; the record stays then, so that the removal can be
-// repeated. The node must not run.
+// Remove removes the entries of layout.Data from a data dir, the record last, and then the directory itself if it is empty. It keeps all
+// other entries, does not enter mounts and does not follow symbolic links. It reports files that cannot be removed and continues with the
+// others; in this case it keeps the record, so that the removal can be repeated. The node must be stopped.
 //
-// Files of subordinate ids can only be removed by the root of a user namespace that maps them. Runs in: child (or either,
-// without such files).
+// Files of subordinate ids can be removed only by root in a user namespace that maps these ids.
+//
+// Runs in: child (or either, without such files).
 func Remove(req Request) (*Result, error) {
 	res := &Result{Dir: req.Dir}
 	root, err := unix.Openat2(unix.AT_FDCWD, req.Dir, &unix.OpenHow{
@@ -123,7 +123,7 @@ func Remove(req Request) (*Result, error) {
 	return res, nil
 }
 
-// removeEmpty removes an empty directory, or returns why it stays.
+// removeEmpty removes an empty directory. It returns the reason if that is not possible.
 func removeEmpty(dir string) string {
 	parent, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(dir), &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
@@ -138,25 +138,25 @@ func removeEmpty(dir string) string {
 	case errors.Is(err, unix.EBUSY):
 		return "it is a mount"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return "the account may not write to " + filepath.Dir(dir)
+		return "the account has no write permission for " + filepath.Dir(dir)
 	}
 	return err.Error()
 }
 
-// remover removes trees. It holds one directory open at a time, so that the depth of a tree does not matter.
+// remover removes directory trees. It has only one directory open at a time, so that the depth of a tree is not limited.
 type remover struct {
 	res *Result
-	// tryOnly: nothing is removed; what cannot be is reported.
+	// tryOnly is set to report the files that cannot be removed without removing any.
 	tryOnly bool
 }
 
-// level is a directory on the way from the data dir to the one that is open.
+// level is a directory on the path from the data dir to the open directory.
 type level struct {
 	name     string
 	dev, ino uint64
 	// names are the entries that are not removed yet.
 	names []string
-	// stays: something in it could not be removed.
+	// stays is set if an entry could not be removed.
 	stays bool
 }
 
@@ -203,7 +203,7 @@ func (r *remover) remove(root int, names []string) {
 		above := stack[len(stack)-2]
 		up := root
 		if len(stack) > 2 {
-			if up, err = reopen(fd, above); err != nil { // moved away meanwhile: nothing more is known of what is there
+			if up, err = reopen(fd, above); err != nil { // the directory was moved, so the position in the tree is unknown
 				r.left(stack, "", fd, err)
 				return
 			}
@@ -223,7 +223,7 @@ func (r *remover) remove(root int, names []string) {
 	}
 }
 
-// enter removes the entry name of the directory dir, unless it is a directory itself: then it opens it.
+// enter removes the entry name of the directory dir, or opens it if it is a directory.
 func (r *remover) enter(stack []*level, dir int, name string) (child int, ok bool) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -248,7 +248,7 @@ func (r *remover) enter(stack []*level, dir int, name string) (child int, ok boo
 			}
 		}
 		if errors.Is(err, unix.EACCES) && !r.tryOnly && unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) == nil {
-			return 0, false // it was empty, and only its content is protected
+			return 0, false // an empty directory that is not readable
 		}
 		ok = err == nil
 	}
@@ -267,7 +267,7 @@ func newLevel(fd int, name string) (*level, error) {
 	return &level{name: name, dev: st.Dev, ino: st.Ino}, nil
 }
 
-// reopen opens the directory above fd, which must still be the one that it was.
+// reopen opens the parent directory of fd, which must still be above.
 func reopen(fd int, above *level) (int, error) {
 	up, err := unix.Openat(fd, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -284,7 +284,7 @@ func reopen(fd int, above *level) (int, error) {
 	return up, nil
 }
 
-// readNames returns the names in an open directory.
+// readNames returns the names of the entries of an open directory.
 func readNames(fd int) ([]string, error) {
 	if _, err := unix.Seek(fd, 0, 0); err != nil {
 		return nil, err
@@ -306,7 +306,7 @@ func readNames(fd int) ([]string, error) {
 	}
 }
 
-// isMount reports whether the entry name of the directory dir is a mount of its own.
+// isMount reports whether the entry name of the directory dir is a mount point.
 func isMount(dir int, name string) bool {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_BENEATH,
@@ -317,7 +317,8 @@ func isMount(dir int, name string) bool {
 	return errors.Is(err, unix.EXDEV)
 }
 
-// left reports the entry name of the open directory dir, or the directory itself where name is empty, at the end of stack.
+// left adds the entry name of the open directory dir, which is the last one of stack, to the result. If name is empty, it adds the
+// directory itself.
 func (r *remover) left(stack []*level, name string, dir int, err error) {
 	if len(r.res.Left) >= maxLeft {
 		r.res.MoreLeft++
@@ -338,46 +339,47 @@ func (r *remover) left(stack []*level, name string, dir int, err error) {
 		l.explain(dir, name)
 	}
 	if l.Path == filepath.Dir(path) && slices.ContainsFunc(r.res.Left, func(o Left) bool { return o.Path == l.Path }) {
-		return // the directory was reported for another entry of it
+		return // the directory was reported already for another entry
 	}
 	r.res.Left = append(r.res.Left, l)
 }
 
-// explain finds out why the kernel refuses to remove the entry name of the directory dir.
+// explain sets the reason why the kernel refuses to remove the entry name of the directory dir.
 func (l *Left) explain(dir int, name string) {
 	const flags = unix.STATX_ATTR_IMMUTABLE | unix.STATX_ATTR_APPEND
 	var st unix.Statx_t
-	look := func(name string, at int) bool {
+	stat := func(name string, at int) bool {
 		return unix.Statx(dir, name, at|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &st) == nil
 	}
-	if name != "" && look(name, 0) {
+	if name != "" && stat(name, 0) {
 		switch {
 		case st.Attributes&flags != 0:
 			l.Cause, l.Reason = CauseImmutable, attributeText(st.Attributes)
 			return
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR && foreignOwner(st):
-			l.Cause, l.Reason = CauseOwner, "its owner is not among the ids of the account"
+			l.Cause, l.Reason = CauseOwner, "its owner is not one of the account's ids"
 			return
 		}
 	}
-	if !look("", unix.AT_EMPTY_PATH) {
+	if !stat("", unix.AT_EMPTY_PATH) {
 		return
 	}
 	switch {
 	case st.Attributes&flags != 0:
 		l.Cause, l.Reason = CauseImmutable, attributeText(st.Attributes)
 	case foreignOwner(st):
-		l.Cause, l.Reason = CauseOwner, "its owner is not among the ids of the account"
+		l.Cause, l.Reason = CauseOwner, "its owner is not one of the account's ids"
 	default:
 		return
 	}
 	if name != "" {
-		l.Path = filepath.Dir(l.Path) // the directory is at fault
+		l.Path = filepath.Dir(l.Path) // the directory is the cause
 	}
 }
 
-// foreignOwner reports whether a file belongs to an id that this user namespace does not map: it shows as the overflow id
-// (user_namespaces(7)). An image's nobody has the same number, but nothing keeps the namespace's root from removing its files.
+// foreignOwner reports whether a file belongs to an id without a mapping in this user namespace; such ids appear as the overflow id
+// (user_namespaces(7)). The user nobody of an image has the same id, but root of the namespace can remove its files, so that no error
+// leads here.
 func foreignOwner(st unix.Statx_t) bool {
 	const overflow = 65534
 	return st.Uid == overflow || st.Gid == overflow
@@ -390,15 +392,15 @@ func attributeText(attributes uint64) string {
 	return "it has the append-only flag (chattr +a)"
 }
 
-// Err is nil unless some of the node's files are left; else every one of them is named with its reason and, as a hint, with what
-// root has to type. again is the command that repeats the removal.
+// Err returns nil if all of the node's files were removed. Otherwise it returns an error with the remaining files and the reasons, and
+// commands for root as a hint. again is the command that repeats the removal.
 func (res *Result) Err(again string) error {
 	if len(res.Left) == 0 {
 		return nil
 	}
-	first, head := "remove data dir %s: not everything of the node could be removed", "# as root:\n"
+	first, head := "remove data dir %s: some files of the node could not be removed", "# as root:\n"
 	if res.Untouched {
-		first, head = "remove data dir %s: nothing was removed, because not everything can be", "# or, to remove the data, as root:\n"
+		first, head = "remove data dir %s: nothing was removed, because some files cannot be removed", "# or, to remove the data, as root:\n"
 	}
 	faults := []error{fmt.Errorf(first, res.Dir)}
 	for _, l := range res.Left {
@@ -410,7 +412,7 @@ func (res *Result) Err(again string) error {
 	return errdefs.WithHint(errors.Join(faults...), head+strings.Join(res.fixes(), "\n")+"\n# then again:\n"+again)
 }
 
-// fixes are commands for root, each once. Those that unmount come first: rm enters a mount of the same file system.
+// fixes returns commands for root without duplicates. Unmounts come first, because rm enters mounts of the same file system.
 func (res *Result) fixes() []string {
 	var commands []string
 	all := slices.Clone(res.Left)
@@ -442,7 +444,7 @@ func (res *Result) fixes() []string {
 	return commands
 }
 
-// topOf is the entry of the data dir that path is below.
+// topOf returns the entry of the data dir that contains path.
 func (res *Result) topOf(path string) string {
 	rel, err := filepath.Rel(res.Dir, path)
 	if err != nil || rel == "." {
@@ -452,7 +454,7 @@ func (res *Result) topOf(path string) string {
 	return filepath.Join(res.Dir, top)
 }
 
-// RootRemoves is the command by which root removes paths without entering a mount.
+// RootRemoves returns the command with which root removes paths without entering other file systems.
 func RootRemoves(paths ...string) string {
 	quoted := make([]string, len(paths))
 	for i, p := range paths {
@@ -461,10 +463,10 @@ func RootRemoves(paths ...string) string {
 	return "rm -rf --one-file-system -- " + strings.Join(quoted, " ")
 }
 
-// Contents returns the paths in a data dir that Remove would remove, and the foreign ones. likely reports whether the names of
-// the former are such that hardly any other program uses them.
+// Contents returns the paths in a data dir that Remove would remove, and the foreign ones. likely is set if a name of the former is
+// rarely used by other programs, so that the directory is likely to be a data dir.
 func Contents(dir string) (known, foreign []string, likely bool, err error) {
-	f, err := look(layout.NewData(dir))
+	f, err := list(layout.NewData(dir))
 	for _, list := range []*[]string{&f.known, &f.foreign} {
 		for i, name := range *list {
 			(*list)[i] = filepath.Join(dir, name)

@@ -19,7 +19,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// dataOf makes a data dir with something in every entry, beside a directory outside of it.
+// dataOf creates a data dir with all entries, and a directory outside of it.
 func dataOf(t *testing.T) (d layout.Data, outside string) {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -45,7 +45,7 @@ func write(t *testing.T, path string) {
 	assert.NilError(t, os.WriteFile(path, []byte(path), 0o600))
 }
 
-// namesIn are the names in a directory; nil where it does not exist.
+// namesIn returns the names of the entries of a directory, or nil if it does not exist.
 func namesIn(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -96,7 +96,8 @@ func TestRemoveKeepsForeignFiles(t *testing.T) {
 	assert.NilError(t, res.Err(""))
 }
 
-// TestRemoveDoesNotFollowTheDataDir: the caller resolves links once; a link that takes the data dir's place later is refused.
+// TestRemoveDoesNotFollowTheDataDir checks that Remove refuses a symbolic link that replaces the data dir after the caller has resolved
+// its path.
 func TestRemoveDoesNotFollowTheDataDir(t *testing.T) {
 	t.Parallel()
 	d, outside := dataOf(t)
@@ -110,7 +111,7 @@ func TestRemoveDoesNotFollowTheDataDir(t *testing.T) {
 	assert.DeepEqual(t, namesIn(t, outside), []string{"keep"})
 }
 
-// TestRemoveDeepTree: a pod can make a tree deeper than there are descriptors, and longer than a path may be.
+// TestRemoveDeepTree removes a tree with more levels than descriptors and with paths longer than PATH_MAX, which a pod can create.
 func TestRemoveDeepTree(t *testing.T) {
 	t.Parallel()
 	d, _ := dataOf(t)
@@ -128,9 +129,9 @@ func TestRemoveDeepTree(t *testing.T) {
 	assert.DeepEqual(t, removeAll(t, d), &Result{Dir: d.Dir})
 }
 
-// TestRemoveGoesOn: what cannot be removed is named with its reason, the rest goes, and the record stays until a repetition
-// succeeds.
-func TestRemoveGoesOn(t *testing.T) {
+// TestRemoveContinues checks that files that cannot be removed are reported with the reason, that the others are removed, and that the
+// record stays until a repetition succeeds.
+func TestRemoveContinues(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.OrdinaryUser)
 	d, _ := dataOf(t)
@@ -148,7 +149,7 @@ func TestRemoveGoesOn(t *testing.T) {
 	assert.DeepEqual(t, removeAll(t, d), &Result{Dir: d.Dir})
 }
 
-// TestRemoveTriesFirst: with changed ids nothing is removed unless everything can be.
+// TestRemoveTriesFirst checks that nothing is removed if the ids have changed and not all files can be removed.
 func TestRemoveTriesFirst(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.OrdinaryUser)
@@ -167,7 +168,7 @@ func TestRemoveTriesFirst(t *testing.T) {
 	assert.DeepEqual(t, res, &Result{Dir: d.Dir})
 }
 
-// TestRemoveKeepsTheDirectory: a data dir that root made is emptied, and stays where its parent is not the account's.
+// TestRemoveKeepsTheDirectory checks that a data dir is emptied but not removed if the account cannot write to its parent directory.
 func TestRemoveKeepsTheDirectory(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.OrdinaryUser)
@@ -175,11 +176,11 @@ func TestRemoveKeepsTheDirectory(t *testing.T) {
 	parent := filepath.Dir(d.Dir)
 	assert.NilError(t, os.Chmod(parent, 0o500))
 	t.Cleanup(func() { assert.Check(t, os.Chmod(parent, 0o700)) })
-	assert.DeepEqual(t, removeAll(t, d), &Result{Dir: d.Dir, DirKept: "the account may not write to " + parent})
+	assert.DeepEqual(t, removeAll(t, d), &Result{Dir: d.Dir, DirKept: "the account has no write permission for " + parent})
 	assert.Assert(t, cmp.Len(namesIn(t, d.Dir), 0))
 }
 
-// envInside makes a test run its part for the inside of a namespace, with this data dir.
+// envInside makes a test run its part inside of a namespace, with this data dir.
 const envInside = "ROOTLESSNODE_TEST_DATADIR"
 
 // inside runs the test again as the root of a user and mount namespace that maps uid only.
@@ -202,8 +203,8 @@ func inside(t *testing.T, uid int, d layout.Data) {
 	assert.Assert(t, !strings.Contains(string(out), "--- SKIP"), "%s", out)
 }
 
-// TestRemoveCrossesNoMount: neither a directory nor a file that is mounted is entered or removed, also from the same file
-// system; without the mounts a repetition succeeds.
+// TestRemoveCrossesNoMount checks that mounted directories and files are not entered or removed, even if they are on the same file
+// system, and that a repetition without the mounts succeeds.
 func TestRemoveCrossesNoMount(t *testing.T) {
 	if dir := os.Getenv(envInside); dir != "" {
 		mountsAreKept(t, layout.NewData(dir))
@@ -254,7 +255,7 @@ func mountsAreKept(t *testing.T, d layout.Data) {
 	assert.DeepEqual(t, namesIn(t, outside), []string{"keep"})
 }
 
-// TestRemoveOtherOwners: directories of ids that the namespace does not have cannot be emptied, and are named.
+// TestRemoveOtherOwners checks that directories of ids without a mapping in the namespace are reported.
 func TestRemoveOtherOwners(t *testing.T) {
 	const account, lost = 23456, 231072
 	if dir := os.Getenv(envInside); dir != "" {
@@ -265,7 +266,7 @@ func TestRemoveOtherOwners(t *testing.T) {
 	testutil.Require(t, testutil.Root, testutil.UserNS)
 	d, _ := dataOf(t)
 	root := filepath.Dir(d.Dir)
-	for _, dir := range []string{root, filepath.Dir(root)} { // the account must be able to pass
+	for _, dir := range []string{root, filepath.Dir(root)} { // the account needs access
 		assert.NilError(t, os.Chmod(dir, 0o755))
 	}
 	assert.NilError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
@@ -288,7 +289,7 @@ func TestRemoveOtherOwners(t *testing.T) {
 
 func ownersAreNamed(t *testing.T, d layout.Data) {
 	t.Helper()
-	theirs := Left{filepath.Join(d.Dir, "containerd/theirs"), CauseOwner, "its owner is not among the ids of the account"}
+	theirs := Left{filepath.Join(d.Dir, "containerd/theirs"), CauseOwner, "its owner is not one of the account's ids"}
 	res, err := Remove(Request{Dir: d.Dir, TryFirst: true})
 	assert.NilError(t, err)
 	assert.Assert(t, res.Untouched && slices.Contains(res.Left, theirs), "%+v", res)
@@ -298,7 +299,7 @@ func ownersAreNamed(t *testing.T, d layout.Data) {
 	assert.Assert(t, cmp.Contains(hints(res.Err("")), "rm -rf --one-file-system -- "+filepath.Join(d.Dir, "containerd")))
 }
 
-// TestRemoveImmutable: the flag that only root can take away is named, once for a directory.
+// TestRemoveImmutable checks that the immutable flag is reported, and once for a directory.
 func TestRemoveImmutable(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root, immutable)
@@ -307,7 +308,7 @@ func TestRemoveImmutable(t *testing.T) {
 	write(t, filepath.Join(dir, "second"))
 	for _, path := range []string{file, dir} {
 		assert.NilError(t, setFlag(path, true))
-		t.Cleanup(func() { _ = setFlag(path, false) }) // gone by then, unless the test failed
+		t.Cleanup(func() { _ = setFlag(path, false) }) // the file exists only if the test failed
 	}
 	res := removeAll(t, d)
 	const reason = "it has the immutable flag (chattr +i)"
@@ -320,7 +321,7 @@ func TestRemoveImmutable(t *testing.T) {
 	assert.DeepEqual(t, removeAll(t, d), &Result{Dir: d.Dir})
 }
 
-// immutable: files can have the flag here.
+// immutable is the requirement that files can have the immutable flag.
 var immutable = testutil.Requirement{Name: "immutable-flag", Check: func() error {
 	f, err := os.CreateTemp("", "rootlessnode-test")
 	if err != nil {

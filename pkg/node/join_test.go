@@ -88,7 +88,7 @@ func TestJoinCluster(t *testing.T) {
 	before = own.Config()
 	err := own.joinCluster(t.Context())
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
-	assert.ErrorContains(t, err, "a cluster of the node's own")
+	assert.ErrorContains(t, err, "contains the data of a control plane")
 	assert.Assert(t, own.Config() == before && own.joinToken == "")
 	_, err = os.Stat(own.data.JoinRecord())
 	assert.ErrorIs(t, err, os.ErrNotExist)

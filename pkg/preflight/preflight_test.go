@@ -462,7 +462,7 @@ func TestChecks(t *testing.T) {
 			f.write("data/rootlessnode.json", "{")
 			assert.NilError(f.t, os.Lchown(f.path("data/rootlessnode.json"), f.in.UID, -1))
 		}, "fail: read the record of data dir /ROOT/data: /ROOT/data/rootlessnode.json: unexpected end of JSON input\n" +
-			"  rm /ROOT/data/rootlessnode.json    # the next start writes it again, if the data is in order\n"},
+			"  rm /ROOT/data/rootlessnode.json    # the next start writes it again, if the data is valid\n"},
 		{"not there yet", "data-dir", func(f *fakeHost) { f.in.Data = layout.NewData(f.path("data/a/b")) },
 			"pass: data dir /ROOT/data/a/b\n"},
 		{"full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 199 << 20, Total: 1 << 30}) },
