@@ -165,7 +165,7 @@ func (a *app) leaveCluster(ctx context.Context, n handle, nodeName string, f lea
 	a.printf("node %s cordoned and drained (%s)\n", nodeName, seconds(a.now().Sub(began)))
 	if err := run(a.err, "delete", "node", nodeName, "--ignore-not-found", "--wait=false", requestTimeout); err != nil {
 		return false, errdefs.WithHint(fmt.Errorf("delete Node object %s: %w", nodeName, err),
-			"# as an administrator of the cluster:\nkubectl delete node "+nodeName+"\n# here:\n"+a.command("down --delete-data"))
+			"# as an administrator of the cluster:\nkubectl delete node "+nodeName+"\n# on this host:\n"+a.command("down --delete-data"))
 	}
 	a.printf("Node object %s deleted\n", nodeName)
 	return true, nil

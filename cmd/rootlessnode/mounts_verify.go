@@ -42,8 +42,8 @@ Four privileged pods mount over one directory and look for each other's mounts. 
 root could mount on the host, 1 is derived from the propagation of the mounts. The pods
 and mounts are removed afterwards.
 
-The exit code is 0 if 1 and 2 hold (and 3 with --host-visible), and 4 otherwise. The
-pods run this program from the node's disk.`,
+The exit code is 0 if 1 and 2 hold (and 3 with --host-visible), and 4 if one of them
+does not. The pods run this program from the node's disk.`,
 		Example: `  rootlessnode mounts verify
   rootlessnode mounts verify --kubeconfig admin.conf --image registry.example/any --host-visible`,
 		Args:        arguments(0, 0),

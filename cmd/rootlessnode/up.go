@@ -28,8 +28,8 @@ func newUp(a *app) *cobra.Command {
 		Use:   "up",
 		Short: "Start the node and wait until it is Ready",
 		Long: `Start the node and wait until it is Ready. The node keeps running in the background
-until "rootlessnode down" stops it. With --foreground this process is the node's parent
-role: it does not exit, and the node stops with it. This is for systemd units.
+until "rootlessnode down" stops it. With --foreground this process does not exit, and
+the node stops when it is terminated. This is for systemd units.
 
 With --join the node becomes a worker of another cluster. The first start needs a
 bootstrap token ("rootlessnode token create" on a node of that cluster). --token is
@@ -60,7 +60,7 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 	f.register(cmd)
 	cmd.Flags().StringVar(&t.token, "token", "", "bootstrap `TOKEN` for --join, ID.SECRET (or "+layout.EnvJoinToken+")")
 	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which must not be accessible to other users; - is standard input")
-	cmd.Flags().BoolVar(&foreground, "foreground", false, "run the node's parent role in this process")
+	cmd.Flags().BoolVar(&foreground, "foreground", false, "run in the foreground; the node stops when this process exits")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for Ready (default: timeouts.ready)")
 	return cmd
 }
