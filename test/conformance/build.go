@@ -15,17 +15,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/test/conformance/internal/suite"
 )
 
-// Names below the directory that build fills and run reads.
+// Names in the directory that build writes and run reads.
 const (
 	programsDir  = "programs"
 	imageArchive = "images.tar"
-	// pauseArchive is a copy of the node's own pause image, which a test image offers for download.
+	// pauseArchive is a copy of the node's pause image, which a test image serves as a registry.
 	pauseArchive = "pause.tar"
 )
 
 func build(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("conformance build", flag.ContinueOnError)
-	dir := fs.String("dir", "", "directory to fill; what is there already and still good is kept")
+	dir := fs.String("dir", "", "output directory; files in it that are up to date are kept")
 	top := fs.String("source", ".", "root of rootlessnode's source tree")
 	pause := fs.String("pause", "", "archive of the node's pause image")
 	if err := parse(fs, args); err != nil {
@@ -52,8 +52,8 @@ func build(ctx context.Context, args []string) error {
 	return buildImages(ctx, target)
 }
 
-// buildImages makes the archive of images again when what it is made from has changed. Debian packages are not looked up
-// again for that: the images need what they have, not what is newest.
+// buildImages builds the archive of images if its inputs have changed. New versions of Debian packages do not count as a change, because
+// the images do not need them.
 func buildImages(ctx context.Context, dir string) error {
 	programs, archive := filepath.Join(dir, programsDir), filepath.Join(dir, imageArchive)
 	key, err := imagesKey(programs)
@@ -80,7 +80,7 @@ func buildImages(ctx context.Context, dir string) error {
 	return os.WriteFile(keyFile, []byte(key), 0o644)
 }
 
-// imagesKey changes with the recipes and with the programs.
+// imagesKey returns a key that changes with the recipes and with the programs.
 func imagesKey(programs string) (string, error) {
 	h := sha256.New()
 	h.Write(images.Recipes())

@@ -1,10 +1,10 @@
-// Command conformance holds a running node against Kubernetes' own end-to-end suite:
+// Command conformance tests a running node with Kubernetes' end-to-end suite:
 //
-//	conformance build -dir DIR           the suite's programs and the archive of its images
-//	conformance run -dir DIR -out OUT    a set of specs, judged by the expectations
+//	conformance build -dir DIR           builds the suite's programs and the archive of its images
+//	conformance run -dir DIR -out OUT    runs a set of specs and compares the results with the expectations
 //
-// It runs on the host. build needs the source tree, the Go toolchain and, on Debian, apt; run needs none of them, so that
-// one account can build and another, whose node it is, can run.
+// It runs on the host. build needs the source tree, the Go toolchain and, on Debian, apt. run needs none of them, so that it can run as
+// another account that owns the node.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"syscall"
 )
 
-// exitUsage is the exit code of a command line that is wrong; a run that the expectations do not allow ends with 1.
+// exitUsage is the exit code for an invalid command line. The exit code is 1 if a run does not match the expectations.
 const exitUsage = 2
 
 func main() {
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("wrong command line")
+var errUsage = errors.New("invalid command line")
 
 func dispatch(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -51,7 +51,7 @@ func dispatch(ctx context.Context, args []string) error {
 	}
 }
 
-// parse parses flags and refuses arguments besides.
+// parse parses flags and rejects other arguments.
 func parse(fs *flag.FlagSet, args []string) error {
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

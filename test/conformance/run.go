@@ -29,9 +29,9 @@ type options struct {
 func run(ctx context.Context, args []string) (err error) {
 	var o options
 	fs := flag.NewFlagSet("conformance run", flag.ContinueOnError)
-	fs.StringVar(&o.dir, "dir", "", "directory that `conformance build` filled")
+	fs.StringVar(&o.dir, "dir", "", "output directory of `conformance build`")
 	fs.StringVar(&o.out, "out", "", "directory for logs, reports and the summary")
-	fs.StringVar(&o.rootlessnode, "rootlessnode", "rootlessnode", "the command line of the node under test")
+	fs.StringVar(&o.rootlessnode, "rootlessnode", "rootlessnode", "rootlessnode program of the node under test")
 	fs.StringVar(&o.kubectl, "kubectl", "kubectl", "the kubectl that specs call")
 	fs.StringVar(&o.name, "name", "default", "name of the node under test")
 	fs.StringVar(&o.set, "set", setAll, "specs to run: "+strings.Join(setNames(), ", "))
@@ -39,9 +39,9 @@ func run(ctx context.Context, args []string) (err error) {
 		o.focus = append(o.focus, v)
 		return nil
 	})
-	fs.IntVar(&o.procs, "procs", defaultProcs, "specs that run side by side")
-	fs.StringVar(&o.expectations, "expectations", "", "file that lists the specs that do not pass, with the reasons")
-	fs.StringVar(&o.records, "records", "", "directory of records of earlier runs, to compare with that of the node's kind")
+	fs.IntVar(&o.procs, "procs", defaultProcs, "number of specs that run in parallel")
+	fs.StringVar(&o.expectations, "expectations", "", "file with the specs that are expected to fail, with the reasons")
+	fs.StringVar(&o.records, "records", "", "directory with records of earlier runs, to compare with the record for the same kind of node")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
@@ -60,20 +60,20 @@ func run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := node.tidy(ctx); err != nil {
+	if err := node.cleanUp(ctx); err != nil {
 		return err
 	}
 	start := time.Now()
 	result, err := o.execute(ctx, node, passes, expected)
-	// An interrupted run tidies up as well, and one that could not tidy up is judged all the same.
-	tidyErr := node.tidy(context.WithoutCancel(ctx))
+	// Clean up after an interrupted run too. An error of the cleanup does not prevent the summary.
+	cleanupErr := node.cleanUp(context.WithoutCancel(ctx))
 	if err != nil {
-		return errors.Join(err, tidyErr)
+		return errors.Join(err, cleanupErr)
 	}
-	return errors.Join(o.judge(result, expected, last, node, time.Since(start)), tidyErr)
+	return errors.Join(o.summarize(result, expected, last, node, time.Since(start)), cleanupErr)
 }
 
-// inputs reads the files that a run is compared with, before it begins.
+// inputs reads the expectations and the record of the last run.
 func (o options) inputs(node testNode) (expected outcome.Expectations, last outcome.Run, err error) {
 	if o.expectations != "" {
 		data, readErr := os.ReadFile(o.expectations)
@@ -85,7 +85,7 @@ func (o options) inputs(node testNode) (expected outcome.Expectations, last outc
 	if o.records != "" {
 		data, readErr := os.ReadFile(filepath.Join(o.records, node.recordFile()))
 		switch {
-		case errors.Is(readErr, os.ErrNotExist): // the first run has none
+		case errors.Is(readErr, os.ErrNotExist): // the first run
 		case readErr != nil:
 			err = errors.Join(err, readErr)
 		default:
@@ -96,7 +96,7 @@ func (o options) inputs(node testNode) (expected outcome.Expectations, last outc
 	return expected, last, err
 }
 
-// execute imports the images and runs the passes, then what failed and was not expected to once more, alone.
+// execute imports the images and runs the passes. Then it runs the specs that failed unexpectedly a second time, one at a time.
 func (o options) execute(ctx context.Context, node testNode, passes []suite.Pass, expected outcome.Expectations) (outcome.Run, error) {
 	out, err := filepath.Abs(o.out)
 	if err != nil {
@@ -127,10 +127,10 @@ func (o options) execute(ctx context.Context, node testNode, passes []suite.Pass
 		return result, fmt.Errorf("%w: no spec is selected by set %s and focus %q", errUsage, o.set, o.focus)
 	}
 	names := result.Again()
-	for _, f := range outcome.Judge(result, expected, outcome.JudgeOptions{Delegated: node.delegated()}).Expected {
+	for _, f := range outcome.Compare(result, expected, outcome.CompareOptions{Delegated: node.delegated()}).Expected {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == f.Spec.Name })
 	}
-	if len(names) == 0 || len(names) > mostAgain {
+	if len(names) == 0 || len(names) > maxRetries {
 		return result, nil
 	}
 	again := suite.Pass{Name: "again", Procs: 1, Limit: passLimit}
@@ -157,11 +157,11 @@ func onePass(ctx context.Context, runner suite.Runner, pass suite.Pass) (outcome
 	return r, nil
 }
 
-// testNode is the node under test, as its command line shows it.
+// testNode is the status of the node under test.
 type testNode struct {
 	command []string
 	State   string `json:"state"`
-	// Version of rootlessnode and of Kubernetes.
+	// Versions of rootlessnode and of Kubernetes.
 	Version    string `json:"version"`
 	Kubernetes string `json:"kubernetes"`
 	Kubeconfig string `json:"kubeconfig"`
@@ -181,17 +181,17 @@ func (o options) node(ctx context.Context) (testNode, error) {
 		return n, fmt.Errorf("status of node %s: %w", o.name, err)
 	}
 	if n.State != "ready" {
-		return n, fmt.Errorf("node %s is %s; it must be ready, see: rootlessnode --name %s up", o.name, n.State, o.name)
+		return n, fmt.Errorf("node %s is %s, but must be ready; run: rootlessnode --name %s up", o.name, n.State, o.name)
 	}
 	return n, nil
 }
 
-// delegated tells whether what pods ask for is enforced.
+// delegated reports whether the limits of pods are enforced.
 func (n testNode) delegated() bool {
 	return !slices.ContainsFunc(n.Cgroup.Unenforced, func(c string) bool { return c == "cpu" || c == "memory" || c == "pids" })
 }
 
-// recordFile names the record of a run on a node of this kind.
+// recordFile returns the name of the record for this kind of node.
 func (n testNode) recordFile() string {
 	if n.delegated() {
 		return "delegated.txt"
@@ -215,18 +215,18 @@ func (n testNode) importImages(ctx context.Context, archive string) error {
 	return err
 }
 
-// hostFiles are what specs with hostPath volumes make in /tmp, which the node shares with the host, and leave there. The
-// suite of another account could not write to them.
+// hostFiles are files that specs with hostPath volumes leave in /tmp, which the node shares with the host. A later run of another account
+// could not write to them.
 var hostFiles = []string{"/tmp/job-e2e", "/tmp/sub-path", "/tmp/test-file"}
 
-// tidy removes what specs, interrupted ones above all, left behind.
-func (n testNode) tidy(ctx context.Context) error {
+// cleanUp removes files and namespaces that specs left, mostly interrupted ones.
+func (n testNode) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	_, err := n.run(ctx, "kubectl", "delete", "namespace", "--selector=e2e-framework", "--ignore-not-found")
 	_, execErr := n.run(ctx, append([]string{"exec", "--", "rm", "-rf", "--"}, hostFiles...)...)
 	if execErr != nil {
-		execErr = fmt.Errorf("%w(files of another account's run: remove them as root)", execErr)
+		execErr = fmt.Errorf("%w(these files belong to another account: remove them as root)", execErr)
 	}
 	return errors.Join(err, execErr)
 }

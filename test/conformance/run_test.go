@@ -12,7 +12,7 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 )
 
-// fakes are a node's command line and a ginkgo that writes prepared reports: the passes are named by their reports.
+// fakes are a fake rootlessnode program and a fake ginkgo that writes prepared reports. The name of a report is the name of its pass.
 type fakes struct {
 	t   *testing.T
 	dir string
@@ -46,7 +46,7 @@ func (f *fakes) program(name, script string) {
 	assert.NilError(f.t, os.WriteFile(filepath.Join(f.dir, name), []byte(script), 0o755))
 }
 
-// report prepares a pass's outcome: NAME STATE pairs.
+// report prepares the report of a pass from pairs of NAME and STATE.
 func (f *fakes) report(pass string, specs ...string) {
 	type failure struct{ Message string }
 	type spec struct {
@@ -71,7 +71,7 @@ func (f *fakes) report(pass string, specs ...string) {
 	assert.NilError(f.t, os.WriteFile(name, data, 0o600))
 }
 
-// run runs the conformance set with expectations, and returns the output directory.
+// run runs the set conformance with expectations, and returns the output directory.
 func (f *fakes) run(expectations string, more ...string) (string, error) {
 	list := filepath.Join(f.dir, "expectations.yaml")
 	assert.NilError(f.t, os.WriteFile(list, []byte(expectations), 0o600))
@@ -92,25 +92,25 @@ func TestRunAsExpected(t *testing.T) {
 	t.Parallel()
 	f := newFakes(t, "ready", "memory")
 	f.report("parallel", "good", "passed", "needs memory", "failed")
-	f.report("serial", "alone", "passed")
+	f.report("serial", "single", "passed")
 	out, err := f.run("expectations:\n- {spec: needs memory, kind: hybrid-cgroup, reason: a limit}\n")
 	assert.NilError(t, err)
 	assert.Check(t, is.Contains(f.file(filepath.Join(out, summaryFile)), "**As expected.** 2 passed, 1 failed"))
 	assert.Check(t, is.Contains(f.file(filepath.Join(out, junitFile)), `name="needs memory"`))
-	assert.Check(t, is.Contains(f.file(filepath.Join(out, "hybrid.txt")), "passed\talone\n"))
-	// What was expected to fail is not tried again.
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "hybrid.txt")), "passed\tsingle\n"))
+	// Specs that are expected to fail are not run again.
 	assert.Check(t, is.Equal(bytes.Count([]byte(f.file(filepath.Join(out, "arguments"))), []byte("\n")), 2))
 	assert.Check(t, is.Contains(f.file(filepath.Join(f.dir, "rootlessnode-called")), "images import "+filepath.Join(f.dir, imageArchive)))
 	assert.Check(t, is.Contains(f.file(filepath.Join(f.dir, "rootlessnode-called")), "kubectl delete namespace"))
 }
 
-// What cannot be tidied up is told, and costs no outcome: it took an hour to get.
-func TestRunIsJudgedThoughTidyingFails(t *testing.T) {
+// TestRunIsSummarizedThoughCleanupFails checks that an error of the cleanup is reported, and does not prevent the summary of a long run.
+func TestRunIsSummarizedThoughCleanupFails(t *testing.T) {
 	t.Parallel()
 	f := newFakes(t, "ready")
 	f.report("parallel", "good", "passed")
 	f.report("serial")
-	// Tidying before the run succeeds, tidying after it does not.
+	// The cleanup before the run succeeds, the cleanup after it fails.
 	f.program("rootlessnode", `#!/bin/sh
 case $3 in
 status) echo '{"state":"ready"}' ;;
@@ -136,14 +136,14 @@ func TestRunWhereLimitsHold(t *testing.T) {
 func TestRunNamesWhatIsNotAsExpected(t *testing.T) {
 	t.Parallel()
 	f := newFakes(t, "ready")
-	f.report("parallel", "bad", "failed", "mended", "passed", "wavers", "failed")
+	f.report("parallel", "bad", "failed", "fixed", "passed", "flaky", "failed")
 	f.report("serial")
-	f.report("again", "bad", "failed", "wavers", "passed")
-	out, err := f.run("expectations:\n- {spec: mended, kind: ours, reason: it was}\n")
+	f.report("again", "bad", "failed", "flaky", "passed")
+	out, err := f.run("expectations:\n- {spec: fixed, kind: ours, reason: it was}\n")
 	assert.Check(t, is.ErrorContains(err, "bad"))
-	assert.Check(t, is.ErrorContains(err, "mended"))
-	assert.Check(t, is.Contains(f.file(filepath.Join(out, "delegated.txt")), "flaked\twavers\n"))
-	assert.Check(t, is.Contains(f.file(filepath.Join(out, "arguments")), "--focus=wavers$"))
+	assert.Check(t, is.ErrorContains(err, "fixed"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "delegated.txt")), "flaked\tflaky\n"))
+	assert.Check(t, is.Contains(f.file(filepath.Join(out, "arguments")), "--focus=flaky$"))
 }
 
 func TestRunComparesWithTheLast(t *testing.T) {
@@ -157,7 +157,7 @@ func TestRunComparesWithTheLast(t *testing.T) {
 	assert.NilError(t, err)
 	summary := f.file(filepath.Join(out, summaryFile))
 	assert.Check(t, is.Contains(summary, "good"))
-	assert.Check(t, !bytes.Contains([]byte(summary), []byte("of another set")), "only what both runs had is compared")
+	assert.Check(t, !bytes.Contains([]byte(summary), []byte("of another set")), "only specs of both runs are compared")
 	assert.Check(t, is.Contains(f.file(filepath.Join(out, "delegated.txt")), "passed\tgood\n"))
 }
 
@@ -165,11 +165,11 @@ func TestRunRefuses(t *testing.T) {
 	t.Parallel()
 	f := newFakes(t, "starting")
 	_, err := f.run("expectations: []\n")
-	assert.Check(t, is.ErrorContains(err, "is starting; it must be ready"))
+	assert.Check(t, is.ErrorContains(err, "is starting, but must be ready"))
 
 	f = newFakes(t, "ready")
 	_, err = f.run("expectations: []\n")
-	assert.Check(t, is.ErrorContains(err, "pass parallel left no report"))
+	assert.Check(t, is.ErrorContains(err, "pass parallel wrote no report"))
 
 	f = newFakes(t, "ready")
 	f.report("parallel")

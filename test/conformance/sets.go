@@ -18,7 +18,7 @@ const (
 	setConformance = "conformance"
 	setSlow        = "slow"
 	setSmoke       = "smoke"
-	// setNotInUserNS is what Kubernetes says cannot pass in a user namespace. Newer kernels allow some of it.
+	// setNotInUserNS has the specs that cannot pass in a user namespace according to Kubernetes. Newer kernels allow some of them.
 	setNotInUserNS = "not-in-userns"
 )
 
@@ -27,28 +27,27 @@ func setNames() []string {
 }
 
 const (
-	// defaultProcs suits two cores: specs wait more than they work.
+	// defaultProcs is for two cores, because specs mostly wait.
 	defaultProcs = 10
-	// passLimit ends a pass that hangs; the longest took half an hour on two cores.
+	// passLimit is the time limit of a pass. The longest pass took half an hour on two cores.
 	passLimit = 2 * time.Hour
-	// mostAgain is how many failed specs are tried once more. More than these are no flakes.
-	mostAgain = 25
+	// maxRetries is the largest number of failed specs that are run a second time. If more fail, they are not considered flakes.
+	maxRetries = 25
 )
 
-// Labels of the suite, in ginkgo's filter language. What is left out is what KEP-2033 leaves out of its own acceptance
-// job, and what no default cluster switches on. Slow specs that are no Conformance are a set of their own: nearly all of
-// them resize pods, wait minutes for a limit that is not enforced on a hybrid machine, and are the same spec with other
-// numbers.
+// Labels of the suite, in ginkgo's filter language. They exclude the specs that the test job of KEP-2033 excludes, and specs of features
+// that are off in a default cluster. Slow specs that are not Conformance are a separate set: nearly all of them resize pods, differ only in
+// numbers, and wait minutes for a limit that is not enforced on a hybrid machine.
 const (
 	notInUserNS = "Environment:NotInUserNS"
 	leftOut     = "!Alpha && !Flaky"
 	alone       = "(Serial || Disruptive)"
 )
 
-// twoNodes are specs that fail, rather than skip themselves, on any cluster of one node: they ask for a second and say so.
+// twoNodes matches specs that need a second node. On a cluster of one node they fail instead of skipping themselves.
 const twoNodes = "Conformance Tests should have at least two untainted nodes|Daemon set should rollback without unnecessary restarts"
 
-// labelsOf is the filter of each set; empty for an unknown one.
+// labelsOf returns the filter of a set, or "" for an unknown set.
 func labelsOf(set string) string {
 	return map[string]string{
 		setAll:         "(Conformance || (NodeConformance && !Slow)) && !" + notInUserNS,
@@ -63,7 +62,7 @@ func labelsOf(set string) string {
 //go:embed smoke.txt
 var smokeList string
 
-// smokeSpecs are the full names of the smoke set.
+// smokeSpecs returns the full names of the specs of the smoke set.
 func smokeSpecs() []string {
 	var names []string
 	for line := range strings.Lines(smokeList) {
@@ -74,7 +73,7 @@ func smokeSpecs() []string {
 	return names
 }
 
-// passes are what a set is run as: first what may run side by side, then the rest.
+// passes returns the passes of a set: first the specs that may run in parallel, then the others.
 func (o options) passes() ([]suite.Pass, error) {
 	for _, focus := range o.focus {
 		if _, err := regexp.Compile(focus); err != nil {
@@ -90,7 +89,7 @@ func (o options) passes() ([]suite.Pass, error) {
 	case labels == "":
 		return nil, fmt.Errorf("%w: unknown set %q, known are %s", errUsage, o.set, strings.Join(setNames(), ", "))
 	case o.set == setSmoke && len(focus) > 0:
-		return nil, fmt.Errorf("%w: the smoke set takes no -focus", errUsage)
+		return nil, fmt.Errorf("%w: the smoke set cannot be combined with -focus", errUsage)
 	case o.set == setSmoke:
 		for _, name := range smokeSpecs() {
 			focus = append(focus, suite.Exactly(name))

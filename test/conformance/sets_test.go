@@ -26,7 +26,7 @@ func TestPasses(t *testing.T) {
 			continue
 		}
 		assert.Equal(t, len(passes), 2)
-		assert.Equal(t, passes[1].Procs, 1, "what must run alone does")
+		assert.Equal(t, passes[1].Procs, 1, "serial specs run one at a time")
 	}
 }
 

@@ -3,7 +3,7 @@
 package suite
 
 import (
-	// The command that runs specs in several processes.
+	// ginkgo runs specs in several processes.
 	_ "github.com/onsi/ginkgo/v2/ginkgo"
 	// The programs of the test images.
 	_ "k8s.io/kubernetes/test/images/agnhost"

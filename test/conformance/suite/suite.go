@@ -1,9 +1,9 @@
-// Package suite pins Kubernetes' end-to-end suite, its test images' programs and the ginkgo command to the release
-// that components/kubernetes builds. It holds no code: test/conformance builds the packages below by their names.
+// Package suite pins Kubernetes' end-to-end suite, the programs of its test images and the ginkgo command to the release that
+// components/kubernetes builds. It has no code: test/conformance builds the imported packages by name.
 package suite
 
 import (
-	// What the suite's own test file imports besides the suite.
+	// Imported by the suite's own test file.
 	_ "k8s.io/kubernetes/test/conformance/testdata"
 	_ "k8s.io/kubernetes/test/e2e"
 	_ "k8s.io/kubernetes/test/e2e/apimachinery"

@@ -1,6 +1,6 @@
-// Package images makes the images that Kubernetes' end-to-end suite runs, without a registry and without privileges: the
-// programs come from the Go modules that the suite is built from, everything else from Debian packages. All of them go
-// into one archive, in which images share the layers they have in common. It runs on the host, as any user.
+// Package images builds the images that Kubernetes' end-to-end suite runs, without a registry and without privileges. The programs come
+// from the Go modules of the suite, and everything else from Debian packages. All images are in one archive and share common layers. It runs
+// on the host, as any user.
 package images
 
 import (
@@ -24,7 +24,7 @@ import (
 //go:embed build.go catalog.go debian.go registry.go tree.go
 var sources embed.FS
 
-// Recipes returns bytes that change whenever the way the images are made does.
+// Recipes returns data that changes whenever the code that builds the images changes.
 func Recipes() []byte {
 	var all bytes.Buffer
 	entries, err := sources.ReadDir(".")
@@ -36,13 +36,13 @@ func Recipes() []byte {
 		all.Write(data)
 	}
 	if err != nil {
-		panic(err) // the files are part of the program
+		panic(err) // the files are embedded
 	}
 	return all.Bytes()
 }
 
-// Build writes the archive of all images to the file output. Programs is the directory with the programs that the images
-// are made around; work is a directory for what is downloaded and made on the way, kept for the next time.
+// Build writes the archive of all images to the file output. programs is the directory with the images' programs. work is a directory for
+// downloads and intermediate files, which is kept for the next build.
 func Build(ctx context.Context, programs, work, output string) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
@@ -62,7 +62,7 @@ func Build(ctx context.Context, programs, work, output string) error {
 			archive[tag] = made
 		}
 	}
-	// An archive that was interrupted must not be taken for a whole one.
+	// Write to another file first, so that an incomplete archive is not used.
 	partial := output + ".partial"
 	if err := tarball.MultiWriteToFile(partial, archive); err != nil {
 		return errors.Join(fmt.Errorf("write image archive: %w", err), os.Remove(partial))
@@ -121,7 +121,7 @@ func (b *builder) image(i image) (v1.Image, error) {
 	return mutate.ConfigFile(made, config)
 }
 
-// rootLayer makes a root once for all images above it.
+// rootLayer returns the layer of a root, which is built once for all its images.
 func (b *builder) rootLayer(root string) (v1.Layer, error) {
 	if layer, ok := b.roots[root]; ok {
 		return layer, nil
@@ -142,7 +142,7 @@ func (b *builder) rootLayer(root string) (v1.Layer, error) {
 	return layer, err
 }
 
-// layer writes a tree to a file and returns it as a layer. It is not compressed: it travels no further than this host.
+// layer writes a tree to a file and returns it as a layer. It is not compressed, because it is only used on this host.
 func (b *builder) layer(file string, t tree) (v1.Layer, error) {
 	path := filepath.Join(b.work, file+".layer.tar")
 	f, err := os.Create(path)

@@ -9,7 +9,7 @@ import (
 
 const (
 	registry = "registry.k8s.io/e2e-test-images/"
-	// nginxConfig serves one page on port 80, and logs where a container should.
+	// nginxConfig serves one page on port 80, and logs to standard output and standard error.
 	nginxConfig = `user www-data;
 error_log /dev/stderr;
 pid /run/nginx.pid;
@@ -23,10 +23,10 @@ http {
 	nginxPage = "<!DOCTYPE html>\n<html><head><title>Welcome to nginx!</title></head><body><h1>Welcome to nginx!</h1></body></html>\n"
 )
 
-// image is one test image: the names under which specs ask for it, and what it is made of.
+// image is a test image: its names in specs, and its content.
 type image struct {
 	names []string
-	// root is the layer below: debian, busybox or none.
+	// root is the base layer: debian, busybox or none.
 	root string
 	// add adds the image's own layer to a tree; programs is the directory of the suite's programs.
 	add        func(t tree, programs string) error
@@ -44,15 +44,15 @@ const (
 	none    = ""
 )
 
-// reasons why an image is not made.
+// Reasons why an image is not built.
 const (
-	outside  = "it stands for a registry outside"
+	outside  = "it needs an external registry"
 	noVolume = "its server needs the kernel of the host, and no spec of the sets runs it"
 	noCSI    = "a CSI side-car: no spec of the sets runs it"
-	noNode   = "it is for the suite of the node itself, not for that of a cluster"
+	noNode   = "it is for the node e2e suite, not for the cluster e2e suite"
 )
 
-// notMade are the images that the suite names and that are not built, with the reason.
+// notMade lists images of the suite that are not built, with the reason.
 var notMade = map[string]string{
 	"gcr.io/k8s-authenticated-test/agnhost":                                     outside,
 	"invalid.registry.k8s.io/invalid/alpine":                                    outside,
@@ -64,7 +64,7 @@ var notMade = map[string]string{
 	registry + "volume/iscsi":                                                   noVolume,
 	registry + "volume/nfs":                                                     noVolume,
 	"registry.k8s.io/cloud-provider-gcp/gcp-compute-persistent-disk-csi-driver": noCSI,
-	"registry.k8s.io/pause":                                                     "the node brings it",
+	"registry.k8s.io/pause":                                                     "the node provides it",
 	"registry.k8s.io/sig-storage/csi-attacher":                                  noCSI,
 	"registry.k8s.io/sig-storage/csi-external-health-monitor-controller":        noCSI,
 	"registry.k8s.io/sig-storage/csi-node-driver-registrar":                     noCSI,
@@ -79,7 +79,7 @@ var notMade = map[string]string{
 	"registry.k8s.io/sig-storage/volume-data-source-validator":                  noCSI,
 }
 
-// Check compares what the suite says it wants with what Build makes, so that a newer suite cannot ask in vain.
+// Check returns an error for images of the suite that are neither built nor listed as not built, so that a newer suite does not miss images.
 func Check(wanted []string) error {
 	made := map[string]bool{}
 	for _, i := range catalog() {
@@ -91,7 +91,7 @@ func Check(wanted []string) error {
 	for _, image := range wanted {
 		repository := image[:max(strings.LastIndexByte(image, ':'), 0)]
 		if _, known := notMade[repository]; !known && !made[image] {
-			errs = append(errs, fmt.Errorf("the suite wants image %s, which is neither in the catalog nor listed as not made", image))
+			errs = append(errs, fmt.Errorf("the suite uses image %s, which is neither in the catalog nor listed as not built", image))
 		}
 	}
 	return errors.Join(errs...)
@@ -117,7 +117,7 @@ func catalog() []image {
 		{
 			names: []string{registry + "nonewprivs:1.4"}, root: debian, cmd: []string{"nnp"},
 			add: func(t tree, programs string) error {
-				// It shows whether a set-uid and set-gid program gains anything.
+				// The program shows whether set-uid and set-gid have an effect.
 				return t.file("/usr/local/bin/nnp", 0o6755, filepath.Join(programs, "nonewprivs"))
 			},
 		},
@@ -175,8 +175,8 @@ func catalog() []image {
 	}
 }
 
-// addAgnhost adds what the Dockerfile of agnhost describes, without its certificates' private part being copied into
-// this tree: programs holds the files of the Kubernetes module.
+// addAgnhost adds the files of the Dockerfile of agnhost. The certificates and keys are not in this source tree, but copied from the
+// Kubernetes module to programs.
 func addAgnhost(t tree, programs string) error {
 	for _, name := range []string{"agnhost", "coredns"} {
 		if err := t.file("/"+name, 0o755, filepath.Join(programs, name)); err != nil {

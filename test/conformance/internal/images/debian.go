@@ -11,15 +11,15 @@ import (
 	"slices"
 )
 
-// debianPackages are what the test images' programs call, besides being called themselves.
+// debianPackages are the packages of programs that specs or other programs run.
 var debianPackages = []string{
 	"base-files", "base-passwd", "bash", "bind9-dnsutils", "bsdutils", "coreutils", "curl", "dash", "debianutils", "findutils",
 	"gawk", "grep", "hostname", "iperf", "iproute2", "iptables", "libc-bin", "mount", "netcat-openbsd", "nginx-light", "perl-base",
 	"procps", "sed", "socat", "stress", "tar", "util-linux",
 }
 
-// fetchPackages downloads packages and all that they depend on, as the host's own apt is set up, and returns their files.
-// It needs no privileges: apt is told to take its locks, its archive and an empty list of installed packages from dir.
+// fetchPackages downloads packages with their dependencies, with the host's apt configuration, and returns the files. It needs no
+// privileges, because apt uses dir for its locks, its archive and an empty list of installed packages.
 func fetchPackages(ctx context.Context, dir string, packages ...string) ([]string, error) {
 	archives := filepath.Join(dir, "archives")
 	if err := os.MkdirAll(filepath.Join(archives, "partial"), 0o755); err != nil {
@@ -36,18 +36,18 @@ func fetchPackages(ctx context.Context, dir string, packages ...string) ([]strin
 	}
 	cmd := exec.CommandContext(ctx, "apt-get", append(args, packages...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("download Debian packages %v: %w\n%s(the host must be a Debian whose package lists are there: apt-get update)",
+		return nil, fmt.Errorf("download Debian packages %v: %w\n%s(the host must be a Debian system with package lists; run: apt-get update)",
 			packages, err, out)
 	}
 	files, err := filepath.Glob(filepath.Join(archives, "*.deb"))
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("download Debian packages %v: apt-get left no file", packages)
+		err = fmt.Errorf("download Debian packages %v: apt-get wrote no file", packages)
 	}
 	slices.Sort(files)
 	return files, err
 }
 
-// unpack adds the content of a package. Its scripts do not run: what they would do that matters is in debianRoot.
+// unpack adds the content of a package. Its scripts do not run; debianRoot makes the necessary changes of them.
 func (t tree) unpack(ctx context.Context, deb string) error {
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	var stderr bytes.Buffer
@@ -66,7 +66,7 @@ func (t tree) unpack(ctx context.Context, deb string) error {
 	return nil
 }
 
-// debianRoot makes the root that most of the test images share.
+// debianRoot builds the root of most of the test images.
 func debianRoot(ctx context.Context, dir string) (tree, error) {
 	debs, err := fetchPackages(ctx, dir, debianPackages...)
 	if err != nil {
@@ -83,7 +83,7 @@ func debianRoot(ctx context.Context, dir string) (tree, error) {
 		if !ok {
 			return nil, fmt.Errorf("Debian root: no master file of /etc/%s", name)
 		}
-		// This user, and the group that it is in, are what a spec about groups of the image looks for.
+		// A spec about groups in the image checks this user and its group.
 		line := "user-defined-in-image:x:1000:1000:::/bin/sh\n"
 		if name == "group" {
 			line = "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"
@@ -91,7 +91,7 @@ func debianRoot(ctx context.Context, dir string) (tree, error) {
 		t.text("/etc/"+name, string(master.data)+line)
 	}
 	t.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n")
-	// Links that the packages' scripts would make.
+	// Links that the packages' scripts would create.
 	t.link("/usr/bin/nc", "nc.openbsd")
 	t.link("/usr/bin/awk", "gawk")
 	t.link("/usr/sbin/iptables", "iptables-nft")
@@ -102,9 +102,9 @@ func debianRoot(ctx context.Context, dir string) (tree, error) {
 	return t, nil
 }
 
-// busyboxRoot makes a root of Debian's static busybox with a link for each of its applets. Its shell takes variables whose
-// names a shell cannot use, such as "data-1", out of the environment of what it starts, which some specs find missing.
-// Another shell would do better there, and fail those that know this one's messages.
+// busyboxRoot builds a root of Debian's static busybox with a link for each of its applets. Its shell removes variables with names that
+// are invalid in a shell, such as "data-1", from the environment of its children, and some specs fail because of that. With another shell,
+// specs would fail that expect messages of this one.
 func busyboxRoot(ctx context.Context, dir string) (tree, error) {
 	debs, err := fetchPackages(ctx, dir, "busybox-static")
 	if err != nil {
@@ -120,7 +120,7 @@ func busyboxRoot(ctx context.Context, dir string) (tree, error) {
 	if !ok {
 		return nil, errors.New("busybox root: the package has no /bin/busybox")
 	}
-	// It is run here to name its applets: it is a program of this host's own distribution and architecture.
+	// It can run here to list its applets, because it is of this host's distribution and architecture.
 	local := filepath.Join(dir, "busybox")
 	if err := os.WriteFile(local, program.data, 0o755); err != nil {
 		return nil, err

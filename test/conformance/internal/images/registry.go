@@ -13,14 +13,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// fakeRegistryDir is where `agnhost fake-registry-server` looks for the image "pause".
+// fakeRegistryDir is the directory of the image "pause" of `agnhost fake-registry-server`.
 const fakeRegistryDir = "/var/registry/pause/"
 
-// addFakeRegistry makes the directory from which agnhost serves an image "pause:testing", out of the archive of the node's
-// own pause image.
+// addFakeRegistry creates the directory from which agnhost serves an image "pause:testing", from the archive of the node's pause image.
 //
-// The image served must not be the node's very own: the kubelet remembers of an image, by its id, that it was pulled with
-// credentials, and then wants credentials of every pod that uses it, under whatever name.
+// The served image must have another id than the node's image: the kubelet records by id that an image was pulled with credentials, and
+// then requires credentials for every pod that uses an image with this id, under any name.
 func addFakeRegistry(t tree, pauseArchive string) error {
 	blobs := tree{}
 	if err := blobs.fileArchive(pauseArchive); err != nil {
@@ -34,7 +33,7 @@ func addFakeRegistry(t tree, pauseArchive string) error {
 	return nil
 }
 
-// serve puts the only image of an OCI layout, with another author, into the fake registry and returns its digest.
+// serve adds the only image of an OCI layout, with another author, to the fake registry and returns its digest.
 func serve(t, blobs tree) (string, error) {
 	blob := func(h v1.Hash) []byte { return blobs["blobs/"+h.Algorithm+"/"+h.Hex].data }
 	index, err := v1.ParseIndexManifest(bytes.NewReader(blobs["index.json"].data))
@@ -42,7 +41,7 @@ func serve(t, blobs tree) (string, error) {
 		return "", err
 	}
 	if len(index.Manifests) != 1 {
-		return "", errors.New("not exactly one image")
+		return "", errors.New("the archive must have exactly one image")
 	}
 	manifest, err := v1.ParseManifest(bytes.NewReader(blob(index.Manifests[0].Digest)))
 	if err != nil {
@@ -62,14 +61,14 @@ func serve(t, blobs tree) (string, error) {
 	if err := putJSON(t, "manifests", manifest, &index.Manifests[0]); err != nil {
 		return "", err
 	}
-	// The server takes the content type of its answer from here, and an index inside an archive may lack it.
+	// The server uses it as the content type of its answer, and an index in an archive may not have it.
 	index.MediaType = types.OCIImageIndex
 	var descriptor v1.Descriptor
 	err = putJSON(t, "manifests", index, &descriptor)
 	return descriptor.Digest.String(), err
 }
 
-// putJSON puts a value and makes the descriptor, of the document above, point to it.
+// putJSON stores a value and updates the descriptor of the document that refers to it.
 func putJSON(t tree, kind string, value any, descriptor *v1.Descriptor) error {
 	data, err := json.Marshal(value)
 	if err != nil {

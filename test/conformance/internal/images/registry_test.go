@@ -9,7 +9,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// layout is an OCI layout with one image.
+// layout returns an OCI layout with one image.
 func layout(t *testing.T) (tree, v1.Descriptor) {
 	t.Helper()
 	made, blobs := tree{}, tree{}
@@ -35,7 +35,7 @@ func TestFakeRegistryServesAnImageOfItsOwn(t *testing.T) {
 	digest, err := serve(made, blobs)
 	assert.NilError(t, err)
 
-	// What a client does, step by step.
+	// The requests of a client.
 	get := func(kind, digest string) []byte {
 		id := strings.TrimPrefix(digest, "sha256:")
 		data := made[clean(fakeRegistryDir+kind+"/sha256/"+id[:2]+"/"+id+"/data")].data
@@ -50,7 +50,7 @@ func TestFakeRegistryServesAnImageOfItsOwn(t *testing.T) {
 	config := get("blobs", manifest.Config.Digest.String())
 	assert.Equal(t, int64(len(config)), manifest.Config.Size)
 	assert.Equal(t, string(get("blobs", manifest.Layers[0].Digest.String())), "a layer")
-	assert.Assert(t, manifest.Config.Digest != own.Digest, "the kubelet must not take it for the node's own image")
+	assert.Assert(t, manifest.Config.Digest != own.Digest, "it must have another id than the node's image")
 }
 
 func TestFakeRegistryNeedsOneImage(t *testing.T) {
@@ -60,5 +60,5 @@ func TestFakeRegistryNeedsOneImage(t *testing.T) {
 	assert.Assert(t, err != nil)
 	blobs.text("/index.json", `{"schemaVersion":2,"manifests":[]}`)
 	_, err = serve(tree{}, blobs)
-	assert.ErrorContains(t, err, "not exactly one image")
+	assert.ErrorContains(t, err, "must have exactly one image")
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// tree is the content of a layer, by clean paths without a leading slash. It is kept in memory: the largest is 200 MB,
-// and nothing of a Debian package has to be given its owner or mode on the disk of an ordinary user.
+// tree is the content of a layer, by clean paths without a leading slash. It is kept in memory, because an ordinary user cannot create files
+// with the owners of a Debian package, and the largest tree is 200 MB.
 type tree map[string]node
 
 type node struct {
@@ -23,7 +23,7 @@ type node struct {
 	data   []byte
 }
 
-// merged are the directories that Debian has below /usr, with links at their old places.
+// merged are directories that Debian has moved to /usr, with links at their former paths.
 var merged = []string{"bin", "lib", "lib64", "sbin"}
 
 // newRoot returns a tree with the links of a merged /usr and the directories that every program expects.
@@ -41,7 +41,7 @@ func newRoot() tree {
 
 func clean(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
-// place is where a path of a Debian package lies once /usr is merged.
+// place returns the path with merged /usr for a path of a Debian package.
 func place(name string) string {
 	name = clean(name)
 	for _, dir := range merged {
@@ -69,7 +69,7 @@ func (t tree) bytes(name string, mode int64, data []byte) {
 	t[name] = node{header: tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(data))}, data: data}
 }
 
-// file adds a file of the host under a name of the image.
+// file adds a file of the host to the image.
 func (t tree) file(name string, mode int64, source string) error {
 	data, err := os.ReadFile(source)
 	if err != nil {
@@ -79,7 +79,7 @@ func (t tree) file(name string, mode int64, source string) error {
 	return nil
 }
 
-// fileArchive adds the members of a tar file as they are.
+// fileArchive adds the members of a tar file without changes.
 func (t tree) fileArchive(source string) error {
 	f, err := os.Open(source)
 	if err != nil {
@@ -88,7 +88,7 @@ func (t tree) fileArchive(source string) error {
 	return errors.Join(t.archive(f), f.Close())
 }
 
-// unused are directories of Debian packages that no test reads.
+// unused are directories of Debian packages that are not needed.
 var unused = []string{"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/zoneinfo/"}
 
 // archive adds the members of a Debian package's tar file.
@@ -108,7 +108,7 @@ func (t tree) archive(r io.Reader) error {
 		if skip {
 			continue
 		}
-		// What is a directory already stays one: packages may bring a link of that name for an unmerged /usr.
+		// Keep directories: packages may contain a link of that name for an unmerged /usr.
 		if old, ok := t[name]; ok && old.header.Typeflag == tar.TypeDir && header.Typeflag != tar.TypeDir {
 			continue
 		}
@@ -126,8 +126,8 @@ func (t tree) archive(r io.Reader) error {
 	}
 }
 
-// write writes the tree as a layer. The same tree gives the same bytes: members are sorted, and times are zero.
-// Directories that nobody named are made. Hard links follow what they point to, whatever their names.
+// write writes the tree as a layer. The same tree gives the same bytes, because members are sorted and times are zero. Missing parent
+// directories are added. Hard links come after their targets.
 func (t tree) write(w io.Writer) error {
 	all := maps.Clone(t)
 	for name := range t {

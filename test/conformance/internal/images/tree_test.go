@@ -12,7 +12,7 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 )
 
-// packed makes a tar file as a Debian package has one.
+// packed returns a tar file like that of a Debian package.
 func packed(t *testing.T, headers ...tar.Header) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -31,7 +31,7 @@ func packed(t *testing.T, headers ...tar.Header) io.Reader {
 	return &b
 }
 
-// members lists a layer as NAME, or NAME -> TARGET, in its order.
+// members lists the members of a layer in order, as NAME or NAME -> TARGET.
 func members(t *testing.T, layer []byte) []string {
 	t.Helper()
 	var all []string
@@ -66,10 +66,10 @@ func TestTreeMergesUsr(t *testing.T) {
 	assert.NilError(t, tr.write(&layer))
 	assert.DeepEqual(t, members(t, layer.Bytes()), []string{
 		"bin -> usr/bin", "usr/", "usr/bin/", "usr/bin/cat", "usr/bin/su", "usr/sbin/", "usr/sbin/ip",
-		// A hard link comes after what it points to, whatever their names.
+		// A hard link comes after its target, independent of their names.
 		"usr/bin/a-cat -> usr/bin/cat",
 	})
-	assert.Equal(t, tr["usr/bin/su"].header.Mode, int64(0o4755), "the mode is the package's, whoever builds")
+	assert.Equal(t, tr["usr/bin/su"].header.Mode, int64(0o4755), "the mode is that of the package")
 
 	var again bytes.Buffer
 	assert.NilError(t, tr.write(&again))

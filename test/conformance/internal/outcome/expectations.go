@@ -12,65 +12,65 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kind says why a spec is expected to fail.
+// Kind is the reason why a spec is expected to fail.
 type Kind string
 
 // The kinds of expectations.
 const (
-	// UserNamespace: what the spec asks for is impossible in a user namespace.
+	// UserNamespace: the spec needs a feature that is impossible in a user namespace.
 	UserNamespace Kind = "user-namespace"
-	// Image: an image the spec needs cannot be built here.
+	// Image: an image of the spec cannot be built here.
 	Image Kind = "image"
 	// HybridCgroup: the spec passes only where the cgroup controllers are delegated.
 	HybridCgroup Kind = "hybrid-cgroup"
-	// HostKernel: the spec uses a driver that the kernel of some hosts lacks, for root as well. It may pass elsewhere, so an
-	// entry of this kind that passes is no fault of the list.
+	// HostKernel: the spec uses a driver that the kernels of some hosts do not have. It may pass on other hosts, so that a passing spec of
+	// this kind is not an error.
 	HostKernel Kind = "host-kernel"
-	// Ours: a fault of this project, to be mended.
+	// A bug of rootlessnode.
 	Ours Kind = "ours"
 )
 
-// meaning is the kind in words, empty for an unknown one.
+// meaning returns a description of the kind, or "" for an unknown kind.
 func (k Kind) meaning() string {
 	switch k {
 	case UserNamespace:
 		return "impossible in a user namespace"
 	case Image:
-		return "an image it needs cannot be built here"
+		return "an image that it needs cannot be built here"
 	case HybridCgroup:
 		return "passes only where the cgroup controllers are delegated"
 	case HostKernel:
-		return "needs a driver that this host's kernel lacks"
+		return "needs a driver that this host's kernel does not have"
 	case Ours:
-		return "a fault of this project, to be mended"
+		return "a bug of rootlessnode"
 	}
 	return ""
 }
 
-// Expectation is a spec known to fail.
+// Expectation is a spec that is known to fail.
 type Expectation struct {
 	// Spec is the exact full name.
 	Spec   string `json:"spec"`
 	Kind   Kind   `json:"kind"`
 	Reason string `json:"reason"`
-	// Link leads to the proof; UserNamespace requires one, as a claim that nobody can mend it.
+	// Link is a URL with evidence. It is required for UserNamespace, because that means that the failure cannot be fixed.
 	Link string `json:"link,omitempty"`
 }
 
-// Flake is a spec known to fail now and then.
+// Flake is a spec that is known to fail sometimes.
 type Flake struct {
 	Spec   string `json:"spec"`
 	Reason string `json:"reason"`
 }
 
-// Expectations is the list a run is judged by. A spec in both lists is known to fail in one run and pass in the next.
+// Expectations is the list of known failures. A spec in both lists may fail or pass.
 type Expectations struct {
 	Failing []Expectation `json:"expectations"`
 	Flakes  []Flake       `json:"flakes"`
 }
 
-// ParseExpectations reads the YAML of Expectations and returns all its faults together. Nothing in it is valid as well:
-// everything is expected to pass.
+// ParseExpectations parses Expectations from YAML and returns all errors together. An empty document is valid: all specs are expected to
+// pass.
 func ParseExpectations(data []byte) (Expectations, error) {
 	if hasSecondDocument(data) {
 		return Expectations{}, errors.New("parse expectations: more than one YAML document")
@@ -84,7 +84,7 @@ func ParseExpectations(data []byte) (Expectations, error) {
 		if strings.TrimSpace(spec) == "" {
 			faults = append(faults, fault(list, i, spec, "missing spec"))
 		} else if earlier < i {
-			faults = append(faults, fault(list, i, spec, fmt.Sprintf("listed before, at index %d", earlier)))
+			faults = append(faults, fault(list, i, spec, fmt.Sprintf("already listed at index %d", earlier)))
 		}
 		if strings.TrimSpace(reason) == "" {
 			faults = append(faults, fault(list, i, spec, "missing reason"))
@@ -110,8 +110,8 @@ func ParseExpectations(data []byte) (Expectations, error) {
 	return e, nil
 }
 
-// decodeEntries decodes one entry after the other: the YAML library's own strict decoder names neither index nor spec,
-// and stops at the first fault.
+// decodeEntries decodes the entries one by one, because the YAML library's strict decoder reports neither index nor spec, and stops at the
+// first error.
 func decodeEntries(raw []byte) (Expectations, []error) {
 	var lists struct {
 		Failing []json.RawMessage `json:"expectations"`
@@ -153,13 +153,13 @@ func checkLink(x Expectation) string {
 		return ""
 	}
 	if u, err := url.Parse(x.Link); err != nil || u.Scheme != "https" || u.Host == "" {
-		return fmt.Sprintf("link %q is no https URL", x.Link)
+		return fmt.Sprintf("link %q is not an https URL", x.Link)
 	}
 	return ""
 }
 
-// hasSecondDocument finds what the YAML library would leave unread without a word. A line that begins with a marker is
-// one in any context: YAML forbids it even inside of a quoted text.
+// hasSecondDocument reports whether data has a second document, which the YAML library would ignore. A line that begins with a document
+// marker always starts a document, because YAML forbids it also in quoted text.
 func hasSecondDocument(data []byte) bool {
 	content := false
 	for line := range bytes.Lines(data) {

@@ -68,14 +68,14 @@ flakes:
 - {spec: f, reason: x}
 - {spec: f}
 `, []string{
-				`expectations[1] "a": listed before, at index 0`,
+				`expectations[1] "a": already listed at index 0`,
 				`expectations[1] "a": unknown kind "images"`,
 				`expectations[1] "a": missing reason`,
 				`expectations[2] "": missing spec`,
 				`expectations[2] "": missing link`,
-				`expectations[3] "d": link "javascript:x" is no https URL`,
+				`expectations[3] "d": link "javascript:x" is not an https URL`,
 				`expectations[4] "": unknown kind ""`,
-				`flakes[1] "f": listed before`,
+				`flakes[1] "f": already listed`,
 				`flakes[1] "f": missing reason`,
 			},
 		},

@@ -9,13 +9,13 @@ import (
 type SetFigures struct {
 	Name                              string
 	Selected, Passed, Failed, Skipped int
-	// Flaked are those of Passed that failed at first.
+	// Flaked is the number of Passed that failed at the first try.
 	Flaked int
-	// Duration is the time of all specs added up, which is more than the wall time of a parallel run.
+	// Duration is the sum of the durations of all specs, which is more than the elapsed time of a parallel run.
 	Duration time.Duration
 }
 
-// Figures counts the specs of run whose labels has accepts; all of them when it is nil.
+// Figures counts the specs of run whose labels has accepts, or all specs if has is nil.
 func Figures(name string, run Run, has func(labels []string) bool) SetFigures {
 	f := SetFigures{Name: name}
 	for _, s := range run.Specs {
@@ -39,7 +39,7 @@ func Figures(name string, run Run, has func(labels []string) bool) SetFigures {
 	return f
 }
 
-// Percent is the part of the specs that ran and passed, rounded down: only a set without a failure has 100.0 %.
+// Percent returns the percentage of passed specs among those that ran. It is rounded down, so that only a set without failures has 100.0 %.
 func (f SetFigures) Percent() string {
 	ran := f.Passed + f.Failed
 	if ran == 0 {

@@ -36,8 +36,8 @@ type (
 	}
 )
 
-// WriteJUnit writes the results of run as one test suite of that name. The raw results, not the verdict: what reads
-// JUnit has no notion of an expected failure. Characters that XML cannot hold become U+FFFD, which encoding/xml sees to.
+// WriteJUnit writes the results of run as a test suite named name. It writes the raw results and not the verdict, because JUnit has no
+// expected failures. encoding/xml replaces characters that are invalid in XML by U+FFFD.
 func WriteJUnit(w io.Writer, name string, run Run) error {
 	f := Figures(name, run, nil)
 	suite := junitSuite{
@@ -52,7 +52,7 @@ func WriteJUnit(w io.Writer, name string, run Run) error {
 		case Skipped:
 			c.Skipped = &junitReason{Message: s.Message}
 		case Flaked:
-			c.SystemOut = "passed on a second try; at first: " + s.Message
+			c.SystemOut = "passed at the second try; first failure: " + s.Message
 		}
 		suite.Cases = append(suite.Cases, c)
 	}
@@ -70,7 +70,7 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.3f", d.Seconds())
 }
 
-// elapsedOr is the wall time where it is known, else the time of all specs added up.
+// elapsedOr returns the elapsed time if it is known, otherwise the sum of the durations of all specs.
 func elapsedOr(elapsed, sum time.Duration) time.Duration {
 	if elapsed > 0 {
 		return elapsed

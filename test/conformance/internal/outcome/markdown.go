@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// Report is what a summary page tells. Sections without content are left out.
+// Report is the content of a summary page. Sections without content are omitted.
 type Report struct {
 	Title   string
 	Verdict Verdict
 	Run     Run
-	// Changes are those since the last run.
+	// Changes are the changes since the last run.
 	Changes []Change
 	Sets    []SetFigures
-	// Facts are name and value of what the run was made with: versions, machine, date.
+	// Facts are names and values that describe the run: versions, machine, date.
 	Facts [][2]string
 }
 
-// changeLimit keeps a change of the set, where thousands of specs come and go, from burying the rest.
+// changeLimit is the largest number of listed changes. A new suite can add and remove thousands of specs.
 const changeLimit = 100
 
-// cellLimit is for the messages inside of tables.
+// cellLimit is the largest length of a message in a table, in bytes.
 const cellLimit = 300
 
-// WriteMarkdown writes the summary page, in GitHub's dialect.
+// WriteMarkdown writes the summary page in GitHub Flavored Markdown.
 func WriteMarkdown(w io.Writer, r Report) error {
-	// Rendered first, for one place where writing can fail.
+	// Render to a buffer, so that only one write can fail.
 	p := &page{}
 	p.printf("# %s\n\n%s\n", escape(r.Title), headline(r.Verdict))
 	p.facts(r)
@@ -50,18 +50,18 @@ func WriteMarkdown(w io.Writer, r Report) error {
 func headline(v Verdict) string {
 	counts := fmt.Sprintf("%d passed, %d failed, %d skipped.", v.Passed, v.Failed, v.Skipped)
 	if !v.OK() {
-		return fmt.Sprintf("**Not as expected:** %d unexpected failures, %d listed as failing yet passing, %d stale entries. %s",
+		return fmt.Sprintf("**Not as expected:** %d unexpected failures, %d listed as failing but passed, %d stale entries. %s",
 			len(v.Unexpected), len(v.Passing), len(v.Stale)+len(v.StaleFlakes), counts)
 	}
 	return "**As expected.** " + counts
 }
 
-// page is the Markdown written so far.
+// page is a buffer for the page.
 type page struct{ bytes.Buffer }
 
 func (p *page) printf(format string, args ...any) { fmt.Fprintf(p, format, args...) }
 
-// table writes nothing when there are no rows. Cells are Markdown: whoever makes a row escapes it.
+// table writes a table, or nothing if there are no rows. Cells are Markdown: the caller must escape other text.
 func (p *page) table(title string, head []string, rows [][]string) {
 	if len(rows) == 0 {
 		return
@@ -84,7 +84,7 @@ func (p *page) facts(r Report) {
 		rows = append(rows, []string{"Duration", r.Run.Elapsed.Round(time.Second).String()})
 	}
 	if sum := Figures("", r.Run, nil).Duration; sum > 0 {
-		rows = append(rows, []string{"Time of all specs together", sum.Round(time.Second).String()})
+		rows = append(rows, []string{"Total time of all specs", sum.Round(time.Second).String()})
 	}
 	p.table("", []string{"Fact", "Value"}, rows)
 }
@@ -98,8 +98,8 @@ func (p *page) sets(sets []SetFigures) {
 		}
 		rows = append(rows, append(row, f.Percent(), f.Duration.Round(time.Second).String()))
 	}
-	p.table("Figures", []string{"Set", "Selected", "Passed", "Failed", "Skipped", "Flaked", "Passed of those not skipped",
-		"Time of its specs"}, rows)
+	p.table("Figures", []string{"Set", "Selected", "Passed", "Failed", "Skipped", "Flaked", "Passed (without skipped)",
+		"Total time"}, rows)
 }
 
 func (p *page) failures(v Verdict) {
@@ -126,7 +126,7 @@ func (p *page) failures(v Verdict) {
 	}
 }
 
-// listFaults is what the list says and the run does not bear out.
+// listFaults writes the entries of the list that do not match the run.
 func (p *page) listFaults(v Verdict) {
 	var rows [][]string
 	add := func(spec, problem, why string) {
@@ -144,7 +144,7 @@ func (p *page) listFaults(v Verdict) {
 	for _, x := range v.Skipping {
 		add(x.Spec, "listed as failing, skipped itself", reason(x))
 	}
-	p.table("Entries the run does not bear out", []string{"Spec", "Entry", "Reason"}, rows)
+	p.table("Entries that do not match the run", []string{"Spec", "Entry", "Reason"}, rows)
 }
 
 func (p *page) flakes(v Verdict) {
@@ -155,11 +155,11 @@ func (p *page) flakes(v Verdict) {
 	for _, f := range v.Flakes {
 		rows = append(rows, []string{escape(f.Spec.Name), escape(f.Reason), brief(f.Spec.Message)})
 	}
-	p.table("Passed on a second try", []string{"Spec", "Reason", "First failure"}, rows)
+	p.table("Passed at the second try", []string{"Spec", "Reason", "First failure"}, rows)
 }
 
 func (p *page) changes(changes []Change) {
-	// What got worse comes first, and within that the order of the specs stays.
+	// Sort specs that got worse first, and keep the order otherwise.
 	sorted := slices.Clone(changes)
 	rank := func(c Change) int {
 		switch {
@@ -181,7 +181,8 @@ func (p *page) changes(changes []Change) {
 	}
 }
 
-// skipped groups by the first line of the message, the most frequent first; the names are folded away.
+// skipped lists the skipped specs, grouped by the first line of the message, the largest group first. The names are in a closed details
+// element.
 func (p *page) skipped(run Run) {
 	groups := map[string][]string{}
 	total := 0
@@ -221,15 +222,15 @@ func reason(x Expectation) string {
 	return escape(x.Reason) + " ([source](" + target + "))"
 }
 
-// escape makes any text safe inside of a table cell or a list item: on one line, no markup, no end of the cell. Brackets
-// stay as they are unless they would make a link: every name begins with one, and the page is read as text as well.
+// escape returns text for a table cell or a list item: on one line, without markup and without the end of a cell. Brackets are escaped only
+// if they would create a link, because every spec name begins with a bracket and the page is also read as plain text.
 func escape(s string) string {
 	s = strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "~", `\~`, "](", `\](`, "][", `\][`,
 		"&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// escapeHTML is for the line of a details element, which GitHub does not read as Markdown.
+// escapeHTML escapes a line in a details element, which GitHub does not render as Markdown.
 func escapeHTML(s string) string {
 	s = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(s)
 	return strings.Join(strings.Fields(s), " ")

@@ -14,7 +14,7 @@ import (
 
 const recordHeader = "# Outcome of a conformance run, written by a program: state, tab, spec; by name.\n"
 
-// Encode renders a run for git: one line a spec, by name, and nothing that differs between two runs with the same result.
+// Encode renders a run as a file for git, with one line per spec, sorted by name. Runs with the same results give the same file.
 func Encode(run Run) ([]byte, error) {
 	var faults []error
 	var out bytes.Buffer
@@ -44,7 +44,7 @@ func Encode(run Run) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Decode reads what Encode wrote: names and states, nothing else. Lines that begin with # and empty ones are ignored.
+// Decode parses the output of Encode, which has only names and states. Lines that begin with # and empty lines are ignored.
 func Decode(data []byte) (Run, error) {
 	var faults []error
 	var specs []Spec
@@ -55,7 +55,7 @@ func Decode(data []byte) (Run, error) {
 		}
 		s, err := decodeLine(line)
 		if err == nil && lineOf[s.Name] > 0 {
-			err = fmt.Errorf("spec %q is on line %d as well", s.Name, lineOf[s.Name])
+			err = fmt.Errorf("spec %q is already on line %d", s.Name, lineOf[s.Name])
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("decode record line %d: %w", i+1, err))
@@ -84,10 +84,10 @@ func decodeLine(line string) (Spec, error) {
 		return Spec{}, fmt.Errorf("unknown state %q", state)
 	}
 	if mustQuote(name) {
-		// This is also where a file with CRLF ends, whose names would all look new.
+		// This also rejects a file with CRLF line endings.
 		plain, err := strconv.Unquote(name)
 		if err != nil || name[0] != '"' {
-			return Spec{}, fmt.Errorf("spec %q is not quoted as it has to be", name)
+			return Spec{}, fmt.Errorf("spec %q is not quoted correctly", name)
 		}
 		name = plain
 	}
@@ -98,19 +98,18 @@ func decodeLine(line string) (Spec, error) {
 	return s, nil
 }
 
-// mustQuote finds names that would not survive on a line of text. Nearly none: the quotes stay out of the reviewer's way.
+// mustQuote reports whether a name cannot be written in a line of text without quotes. Nearly all names can.
 func mustQuote(name string) bool {
 	return strings.HasPrefix(name, `"`) || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl)
 }
 
-// Change is a spec that ended otherwise than the last time. From and To may be Flaked, and Absent where only one run
-// has the spec.
+// Change is a spec whose state changed since the last run. From and To may be Flaked, or Absent if only one of the runs has the spec.
 type Change struct {
 	Spec     string
 	From, To State
 }
 
-// Diff lists what changed between two runs, by name.
+// Diff lists the changes between two runs, sorted by name.
 func Diff(last, now Run) []Change {
 	before, after := byName(last), byName(now)
 	var changes []Change

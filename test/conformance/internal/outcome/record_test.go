@@ -36,8 +36,8 @@ func TestDecodeNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	_, err := Decode([]byte("# x\npassed a\nmelted\tb\npassed\tc\n\nfailed\tc\npassed\t\npassed\td\r\npassed\t\"e\nabsent\tf\n"))
 	for _, e := range []string{
-		"line 2: no tab", `line 3: unknown state "melted"`, `line 6: spec "c" is on line 4`, "line 7: no spec",
-		"line 8: spec \"d\\r\" is not quoted", "line 9: ", `line 10: unknown state "absent"`,
+		"line 2: no tab", `line 3: unknown state "melted"`, `line 6: spec "c" is already on line 4`, "line 7: no spec",
+		"line 8: spec \"d\\r\" is not quoted correctly", "line 9: ", `line 10: unknown state "absent"`,
 	} {
 		assert.ErrorContains(t, err, e)
 	}

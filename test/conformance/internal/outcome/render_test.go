@@ -22,25 +22,25 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full
 func example() Report {
 	run := Run{Elapsed: 90 * time.Second, Specs: []Spec{
 		{Name: "[sig-a] breaks | pipes", State: Failed, Labels: []string{"Conformance"}, Message: "want <1>\n| got *2*", Duration: time.Second},
-		{Name: "[sig-a] is ours", State: Failed, Message: "x"},
+		{Name: "[sig-a] known bug", State: Failed, Message: "x"},
 		{Name: "[sig-b] needs mknod", State: Failed, Labels: []string{"Conformance"}, Message: "EPERM"},
 		{Name: "[sig-c] passes", State: Passed, Labels: []string{"Conformance"}, Duration: time.Minute},
 		{Name: "[sig-c] passes though listed", State: Passed},
 		{Name: "[sig-d] skips", State: Skipped, Message: "only for <gce>\nat x.go:1"},
 		{Name: "[sig-d] skips too", State: Skipped, Message: "only for <gce>\nat y.go:2"},
-		{Name: "[sig-d] skips without a word", State: Skipped},
-		{Name: "[sig-e] wavers", State: Passed, Flaked: true, Message: "slow"},
-		{Name: "[sig-e] wavers as known", State: Passed, Flaked: true, Message: "slow"},
+		{Name: "[sig-d] skips without a reason", State: Skipped},
+		{Name: "[sig-e] new flake", State: Passed, Flaked: true, Message: "slow"},
+		{Name: "[sig-e] known flake", State: Passed, Flaked: true, Message: "slow"},
 	}}
 	e := Expectations{
-		Failing: slices.Concat(entries(Ours, "[sig-a] is ours"), entries(Image, "[sig-c] passes though listed", "gone"), []Expectation{
+		Failing: slices.Concat(entries(Ours, "[sig-a] known bug"), entries(Image, "[sig-c] passes though listed", "gone"), []Expectation{
 			{Spec: "[sig-b] needs mknod", Kind: UserNamespace, Reason: "no\n`mknod`", Link: "https://example.com/a_(b)"},
 		}),
-		Flakes: []Flake{{Spec: "[sig-e] wavers as known", Reason: "slow disk"}},
+		Flakes: []Flake{{Spec: "[sig-e] known flake", Reason: "slow disk"}},
 	}
 	conformance := func(labels []string) bool { return slices.Contains(labels, "Conformance") }
 	return Report{
-		Title: "Conformance", Run: run, Verdict: Judge(run, e, JudgeOptions{Whole: true}),
+		Title: "Conformance", Run: run, Verdict: Compare(run, e, CompareOptions{Whole: true}),
 		Changes: []Change{{"b", Failed, Passed}, {"[x](y)", Passed, Absent}, {"a", Passed, Failed}},
 		Sets:    []SetFigures{Figures("all", run, nil), Figures("Conformance", run, conformance), {Name: "none"}},
 		Facts:   [][2]string{{"Kubernetes", "v1.37.0"}, {"a|b", "c\nd"}},
@@ -52,7 +52,7 @@ func TestWriteMarkdown(t *testing.T) {
 	var out bytes.Buffer
 	assert.NilError(t, WriteMarkdown(&out, example()))
 	golden.Assert(t, out.String(), "summary.md")
-	// Every row of a table has as many unescaped bars as its head.
+	// Every row of a table has the same number of unescaped bars as its header.
 	bars := 0
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "|") {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// These are the fields used of github.com/onsi/ginkgo/v2/types.Report. Own structs rather than ginkgo's: its decoder
-// turns a state it does not know into "invalid" without a word.
+// These are the used fields of github.com/onsi/ginkgo/v2/types.Report. They are separate structs, because ginkgo's decoder turns unknown
+// states into "invalid" without an error.
 type (
 	ginkgoReport struct {
 		SuiteSucceeded             bool
@@ -47,23 +47,23 @@ type (
 	}
 )
 
-// ParseReport reads what ginkgo's --json-report wrote: an array of reports, one a suite. Kept are the specs that were
-// selected; those left out by a filter, and pending ones, are not part of the run. No selected spec gives an empty Run.
+// ParseReport parses the output of ginkgo's --json-report, an array with one report per suite. The Run has the selected specs, without
+// pending specs and those that a filter excludes. It is empty if no spec was selected.
 //
-// What failed outside of any spec, and a run that was cut short, is an error. The Run is then returned as well, to be
-// shown, not to be judged. The specs of a dry run are Skipped: ginkgo calls them passed, but nothing was tried.
+// ParseReport returns an error for failures outside of specs, and for an interrupted run. It also returns the Run then, which should be shown
+// but not compared. The specs of a dry run are Skipped, although ginkgo reports them as passed.
 func ParseReport(r io.Reader) (Run, error) {
 	var reports []ginkgoReport
 	dec := json.NewDecoder(r)
 	if err := dec.Decode(&reports); err != nil {
 		return Run{}, fmt.Errorf("parse ginkgo report: %w", err)
 	}
-	// A second value would be a second report, appended by mistake and otherwise never looked at.
+	// A second value would be another report that was appended by mistake.
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return Run{}, errors.New("parse ginkgo report: more data after the array of reports")
 	}
 	if len(reports) == 0 {
-		return Run{}, errors.New("parse ginkgo report: no report in it")
+		return Run{}, errors.New("parse ginkgo report: it has no report")
 	}
 	var specs []Spec
 	var elapsed time.Duration
@@ -76,8 +76,7 @@ func ParseReport(r io.Reader) (Run, error) {
 	return newRun(specs, elapsed, worse), errors.Join(faults...)
 }
 
-// worse decides between two specs of one report with the same name, which ginkgo allows: a failure must not hide behind
-// a pass.
+// worse returns the spec with the worse state. It is for specs of a report with the same name, which ginkgo allows.
 func worse(earlier, later Spec) Spec {
 	rank := func(s Spec) int { return slices.Index([]State{Skipped, Passed, Flaked, Failed}, s.outcome()) }
 	if rank(later) > rank(earlier) {
@@ -86,13 +85,13 @@ func worse(earlier, later Spec) Spec {
 	return earlier
 }
 
-// specs returns the selected specs of a report, and everything that makes it unfit to be judged.
+// specs returns the selected specs of a report, and the errors that make it incomplete.
 func (rep ginkgoReport) specs() ([]Spec, []error) {
 	var specs []Spec
 	var faults []error
 	seen := map[string]bool{}
 	fault := func(format string, args ...any) {
-		// Every process of a parallel run reports the same failed suite node.
+		// In a parallel run every process reports the same failed suite node.
 		if err := fmt.Errorf(format, args...); !seen[err.Error()] {
 			seen[err.Error()] = true
 			faults = append(faults, err)
@@ -122,14 +121,15 @@ func (rep ginkgoReport) specs() ([]Spec, []error) {
 	}
 	willRun := rep.PreRunStats.SpecsThatWillRun
 	switch {
-	// A spec which a timeout, an interrupt or a dead process kept from running looks like one left out by a filter, or is
-	// missing: only the number announced at the start tells.
+	// A spec that did not run because of a timeout, an interrupt or a dead process looks like a filtered spec, or is missing. Only the
+	// number of specs that ginkgo reports at the start shows it.
 	case len(specs) < willRun:
 		fault("run suite: %d of %d selected specs did not run%s", willRun-len(specs), willRun, reasons)
 	case rep.SuiteSucceeded || failed || len(faults) > 0:
-	// With specs but none selected, a failure is --fail-on-empty: for the caller to decide. Without, the suite never began.
+	// If there are specs but none is selected, the failure is due to --fail-on-empty, which the caller handles. Without specs, the suite
+	// did not start.
 	case willRun > 0 || rep.PreRunStats.TotalSpecs == 0:
-		fault("run suite: ginkgo calls it failed, but no spec failed%s", reasons)
+		fault("run suite: ginkgo reports a failure, but no spec failed%s", reasons)
 	}
 	return specs, faults
 }
@@ -146,7 +146,8 @@ func stateOf(ginkgo string) (State, bool) {
 	return "", false
 }
 
-// selected tells a spec that skipped itself from one ginkgo never meant to run: only the former has a reason or took time.
+// selected reports whether a skipped spec skipped itself, in contrast to a spec that was not selected. Only the former has a reason or took
+// time.
 func (g ginkgoSpec) selected() bool {
 	switch g.State {
 	case "pending":
@@ -168,7 +169,7 @@ func (g ginkgoSpec) spec(state State, dryRun bool) Spec {
 		s.State = Skipped
 		failure = ginkgoFailure{Message: "dry run"}
 	case state == Passed && g.NumAttempts > 1 && g.MaxFlakeAttempts > 0:
-		// More attempts without MaxFlakeAttempts are MustPassRepeatedly, where every one of them passed.
+		// More attempts without MaxFlakeAttempts are from MustPassRepeatedly, which requires that all pass.
 		s.Flaked = true
 		if len(g.AdditionalFailures) > 0 {
 			failure = g.AdditionalFailures[0].Failure
@@ -181,7 +182,7 @@ func (g ginkgoSpec) spec(state State, dryRun bool) Spec {
 	return s
 }
 
-// name joins the texts as ginkgo's FullText does, which the focus of a second try is matched against.
+// name joins the texts like ginkgo's FullText, because the focus of a second try is matched against that.
 func (g ginkgoSpec) name() string {
 	texts := append(slices.Clone(g.ContainerHierarchyTexts), g.LeafNodeText)
 	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), " ")
@@ -199,7 +200,7 @@ func (g ginkgoSpec) labels() []string {
 	return out
 }
 
-// text has the panic's own words beside the message, which is just "Test Panicked".
+// text returns the message, and for a panic also its value, because the message is only "Test Panicked".
 func (f ginkgoFailure) text() string {
 	if f.ForwardedPanic == "" {
 		return f.Message

@@ -13,8 +13,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// testdata/report.json is of a real suite under ginkgo 2.32, two processes and --label-filter=Conformance, without its
-// stack traces.
+// testdata/report.json is from a real suite with ginkgo 2.32, two processes and --label-filter=Conformance, without the stack traces.
 func TestParseReportOfGinkgo(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/report.json")
@@ -68,8 +67,8 @@ func TestParseReport(t *testing.T) {
 	}{
 		{name: "nothing", in: "", errs: []string{"EOF"}},
 		{name: "not an array", in: "{}", errs: []string{"cannot unmarshal object"}},
-		{name: "null", in: "null", errs: []string{"no report in it"}},
-		{name: "empty array", in: "[]", errs: []string{"no report in it"}},
+		{name: "null", in: "null", errs: []string{"has no report"}},
+		{name: "empty array", in: "[]", errs: []string{"has no report"}},
 		{name: "cut file", in: suiteOf(good, it("a", "passed", ""))[:60], errs: []string{"unexpected EOF"}},
 		{name: "appended", in: suiteOf(good, it("a", "passed", "")) + "[]", errs: []string{"more data"}},
 		{name: "one", in: suiteOf(good, it("a", "passed", "")), want: "passed a;"},
@@ -114,7 +113,7 @@ func TestParseReport(t *testing.T) {
 			name: "repeated is not flaked", want: "passed a;",
 			in: suiteOf(good, it("a", "passed", `,"NumAttempts":3,"MaxMustPassRepeatedly":3`)),
 		},
-		{name: "skipped late without a word", in: suiteOf(good, it("a", "skipped", `,"RunTime":5`)), want: "skipped a;"},
+		{name: "skipped late without a reason", in: suiteOf(good, it("a", "skipped", `,"RunTime":5`)), want: "skipped a;"},
 		{name: "aborted", in: suiteOf(good, it("a", "aborted", "")), want: "failed a;"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
-// Package outcome tells what a run of Kubernetes' end-to-end suite proved: it reads the JSON reports of ginkgo, compares
-// them with the list of specs known to fail here, and renders the result for a person, for git and for a CI. It only
-// computes: it starts nothing, opens no file and knows no cluster. It refuses to guess: a report it cannot read whole, a
-// run cut short or a list with a fault is an error, never a better-looking result.
+// Package outcome evaluates a run of Kubernetes' end-to-end suite. It parses the JSON reports of ginkgo, compares them with the list of
+// known failures, and renders the result for users, for git and for CI. It does not start programs, open files or access a cluster.
+// Incomplete reports, interrupted runs and errors in the list are errors, so that they cannot improve the result.
 package outcome
 
 import (
@@ -15,14 +14,14 @@ import (
 // State is how a spec ended.
 type State string
 
-// The states of a Spec. Everything ginkgo tells apart among failures (panicked, interrupted, aborted, timed out) is Failed.
+// The states of a Spec. All kinds of failures of ginkgo (panicked, interrupted, aborted, timed out) are Failed.
 const (
 	Passed  State = "passed"
 	Failed  State = "failed"
 	Skipped State = "skipped"
 )
 
-// The words which only records and changes use beside the states: passed after a failure, and not part of the run.
+// Additional states of records and changes: passed after a failure, and not part of the run.
 const (
 	Flaked State = "flaked"
 	Absent State = "absent"
@@ -30,21 +29,21 @@ const (
 
 // Spec is the result of one spec.
 type Spec struct {
-	// Name is the full text: those of the containers and of the leaf, joined by spaces. It identifies the spec.
+	// Name is the full name of the spec: the texts of the containers and of the leaf, joined by spaces.
 	Name string
-	// Labels are those of the containers and of the leaf, without repetition.
+	// Labels are the labels of the containers and of the leaf, without duplicates.
 	Labels []string
 	State  State
-	// Flaked says that a passed spec failed at first.
+	// Flaked is set if the spec passed after a failure.
 	Flaked bool
-	// Message tells why a spec failed, flaked or skipped itself; long ones are cut.
+	// Message is the reason why a spec failed, flaked or skipped itself. Long messages are shortened.
 	Message string
-	// Location is file:line of the failure or skip, else of the spec itself.
+	// Location is file:line of the failure or skip, otherwise of the spec.
 	Location string
 	Duration time.Duration
 }
 
-// outcome is the state with flakes told apart.
+// outcome returns the state, or Flaked for a spec that flaked.
 func (s Spec) outcome() State {
 	if s.State == Passed && s.Flaked {
 		return Flaked
@@ -52,14 +51,14 @@ func (s Spec) outcome() State {
 	return s.State
 }
 
-// Run holds the results of one run, by name and each name once.
+// Run has the results of one run, sorted by name and without duplicates.
 type Run struct {
 	Specs []Spec
-	// Elapsed is the wall time of all passes together, zero where it is not known (a decoded record).
+	// Elapsed is the elapsed time of all passes, or zero if it is unknown, as in a decoded record.
 	Elapsed time.Duration
 }
 
-// Merge joins the passes of one run. Where two have the same spec, the later one counts.
+// Merge merges the passes of one run. If two passes have the same spec, the later one is used.
 func Merge(runs ...Run) Run {
 	var all []Spec
 	var elapsed time.Duration
@@ -70,9 +69,9 @@ func Merge(runs ...Run) Run {
 	return newRun(all, elapsed, func(_, later Spec) Spec { return later })
 }
 
-// Retry takes a second try of (some of) the specs of first into account: one that failed and now passed has flaked, and
-// keeps the message of its failure. One that was skipped and now ran counts as it ran, see Again. Nothing gets worse for
-// a spec which passed already, and specs only the second try had are not added: they were not asked for.
+// Retry merges a second try of some specs into the results of the first. A spec that failed first and passed now has flaked, and keeps the
+// message of its failure. For a spec that was skipped first, the second result is used, see Again. Specs that passed first do not change,
+// and specs that only the second try has are ignored.
 func Retry(first, again Run) Run {
 	second := byName(again)
 	out := Run{Specs: slices.Clone(first.Specs), Elapsed: first.Elapsed + again.Elapsed}
@@ -91,12 +90,12 @@ func Retry(first, again Run) Run {
 	return out
 }
 
-// Again names the specs a second try has to run: those that failed, and those ginkgo left out for the failure of an
-// earlier one in the same container, which nobody has tested.
+// Again returns the names of the specs for a second try: those that failed, and those that ginkgo skipped because an earlier spec of the same
+// container failed.
 func (r Run) Again() []string {
 	var names []string
 	for _, s := range r.Specs {
-		// ginkgo's internal/group.go has the two sentences; its API has no other sign.
+		// The messages are in ginkgo's internal/group.go. Its API does not show this otherwise.
 		follower := s.State == Skipped && (strings.HasPrefix(s.Message, "Spec skipped because an earlier spec") ||
 			strings.HasPrefix(s.Message, "Spec skipped because a BeforeAll node failed"))
 		if s.State == Failed || follower {
@@ -106,7 +105,7 @@ func (r Run) Again() []string {
 	return names
 }
 
-// newRun sorts specs and lets pick decide between two of the same name, in the order given.
+// newRun sorts specs by name and calls pick to select one of two specs with the same name.
 func newRun(specs []Spec, elapsed time.Duration, pick func(earlier, later Spec) Spec) Run {
 	sorted := slices.Clone(specs)
 	slices.SortStableFunc(sorted, func(a, b Spec) int { return cmp.Compare(a.Name, b.Name) })
@@ -129,10 +128,10 @@ func byName(r Run) map[string]Spec {
 	return m
 }
 
-// messageLimit keeps summaries readable: some failures carry the YAML of every object of a namespace.
+// messageLimit is the largest length of a message in bytes. Some failures have the YAML of every object of a namespace.
 const messageLimit = 2000
 
-// shorten cuts s to at most limit bytes, never inside a rune.
+// shorten shortens s to at most limit bytes, but not inside of a rune.
 func shorten(s string, limit int) string {
 	const mark = "…"
 	if len(s) <= limit {
@@ -145,7 +144,7 @@ func shorten(s string, limit int) string {
 	return s[:end] + mark
 }
 
-// firstLine is the first line of s that has text.
+// firstLine returns the first non-empty line of s.
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
 	return strings.TrimSpace(line)

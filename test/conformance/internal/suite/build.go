@@ -1,5 +1,5 @@
-// Package suite builds Kubernetes' end-to-end suite with everything that its images are made around, and runs it with
-// ginkgo against a node. It runs on the host, as any user; the node may belong to another account than the build.
+// Package suite builds Kubernetes' end-to-end suite and the programs of its images, and runs it with ginkgo against a node. It runs on the
+// host, as any user. The node may belong to another account than the build.
 package suite
 
 import (
@@ -17,14 +17,14 @@ import (
 	"strings"
 )
 
-// Names of the programs that Run uses.
+// Names of programs that Run uses.
 const (
 	suiteProgram  = "e2e.test"
 	ginkgoProgram = "ginkgo"
 	keyName       = "key"
 )
 
-// suiteModule is the directory, in the source tree, of the module that pins the suite.
+// suiteModule is the directory in the source tree of the module that pins the suite.
 const suiteModule = "test/conformance/suite"
 
 // program is an executable that is built from a package of a module of the source tree.
@@ -43,7 +43,7 @@ func programs(version string) []program {
 	return []program{
 		{
 			name: suiteProgram, module: suiteModule, pkg: "k8s.io/kubernetes/test/e2e", test: true,
-			// The suite compares its own version with the API server's, and picks fixtures by it.
+			// The suite compares its version with the API server's, and chooses fixtures by it.
 			variables: []string{
 				versionPackage + "gitVersion=" + version, versionPackage + "gitMajor=" + numbers[0], versionPackage + "gitMinor=" + numbers[1],
 			},
@@ -60,19 +60,19 @@ func programs(version string) []program {
 	}
 }
 
-// moduleFiles are files of the Kubernetes module that an image holds.
+// moduleFiles are files of the Kubernetes module that an image contains.
 var moduleFiles = []string{"test/images/agnhost/porter/localhost.crt", "test/images/agnhost/porter/localhost.key"}
 
-// buildFlags are those of the component build, so that packages are compiled once for both.
+// buildFlags are the same as in the build of the components, so that packages are compiled only once.
 var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-tags=grpcnotrace"}
 
-// IsRunner tells of a program's name whether Run needs it, rather than an image.
+// IsRunner reports whether Run needs the program with this name. Other programs are for images.
 func IsRunner(name string) bool {
 	return name == suiteProgram || name == ginkgoProgram || name == keyName
 }
 
-// Build builds the suite's programs into dir and says on progress what it does. What the modules and the Go toolchain did
-// not change is not built again. Top is the root of the source tree.
+// Build builds the suite's programs in dir and writes its progress to progress. It does nothing if modules and Go toolchain have not changed
+// since the last build. top is the root of the source tree.
 func Build(ctx context.Context, top, dir string, progress io.Writer) error {
 	version, err := goCommand(ctx, filepath.Join(top, suiteModule), "list", "-m", "-f", "{{.Version}}\n{{.Dir}}", "k8s.io/kubernetes")
 	if err != nil {
@@ -109,7 +109,7 @@ func Build(ctx context.Context, top, dir string, progress io.Writer) error {
 	return os.WriteFile(keyFile, []byte(key), 0o644)
 }
 
-// Images lists the images that the suite may run.
+// Images lists the images that the suite uses.
 func Images(ctx context.Context, dir string) ([]string, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(dir, suiteProgram), "--list-images").Output()
 	if err != nil {
@@ -125,7 +125,7 @@ func (p program) build(ctx context.Context, top, dir string) error {
 	}
 	args := append([]string{command}, buildFlags...)
 	if p.test {
-		// vet reads every package that is linked in, which takes longer than to compile them.
+		// vet would read all dependencies, which takes longer than the compilation.
 		args = append(args, "-c", "-vet=off")
 	}
 	linker := "-s -w"
@@ -137,8 +137,7 @@ func (p program) build(ctx context.Context, top, dir string) error {
 	return err
 }
 
-// goCommand runs the go command in a module and returns its output. Settings that are meant for other builds, and a
-// workspace around this one, do not leak in.
+// goCommand runs the go command in a module and returns its output. It ignores a workspace, and settings for other builds.
 func goCommand(ctx context.Context, module string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = module
@@ -152,7 +151,7 @@ func goCommand(ctx context.Context, module string, args ...string) (string, erro
 	return string(out), nil
 }
 
-// buildKey changes with anything that the programs are made from.
+// buildKey returns a key that changes with the inputs of the build.
 func buildKey(ctx context.Context, top string, list []program) (string, error) {
 	goVersion, err := goCommand(ctx, top, "version")
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// progressEvery is how often a pass without news says that it is alive.
+// progressEvery is the interval of progress messages.
 const progressEvery = 30 * time.Second
 
-// What ginkgo prints: a dot for each spec that ran, whose line says so when it failed, and at the end a list of failures.
+// ginkgo's output: a dot for each spec that ran, a line for each failure, and at the end a list of failures.
 var (
 	dot     = []byte("•")
 	bad     = regexp.MustCompile(`^• \[(FAILED|PANICKED|TIMEDOUT|INTERRUPTED|ABORTED)\]`)
@@ -22,14 +22,14 @@ var (
 	maxLine = 1 << 20
 )
 
-// meter reads a suite's output, tells of the failures that it lists, and of progress now and then.
+// meter parses a suite's output, and prints failures and progress.
 type meter struct {
 	name  string
 	to    io.Writer
 	start time.Time
 
 	mu          sync.Mutex
-	line        []byte // not ended yet
+	line        []byte // incomplete
 	ran, failed int
 	total       string
 }
@@ -38,7 +38,7 @@ func newMeter(name string, to io.Writer) *meter {
 	return &meter{name: name, to: to, start: time.Now(), total: "?"}
 }
 
-// Write never fails: what cannot be shown is in the log.
+// Write never fails, because the log has the complete output.
 func (m *meter) Write(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +74,7 @@ func (m *meter) say() {
 		time.Since(m.start).Round(time.Second))
 }
 
-// tick starts the reports of progress; stop ends them with a last one.
+// tick starts the progress messages. stop stops them after a last message.
 func (m *meter) tick() (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {

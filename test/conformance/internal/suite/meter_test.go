@@ -8,7 +8,7 @@ import (
 	"gotest.tools/v3/assert/cmp"
 )
 
-// output is what ginkgo prints, shortened.
+// output is shortened output of ginkgo.
 const output = `Running Suite: Kubernetes e2e suite
 Will run 5 of 3206 specs
 Running in parallel across 2 processes
@@ -26,7 +26,7 @@ Ran 5 of 3206 Specs in 20.1 seconds
 
 func TestMeter(t *testing.T) {
 	t.Parallel()
-	// Pieces may end anywhere, inside a character too.
+	// Pieces may end anywhere, also inside of a character.
 	for size := 1; size <= len(output); size += 7 {
 		var said bytes.Buffer
 		m := newMeter("parallel", &said)

@@ -15,35 +15,35 @@ import (
 
 // Pass is one execution of a part of the suite.
 type Pass struct {
-	// Name names the pass's files and what is printed of it.
+	// Name is used in file names and messages.
 	Name string
-	// Labels selects by labels, in ginkgo's filter language.
+	// Labels selects specs by labels, in ginkgo's filter language.
 	Labels string
-	// Focus are regular expressions, of which a spec's full name must match one; none selects all.
+	// Focus has regular expressions. Specs are selected whose full name matches one of them, or all specs if it is empty.
 	Focus []string
-	// Skip are regular expressions; a spec that matches one is left out.
+	// Skip has regular expressions. Specs that match one of them are excluded.
 	Skip []string
-	// Procs is the number of processes; a pass with one runs one spec at a time.
+	// Procs is the number of processes. With one process, specs run one at a time.
 	Procs int
-	// Limit ends the pass.
+	// Limit is the time limit of the pass.
 	Limit time.Duration
 }
 
 // Runner runs passes against one node.
 type Runner struct {
-	// Programs is the directory that Build filled.
+	// Programs is the output directory of Build.
 	Programs string
-	// Kubeconfig is an administrator's, valid on this side of the node; Kubectl is the client that specs call.
+	// Kubeconfig is an administrator's kubeconfig for use on the host. Kubectl is the program that specs call.
 	Kubeconfig, Kubectl string
-	// Out is where logs and reports go.
+	// Out is the directory for logs and reports.
 	Out string
-	// Progress gets a line for each spec that failed, and one every half minute.
+	// Progress receives a line for each failed spec, and a progress message every half minute.
 	Progress io.Writer
 }
 
-// Run executes a pass and returns the path of its JSON report. That specs fail is no error of Run's: the report says so.
-// A pass that ended before its report was written is one. Cancelling interrupts the suite, which then cleans up after the
-// specs that run, and ends it after a minute.
+// Run executes a pass and returns the path of its JSON report. Failed specs are not an error, because they are in the report. Run returns an
+// error if the pass ended without a report. When ctx is canceled, the suite is interrupted and cleans up after the running specs; it is
+// killed after a minute.
 func (r Runner) Run(ctx context.Context, pass Pass) (string, error) {
 	report := pass.Name + ".json"
 	logPath := filepath.Join(r.Out, pass.Name+".log")
@@ -68,8 +68,8 @@ func (r Runner) Run(ctx context.Context, pass Pass) (string, error) {
 	runErr := cmd.Run()
 	stop()
 	if cmd.Process != nil {
-		// What outlives ginkgo would go on working on the node.
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // mostly there is no such group any more
+		// Kill processes that outlive ginkgo, because they would continue to use the node.
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually the group has ended
 	}
 
 	path := filepath.Join(r.Out, report)
@@ -81,7 +81,7 @@ func (r Runner) Run(ctx context.Context, pass Pass) (string, error) {
 		return "", fmt.Errorf("pass %s: %w", pass.Name, runErr)
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("pass %s left no report (%w); its output is in %s", pass.Name, errors.Join(runErr, err), logPath)
+		return "", fmt.Errorf("pass %s wrote no report (%w); its output is in %s", pass.Name, errors.Join(runErr, err), logPath)
 	}
 	return path, nil
 }
@@ -105,5 +105,5 @@ func (r Runner) arguments(pass Pass, report string) []string {
 		"--disable-log-dump", "--dump-logs-on-failure=true", "--e2e-output-dir="+r.Out)
 }
 
-// Exactly returns a focus that selects the spec of that full name alone.
+// Exactly returns a focus that selects only the spec with this full name.
 func Exactly(name string) string { return regexp.QuoteMeta(name) + "$" }

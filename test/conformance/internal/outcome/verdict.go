@@ -5,48 +5,48 @@ import (
 	"fmt"
 )
 
-// JudgeOptions says what the run was. The zero value judges a part of the set on a machine without delegation.
-type JudgeOptions struct {
-	// Whole: the run had every spec of the set, so that a listed one it lacks no longer exists.
+// CompareOptions describes the run. The zero value is for a part of the set on a machine without delegation.
+type CompareOptions struct {
+	// Whole: the run had every spec of the set. A listed spec that is missing does not exist any more.
 	Whole bool
-	// Delegated: cpu, memory and pids are all delegated, so that the HybridCgroup entries must pass.
+	// Delegated: the controllers cpu, memory and pids are delegated. HybridCgroup entries must pass.
 	Delegated bool
 }
 
-// Failure is a failing spec with what the list says about it; the Kind is empty when it is not listed.
+// Failure is a failed spec with its expectation. The expectation's Kind is empty if the spec is not listed.
 type Failure struct {
 	Spec        Spec
 	Expectation Expectation
 }
 
-// KnownFlake is a spec that flaked and is listed as one.
+// KnownFlake is a spec that flaked and is listed as a flake.
 type KnownFlake struct {
 	Spec   Spec
 	Reason string
 }
 
-// Verdict is a run compared with the list.
+// Verdict is the result of comparing a run with the list.
 type Verdict struct {
 	Passed, Failed, Skipped int
 
-	// Expected failed and is listed; Unexpected failed and is not, or is listed as failing on other machines than this.
+	// Expected are failures that are listed. Unexpected are failures that are not listed, or listed only for other machines.
 	Expected, Unexpected []Failure
-	// Passing is listed as failing, yet passed.
+	// Passing are specs that are listed as failing but passed.
 	Passing []Expectation
-	// Skipping is listed as failing, yet skipped itself: neither proven nor disproven.
+	// Skipping are specs that are listed as failing but skipped themselves.
 	Skipping []Expectation
-	// Stale and StaleFlakes are listed, yet not part of a whole run.
+	// Stale and StaleFlakes are listed but not part of a whole run.
 	Stale       []Expectation
 	StaleFlakes []Flake
-	// Ours are those of Expected which are ours to mend.
+	// Ours has the known bugs of rootlessnode among Expected.
 	Ours []Expectation
-	// Flakes failed at first and are listed as doing so; NewFlakes are not.
+	// Flakes are specs that flaked and are listed as flakes. NewFlakes are not listed.
 	Flakes    []KnownFlake
 	NewFlakes []Spec
 }
 
-// Judge compares a run with the list. A spec listed as a flake that fails on its second try as well is a failure.
-func Judge(run Run, e Expectations, opts JudgeOptions) Verdict {
+// Compare compares a run with the list. A spec that is listed as a flake and also fails at the second try is a failure.
+func Compare(run Run, e Expectations, opts CompareOptions) Verdict {
 	var v Verdict
 	failing := make(map[string]Expectation, len(e.Failing))
 	for _, x := range e.Failing {
@@ -60,7 +60,7 @@ func Judge(run Run, e Expectations, opts JudgeOptions) Verdict {
 		x, listed := failing[s.Name]
 		mustPass := listed && x.Kind == HybridCgroup && opts.Delegated
 		mayPass := mustPass || x.Kind == HostKernel
-		flake, wavers := flakes[s.Name]
+		flake, mayFlake := flakes[s.Name]
 		switch s.State {
 		case Failed:
 			v.Failed++
@@ -72,12 +72,12 @@ func Judge(run Run, e Expectations, opts JudgeOptions) Verdict {
 			}
 		case Passed:
 			v.Passed++
-			// An entry of both lists says that either may happen, and a gate must not depend on luck.
-			if listed && !mayPass && !wavers {
+			// A spec in both lists may fail or pass.
+			if listed && !mayPass && !mayFlake {
 				v.Passing = append(v.Passing, x)
 			}
 			switch {
-			case s.Flaked && wavers:
+			case s.Flaked && mayFlake:
 				v.Flakes = append(v.Flakes, KnownFlake{Spec: s, Reason: flake.Reason})
 			case s.Flaked:
 				v.NewFlakes = append(v.NewFlakes, s)
@@ -115,30 +115,29 @@ func (v *Verdict) findStale(run Run, e Expectations) {
 	}
 }
 
-// OK says that the run was as the list says. New flakes and failures which are ours to mend are for people to see, and
-// do not count against it.
+// OK reports whether the run matches the list. New flakes and known bugs of rootlessnode are shown in the summary but do not matter here.
 func (v Verdict) OK() bool {
 	return len(v.Unexpected)+len(v.Passing)+len(v.Stale)+len(v.StaleFlakes) == 0
 }
 
-// Err names everything that keeps OK from being true, one line each; nil when it is.
+// Err returns one error for each reason why OK is false, or nil.
 func (v Verdict) Err() error {
 	var errs []error
 	for _, f := range v.Unexpected {
-		cause := "failed, and is not listed"
+		cause := "failed, but is not listed"
 		if f.Expectation.Kind != "" {
-			cause = "failed, though it must pass where the cgroup controllers are delegated"
+			cause = "failed, but must pass because the cgroup controllers are delegated"
 		}
-		errs = append(errs, fmt.Errorf("judge spec %q: %s", f.Spec.Name, cause))
+		errs = append(errs, fmt.Errorf("spec %q: %s", f.Spec.Name, cause))
 	}
 	for _, x := range v.Passing {
-		errs = append(errs, fmt.Errorf("judge spec %q: passed, yet is listed as failing (%s)", x.Spec, x.Kind))
+		errs = append(errs, fmt.Errorf("spec %q: passed, but is listed as failing (%s)", x.Spec, x.Kind))
 	}
 	for _, x := range v.Stale {
-		errs = append(errs, fmt.Errorf("judge spec %q: listed as failing, yet not part of the set", x.Spec))
+		errs = append(errs, fmt.Errorf("spec %q: listed as failing, but not part of the set", x.Spec))
 	}
 	for _, x := range v.StaleFlakes {
-		errs = append(errs, fmt.Errorf("judge spec %q: listed as a flake, yet not part of the set", x.Spec))
+		errs = append(errs, fmt.Errorf("spec %q: listed as a flake, but not part of the set", x.Spec))
 	}
 	return errors.Join(errs...)
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/test/conformance/internal/outcome"
 )
 
-// Files that a run leaves in its output directory, besides its record and the logs and reports of its passes.
+// Files that a run writes to its output directory, in addition to its record and the logs and reports of its passes.
 const (
 	summaryFile = "summary.md"
 	junitFile   = "junit.xml"
 )
 
-// judge writes what there is to read about a run, and returns an error for an outcome that the expectations do not allow.
-func (o options) judge(result outcome.Run, expected outcome.Expectations, last outcome.Run, node testNode, took time.Duration) error {
+// summarize writes the summary of a run, and returns an error if the outcome does not match the expectations.
+func (o options) summarize(result outcome.Run, expected outcome.Expectations, last outcome.Run, node testNode, took time.Duration) error {
 	whole := o.set == setAll && len(o.focus) == 0
-	verdict := outcome.Judge(result, expected, outcome.JudgeOptions{Whole: whole, Delegated: node.delegated()})
+	verdict := outcome.Compare(result, expected, outcome.CompareOptions{Whole: whole, Delegated: node.delegated()})
 	report := outcome.Report{
 		Title: "Kubernetes end-to-end suite, set " + o.set, Verdict: verdict, Run: result,
 		Sets: []outcome.SetFigures{
@@ -38,7 +38,7 @@ func (o options) judge(result outcome.Run, expected outcome.Expectations, last o
 		},
 	}
 	if len(last.Specs) > 0 {
-		// A part of the set is compared with the same part of the last run.
+		// Compare a part of the set with the same part of the last run.
 		if !whole {
 			last = part(last, result)
 		}
@@ -62,7 +62,7 @@ func (o options) judge(result outcome.Run, expected outcome.Expectations, last o
 	return errors.Join(err, verdict.Err())
 }
 
-// part returns the specs of a run that another one had too.
+// part returns the specs of a run that another run has too.
 func part(run, of outcome.Run) outcome.Run {
 	names := map[string]bool{}
 	for _, spec := range of.Specs {

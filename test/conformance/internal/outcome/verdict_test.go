@@ -16,7 +16,7 @@ func entries(kind Kind, specs ...string) []Expectation {
 	return out
 }
 
-// summary lists the names of every group of a verdict which has some.
+// summary lists the names of every non-empty group of a verdict.
 func summary(v Verdict) string {
 	var out []string
 	add := func(group string, names ...string) {
@@ -54,7 +54,7 @@ func summary(v Verdict) string {
 	return strings.Join(out, " ")
 }
 
-func TestJudge(t *testing.T) {
+func TestCompare(t *testing.T) {
 	t.Parallel()
 	both := Expectations{Failing: entries(Image, "a"), Flakes: []Flake{{Spec: "a", Reason: "r"}}}
 	flake := Expectations{Flakes: []Flake{{Spec: "a", Reason: "r"}}}
@@ -62,7 +62,7 @@ func TestJudge(t *testing.T) {
 		name string
 		run  Run
 		e    Expectations
-		opts JudgeOptions
+		opts CompareOptions
 		want string
 		ok   bool
 	}{
@@ -77,24 +77,24 @@ func TestJudge(t *testing.T) {
 		{name: "absent, part", e: Expectations{Failing: entries(Image, "a")}, ok: true},
 		{
 			name: "absent, whole", e: Expectations{Failing: entries(Image, "a"), Flakes: []Flake{{Spec: "b"}}},
-			opts: JudgeOptions{Whole: true}, want: "stale=a staleflake=b",
+			opts: CompareOptions{Whole: true}, want: "stale=a staleflake=b",
 		},
-		{name: "stale flake alone", e: flake, opts: JudgeOptions{Whole: true}, want: "staleflake=a"},
+		{name: "only a stale flake", e: flake, opts: CompareOptions{Whole: true}, want: "staleflake=a"},
 		{name: "hybrid fails", run: sample("failed a"), e: Expectations{Failing: entries(HybridCgroup, "a")}, want: "expected=a", ok: true},
 		{name: "kernel fails", run: sample("failed a"), e: Expectations{Failing: entries(HostKernel, "a")}, want: "expected=a", ok: true},
 		{name: "kernel passes", run: sample("passed a"), e: Expectations{Failing: entries(HostKernel, "a")}, ok: true},
 		{name: "hybrid passes", run: sample("passed a"), e: Expectations{Failing: entries(HybridCgroup, "a")}, want: "passing=a"},
 		{
 			name: "hybrid fails, delegated", run: sample("failed a"), e: Expectations{Failing: entries(HybridCgroup, "a")},
-			opts: JudgeOptions{Delegated: true, Whole: true}, want: "unexpected=a",
+			opts: CompareOptions{Delegated: true, Whole: true}, want: "unexpected=a",
 		},
 		{
 			name: "hybrid passes, delegated", run: sample("passed a"), e: Expectations{Failing: entries(HybridCgroup, "a")},
-			opts: JudgeOptions{Delegated: true, Whole: true}, ok: true,
+			opts: CompareOptions{Delegated: true, Whole: true}, ok: true,
 		},
 		{
 			name: "others fail, delegated", run: sample("failed a"), e: Expectations{Failing: entries(UserNamespace, "a")},
-			opts: JudgeOptions{Delegated: true}, want: "expected=a", ok: true,
+			opts: CompareOptions{Delegated: true}, want: "expected=a", ok: true,
 		},
 		{name: "new flake", run: sample("flaked a"), want: "newflake=a", ok: true},
 		{name: "known flake", run: sample("flaked a"), e: flake, want: "flake=a", ok: true},
@@ -106,7 +106,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			v := Judge(c.run, c.e, c.opts)
+			v := Compare(c.run, c.e, c.opts)
 			assert.Equal(t, summary(v), c.want)
 			assert.Equal(t, v.OK(), c.ok)
 			assert.Equal(t, v.Err() == nil, c.ok, "%v", v.Err())
@@ -119,12 +119,12 @@ func TestVerdictErrNamesEveryFault(t *testing.T) {
 	t.Parallel()
 	e := Expectations{Flakes: []Flake{{Spec: "f"}}}
 	e.Failing = append(entries(Image, "b", "gone"), entries(HybridCgroup, "h")...)
-	v := Judge(sample("failed a", "passed b", "failed h"), e, JudgeOptions{Whole: true, Delegated: true})
+	v := Compare(sample("failed a", "passed b", "failed h"), e, CompareOptions{Whole: true, Delegated: true})
 	assert.Equal(t, fmt.Sprint(v.Err()), strings.Join([]string{
-		`judge spec "a": failed, and is not listed`,
-		`judge spec "h": failed, though it must pass where the cgroup controllers are delegated`,
-		`judge spec "b": passed, yet is listed as failing (image)`,
-		`judge spec "gone": listed as failing, yet not part of the set`,
-		`judge spec "f": listed as a flake, yet not part of the set`,
+		`spec "a": failed, but is not listed`,
+		`spec "h": failed, but must pass because the cgroup controllers are delegated`,
+		`spec "b": passed, but is listed as failing (image)`,
+		`spec "gone": listed as failing, but not part of the set`,
+		`spec "f": listed as a flake, but not part of the set`,
 	}, "\n"))
 }
