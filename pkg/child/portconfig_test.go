@@ -104,7 +104,7 @@ func TestFaultsOfPorts(t *testing.T) {
 	assert.NilError(t, err)
 	defer stop()
 	assert.Equal(t, len(<-faults), 0)
-	full := layout.PortFault{HostIP: "127.0.0.1", HostPort: 30080, Proto: "tcp4", Reason: "TooManyConnections", Message: "new ones wait"}
+	full := layout.PortFault{HostIP: "127.0.0.1", HostPort: 30080, Proto: "tcp4", Reason: "TooManyConnections", Message: "new connections wait"}
 	for _, want := range [][]layout.PortFault{{full}, {}} {
 		assert.NilError(t, layout.WriteJSON(n.rt.PortFaults(), want))
 		for now := range faults { // replacing the file may cause several events
@@ -114,12 +114,12 @@ func TestFaultsOfPorts(t *testing.T) {
 		}
 	}
 	assert.DeepEqual(t, portTroubles([]layout.PortFault{full}), map[portfwd.Bind]portfwd.Trouble{
-		{Proto: "tcp4", IP: netip.MustParseAddr("127.0.0.1"), Port: 30080}: {Reason: "TooManyConnections", Message: "new ones wait"},
+		{Proto: "tcp4", IP: netip.MustParseAddr("127.0.0.1"), Port: 30080}: {Reason: "TooManyConnections", Message: "new connections wait"},
 	}, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
 	assert.Assert(t, portsCondition(nil).OK)
 	c := portsCondition([]layout.PortFault{full})
 	assert.Assert(t, !c.OK)
-	assert.Equal(t, c.Message, "port 127.0.0.1:30080/tcp4: new ones wait")
+	assert.Equal(t, c.Message, "port 127.0.0.1:30080/tcp4: new connections wait")
 }
 
 func TestForwardsByHand(t *testing.T) {

@@ -22,7 +22,7 @@ func TestTrouble(t *testing.T) {
 		place := Bind{Proto: TCP4, IP: netip.MustParseAddr("127.0.0.1"), Port: 30001}
 		before := changes
 		for range 2 {
-			f.SetTrouble(map[Bind]Trouble{place: {Reason: ReasonConnections, Message: "new ones wait"}})
+			f.SetTrouble(map[Bind]Trouble{place: {Reason: ReasonConnections, Message: "new connections wait"}})
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
@@ -32,7 +32,7 @@ func TestTrouble(t *testing.T) {
 		st := f.Status()
 		assert.Equal(t, st[0].State, StateOpen)
 		assert.Equal(t, st[0].Reason, ReasonConnections)
-		assert.Equal(t, st[0].Error, "new ones wait")
+		assert.Equal(t, st[0].Error, "new connections wait")
 		assert.Assert(t, st[0].Hint != "" && st[1].Reason == "")
 
 		f.SetTrouble(nil)
