@@ -69,7 +69,7 @@ func newMountCLI(t *testing.T) (*cli, *fakeMounts) {
 	f.created = mountns.Created{Namespace: namespaceOf("kubens"), Guarantees: mountns.Guarantees{HostToInside: true, Inside: true}}
 	f.status = mountns.Status{
 		Namespace: namespaceOf("kubens"), Guarantees: mountns.Guarantees{Inside: true},
-		Reasons: []string{"1: the host's mount of / is private: mount --make-shared /, and create the namespace again"},
+		Reasons: []string{"1: the host's mount of / is private: run mount --make-shared /, then create the namespace again"},
 		Members: []mountns.Process{{PID: 10, Command: "containerd", Daemon: "containerd"}, {PID: 11, Command: "containerd-shim"}},
 	}
 	return c, f
@@ -138,7 +138,7 @@ func TestMountNSStatus(t *testing.T) {
 func TestMountNSList(t *testing.T) {
 	t.Parallel()
 	c, f := newMountCLI(t)
-	f.list = []mountns.Namespace{namespaceOf("kubens"), {Name: "old", Pin: "/run/rootlessnode/mountns/old", Fault: "nothing is pinned: a leftover"}}
+	f.list = []mountns.Namespace{namespaceOf("kubens"), {Name: "old", Pin: "/run/rootlessnode/mountns/old", Fault: "nothing is pinned: stale file"}}
 	assert.Equal(t, c.run("mountns", "list"), 0)
 	golden.Assert(t, c.out.String(), "mountns-list.txt")
 	c.out.Reset()

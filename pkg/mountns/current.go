@@ -11,14 +11,14 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// ProbeGuarantees finds out what the calling process's own mount namespace promises, as the node role of a rootless node wants it.
-// (2) is tried by doing, below each of dirs: a tmpfs is mounted in the namespace and looked for from where a
-// HostToContainer and a Bidirectional volume look, and one is mounted as a Bidirectional volume does. (1) is read from the
-// propagation of the root: only root of the host can mount there. (3) cannot be in a user namespace of its own
-// (mount_namespaces(7)) and is false. reasons say why (2) does not hold; why (1) does not, the host's mounts tell, or whoever cut
-// it off. Nothing of a try is left.
+// ProbeGuarantees returns the guarantees of the mount namespace of the calling process, for the node role of a rootless node.
+// It determines (2) with test mounts below each of dirs: it mounts a tmpfs in the namespace and as a Bidirectional volume,
+// and checks whether HostToContainer and Bidirectional volumes and the namespace see it. It derives (1) from the propagation
+// of the root, because only root of the host can mount there. (3) is false, because it is impossible in another user
+// namespace (mount_namespaces(7)). reasons contains why (2) does not hold; the reason for (1) is on the host. It removes all
+// test mounts.
 //
-// Call it from a process whose children have no parent death signal: its threads come and go. Runs in: child.
+// Call it from a process whose children have no parent death signal, because it ends threads. Runs in: child.
 func ProbeGuarantees(dirs ...string) (g Guarantees, reasons []string, err error) {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -43,14 +43,15 @@ func ProbeGuarantees(dirs ...string) (g Guarantees, reasons []string, err error)
 			return g, reasons, err
 		}
 		if !holds {
-			reasons = append(reasons, fmt.Sprintf("2: a mount below %s does not reach volumes, or theirs not the node", dir))
+			reasons = append(reasons, fmt.Sprintf("2: a mount below %s is not visible in volumes, or a mount of a volume is not visible to the node", dir))
 		}
 		g.Inside = g.Inside && holds
 	}
 	return g, reasons, nil
 }
 
-// probeBelow mounts in the caller's namespace and as a Bidirectional volume does.
+// probeBelow reports whether mounts of the caller's namespace and of a Bidirectional volume are visible to each other and to
+// a HostToContainer volume.
 func probeBelow(parent string, v volumes) (holds bool, err error) {
 	dir, err := os.MkdirTemp(parent, "mountns-probe-")
 	if err != nil {
@@ -58,19 +59,19 @@ func probeBelow(parent string, v volumes) (holds bool, err error) {
 	}
 	defer func() { err = firstError(err, os.RemoveAll(dir)) }()
 	p := probe{dir}
-	ours, err := p.on("node", hostView{}, v.slave, v.peer)
+	fromNode, err := p.visible("node", hostView{}, v.slave, v.peer)
 	if err != nil {
 		return false, err
 	}
-	theirs, err := p.on("volume", v.peer, hostView{}, v.slave)
+	fromVolume, err := p.visible("volume", v.peer, hostView{}, v.slave)
 	if err != nil {
 		return false, err
 	}
-	return ours[0] && ours[1] && theirs[0] && theirs[1], nil
+	return fromNode[0] && fromNode[1] && fromVolume[0] && fromVolume[1], nil
 }
 
-// Within runs fn on a thread in the mount namespace that path (such as /proc/PID/ns/mnt) names. See ProbeGuarantees for which
-// processes may call it. Runs in: either, with CAP_SYS_ADMIN over the namespace and CAP_SYS_CHROOT.
+// Within runs fn on a thread in the mount namespace at path, for example /proc/PID/ns/mnt. For restrictions on the calling
+// process see ProbeGuarantees. Runs in: either, with CAP_SYS_ADMIN over the namespace and CAP_SYS_CHROOT.
 func Within(path string, fn func() error) error {
 	ns, err := os.Open(path)
 	if err != nil {
@@ -80,7 +81,7 @@ func Within(path string, fn func() error) error {
 	return in(ns, fn)
 }
 
-// MountOf returns the mount that path, links followed, belongs to in the calling thread's namespace: its mount point and its
+// MountOf returns the mount of path, with links followed, in the calling thread's namespace: its mount point and its
 // propagation, as the optional fields of proc_pid_mountinfo(5).
 func MountOf(path string) (point, propagation string, err error) {
 	if path, err = filepath.EvalSymlinks(path); err != nil {
@@ -92,28 +93,29 @@ func MountOf(path string) (point, propagation string, err error) {
 	}
 	m := hostinfo.MountOver(mounts, path)
 	if m == nil {
-		return "", "", fmt.Errorf("find the mount of %s: none is there", path)
+		return "", "", fmt.Errorf("find the mount of %s: not found", path)
 	}
 	return m.Mountpoint, m.Optional, nil
 }
 
-// DeriveGuarantees tells what holds between two mounts of one place by their propagation, as MountOf returns it: the host's and that
-// of the namespace inside. Private tells that the host's passes nothing on. It is pure.
+// DeriveGuarantees returns the guarantees that follow from the propagation of the same mount on the host and inside, as
+// MountOf returns them. private reports whether the host's mount is private. It is pure.
 func DeriveGuarantees(host, inside string) (g Guarantees, private bool) {
 	r := relation{host: peersOf(host), inside: peersOf(inside)}
 	return r.guarantees(), r.host.shared == 0
 }
 
-// DaemonNamespace finds the mount namespace of the first process of that name (at most 15 bytes), as a path for Within. Those of
-// other user or pid namespaces are of another node. Empty: there is none. Runs in: either, in the namespaces that are looked at.
+// DaemonNamespace returns the mount namespace of the first process of that name (at most 15 bytes), as a path for Within, or
+// "" if there is none. It ignores processes in other user or pid namespaces, because they belong to another node. Runs in:
+// either, in the user and pid namespaces of the daemon.
 func DaemonNamespace(name string) (path string, err error) {
 	err = eachProcess(func(_ int, dir string) error {
 		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
 		if err != nil || path != "" || strings.TrimSpace(string(comm)) != name {
 			return err
 		}
-		ours, err := ofThisNode(dir)
-		if ours {
+		same, err := ofThisNode(dir)
+		if same {
 			path = filepath.Join(dir, "ns/mnt")
 		}
 		return err

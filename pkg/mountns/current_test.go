@@ -10,8 +10,8 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 )
 
-// TestTryHere stands in namespaces of every propagation that a node can have.
-func TestTryHere(t *testing.T) {
+// TestProbeGuarantees covers every propagation that the namespace of a node can have.
+func TestProbeGuarantees(t *testing.T) {
 	for _, tc := range []struct {
 		name, host string
 		flags      []uintptr // set on all mounts of a copy of the host's namespace, in this order

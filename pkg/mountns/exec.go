@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExecOptions say what is executed where. Argv is required.
+// ExecOptions configures Exec. Argv is required.
 type ExecOptions struct {
-	// Name is the namespace; Pin, where Name is empty, the path of a pin, of whatever tool. Both empty: the namespace
-	// that the process is in.
+	// Name is the namespace. If it is empty, Pin is the path of a pin, which any tool may have created. If both are empty,
+	// the namespace of the process is used.
 	Name, Pin string
-	// Argv is the program and its arguments. A program without a slash is looked for on PATH, in the namespace.
+	// Argv is the program and its arguments. A program without a slash is searched in PATH, in the namespace.
 	Argv []string
-	// Argv0 is what the program is told that it is called; empty: Argv[0].
+	// Argv0 is the argv[0] of the program. Empty: Argv[0].
 	Argv0 string
-	// IgnorePipe has the program begin with SIGPIPE ignored, as systemd's IgnoreSIGPIPE= does. What the caller was given
-	// for that signal is lost: Go's runtime takes it over.
+	// IgnorePipe starts the program with SIGPIPE ignored, as systemd's IgnoreSIGPIPE= does. The caller's disposition of that
+	// signal is lost, because Go's runtime changes it.
 	IgnorePipe bool
-	// Env is the environment; nil: that of this process.
+	// Env is the environment. nil: that of this process.
 	Env []string
 }
 
-// StartError: the program was not executed. Code is what a shell would end with: 127 for one that is not there, 126 for
-// one that cannot be executed.
+// StartError is the error if the program could not be executed. Code is the exit code of a shell: 127 if the program does not
+// exist, 126 if it cannot be executed.
 type StartError struct {
 	Code int
 	Err  error
@@ -39,7 +39,7 @@ type StartError struct {
 
 func (e *StartError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the reason.
+// Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
 
 // Exit codes of StartError.
@@ -48,16 +48,16 @@ const (
 	exitNotFound      = 127
 )
 
-// Exec enters the namespace and executes the program in the place of this process, which keeps its pid, parent, cgroup,
-// limits, credentials, descriptors, environment, and its working directory by name. So whatever a service manager has
-// prepared (LISTEN_FDS with LISTEN_PID, NOTIFY_SOCKET, standard streams) is the program's. It returns only with an
-// error, and never executes the program elsewhere than asked.
+// Exec enters the namespace and replaces this process by the program. The process keeps its pid, parent, cgroup, limits,
+// credentials, descriptors, environment, and the path of its working directory, so that everything that a service manager
+// has prepared (LISTEN_FDS with LISTEN_PID, NOTIFY_SOCKET, standard streams) also works for the program. It returns only on
+// an error, and never executes the program in another namespace.
 //
-// In a process that is in the namespace already, where the kernel hides the pin, the program is executed at once. A
-// process that was put into a root directory of its own (chroot) leaves it.
+// If the process is already in the namespace, where the kernel hides the pin, it executes the program directly. A process
+// that is in a chroot leaves it.
 //
-// Who may call: the main program, with nothing else going on: after an error the calling goroutine's thread may be in
-// the namespace. Runs in: the host's mount namespace or in the named one, as root.
+// Call it from the main program, without other goroutines: after an error the thread of the calling goroutine may be in the
+// namespace. Runs in: the host's mount namespace or the named one, as root.
 func (s *Store) Exec(o ExecOptions) error {
 	ns, err := s.openFor(o)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Store) Exec(o ExecOptions) error {
 	return execute(o)
 }
 
-// openFor opens the namespace to enter; nil is the one that the process is in.
+// openFor opens the namespace to enter. nil means the namespace of the process.
 func (s *Store) openFor(o ExecOptions) (*os.File, error) {
 	name, at := o.Name, s
 	switch {
@@ -91,7 +91,7 @@ func (s *Store) openFor(o ExecOptions) (*os.File, error) {
 	case err != nil || state == own:
 		return nil, err
 	case state == absent && o.Name == "":
-		return nil, fmt.Errorf("%w: nothing is at %s", ErrNotFound, o.Pin)
+		return nil, fmt.Errorf("%w: no pin at %s", ErrNotFound, o.Pin)
 	case state == absent:
 		return nil, notFound(name)
 	case state == stale && o.Name == "":
@@ -110,8 +110,8 @@ func splitPin(path string) (dir, base string) {
 	return path[:i+1], path[i+1:]
 }
 
-// enter moves the calling thread, which is locked, into the namespace. Entering sets the working directory to the root
-// of the namespace (setns(2)).
+// enter moves the calling thread, which is locked, into the namespace and restores the working directory, because setns(2)
+// changes it to the root of the namespace.
 func enter(ns *os.File) error {
 	dir, err := workingDir()
 	if err != nil {
@@ -124,12 +124,12 @@ func enter(ns *os.File) error {
 		return privilege(fmt.Errorf("enter: %w", err))
 	}
 	if err := unix.Chdir(dir); err != nil {
-		return fmt.Errorf("the working directory %s is not there inside: %w", dir, err)
+		return fmt.Errorf("the working directory %s does not exist inside: %w", dir, err)
 	}
 	return nil
 }
 
-// workingDir is the working directory as the kernel knows it; os.Getwd believes $PWD.
+// workingDir returns the working directory from the kernel. os.Getwd is not used because it trusts $PWD.
 func workingDir() (string, error) {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Getcwd(buf)
@@ -138,7 +138,7 @@ func workingDir() (string, error) {
 	}
 	dir := strings.TrimRight(string(buf[:n]), "\x00")
 	if !strings.HasPrefix(dir, "/") { // "(unreachable)...", getcwd(3)
-		return "", fmt.Errorf("the working directory %s has no name here", dir)
+		return "", fmt.Errorf("the working directory %s has no path in this namespace", dir)
 	}
 	return dir, nil
 }
@@ -160,7 +160,7 @@ func execute(o ExecOptions) error {
 	if env == nil {
 		env = os.Environ()
 	}
-	// syscall.Exec gives back the limit of open files that Go has raised at its start.
+	// syscall.Exec restores the limit of open files, which the Go runtime raises at start.
 	return startError(program, syscall.Exec(path, argv, env))
 }
 

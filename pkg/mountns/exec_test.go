@@ -17,11 +17,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// limit is for what should come at once.
+// limit is a generous timeout.
 const limit = 30 * time.Second
 
-// TestExecKeepsTheProcess: what a service manager prepares is there for the program: pid, arguments, environment,
-// working directory, the notify socket, listening descriptors, standard streams.
+// TestExecKeepsTheProcess checks that everything that a service manager prepares also works for the program: pid, arguments,
+// environment, working directory, the notify socket, listening descriptors, standard streams.
 func TestExecKeepsTheProcess(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		c, err := s.Create(Spec{Name: DefaultName})
@@ -62,7 +62,7 @@ func TestExecArgv0AndPin(t *testing.T) {
 		assert.NilError(t, err, "%s", out)
 		assert.Check(t, strings.HasPrefix(string(out), "-called -c"), "%s", out)
 		assert.Check(t, is.Contains(string(out), c.ID))
-		// Neither name nor pin: here.
+		// Without name and pin, the program runs in the namespace of the process.
 		out, err = helperCommand(t, s, "exec", nil, "readlink", "/proc/self/ns/mnt").CombinedOutput()
 		assert.NilError(t, err, "%s", out)
 		here, err := ownID()
@@ -71,7 +71,7 @@ func TestExecArgv0AndPin(t *testing.T) {
 	})
 }
 
-// TestExecSignals: an ignored hang-up stays ignored; SIGPIPE is as asked.
+// TestExecSignals checks that an ignored SIGHUP stays ignored, and that SIGPIPE is as requested.
 func TestExecSignals(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName})
@@ -84,7 +84,7 @@ func TestExecSignals(t *testing.T) {
 			assert.NilError(t, err, "%s", out)
 			ignored, err := strconv.ParseUint(strings.TrimSpace(strings.TrimPrefix(string(out), "SigIgn:")), 16, 64)
 			assert.NilError(t, err, "%s", out)
-			equal(t, ignored&0x1001, want, "signals") // whoever started the test may ignore others
+			equal(t, ignored&0x1001, want, "signals") // the caller of the test may ignore others
 		}
 	})
 }
@@ -100,10 +100,10 @@ func TestExecNeverRunsElsewhere(t *testing.T) {
 			want string
 		}{
 			{[]string{"NS=" + DefaultName}, "/", "mount namespace does not exist: kubens"},
-			{[]string{"NS=a/b"}, "/", "cannot be used"},
-			{[]string{"PIN=" + s.Pin("no")}, "/", "nothing is at " + s.Pin("no")},
+			{[]string{"NS=a/b"}, "/", "invalid mount namespace name"},
+			{[]string{"PIN=" + s.Pin("no")}, "/", "no pin at " + s.Pin("no")},
 			{[]string{"PIN=/etc/passwd"}, "/", "/etc/passwd is a plain file"},
-			{[]string{"PIN=/proc/self/ns/net"}, "/", "holds a namespace of another kind"},
+			{[]string{"PIN=/proc/self/ns/net"}, "/", "pins a namespace of another type"},
 			{[]string{"PIN="}, "", ""},
 		} {
 			_ = os.Remove(ran)
@@ -113,7 +113,7 @@ func TestExecNeverRunsElsewhere(t *testing.T) {
 			_, statErr := os.Stat(ran)
 			if tc.want == "" {
 				assert.Check(t, err)
-				assert.Check(t, statErr, "the test cannot see that something ran")
+				assert.Check(t, statErr, "the test does not detect that the program ran")
 				continue
 			}
 			assert.Check(t, is.ErrorContains(err, "exit status"), "%v", tc.env)
@@ -123,7 +123,7 @@ func TestExecNeverRunsElsewhere(t *testing.T) {
 	})
 }
 
-// TestExecWorkingDirectory: one that is not there inside is an error, not another one.
+// TestExecWorkingDirectory checks that a working directory that does not exist inside is an error.
 func TestExecWorkingDirectory(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName, Propagation: Private})
@@ -134,11 +134,11 @@ func TestExecWorkingDirectory(t *testing.T) {
 		cmd.Dir = later + "/dir"
 		out, err := cmd.CombinedOutput()
 		assert.Check(t, is.ErrorContains(err, "exit status 1"))
-		assert.Check(t, is.Contains(string(out), "the working directory "+cmd.Dir+" is not there inside"))
+		assert.Check(t, is.Contains(string(out), "the working directory "+cmd.Dir+" does not exist inside"))
 	})
 }
 
-// TestExecNotifies: a program that is started through Exec reaches the socket of whoever waits for it.
+// TestExecNotifies checks that a program started through Exec can connect to the notify socket.
 func TestExecNotifies(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName})

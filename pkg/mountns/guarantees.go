@@ -14,23 +14,23 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
-// Guarantees are what a mount namespace for Kubernetes can promise, each by itself.
+// Guarantees are the properties of a mount namespace for Kubernetes. They are independent of each other.
 type Guarantees struct {
-	// HostToInside (1): what the host mounts reaches the runtime, the kubelet and HostToContainer volumes.
+	// HostToInside (1): mounts of the host are visible to the runtime, the kubelet and HostToContainer volumes.
 	HostToInside bool `json:"hostToInside"`
-	// Inside (2): what the runtime, the kubelet and Bidirectional volumes mount is seen by each other and by
+	// Inside (2): mounts of the runtime, the kubelet and Bidirectional volumes are visible to each other and to
 	// HostToContainer volumes.
 	Inside bool `json:"inside"`
-	// InsideToHost (3): the host sees those mounts too.
+	// InsideToHost (3): those mounts are visible on the host too.
 	InsideToHost bool `json:"insideToHost"`
 }
 
-// and is what both hold to be true.
+// and returns the guarantees that are in both g and o.
 func (g Guarantees) and(o Guarantees) Guarantees {
 	return Guarantees{g.HostToInside && o.HostToInside, g.Inside && o.Inside, g.InsideToHost && o.InsideToHost}
 }
 
-// peers are the propagation groups of a mount: 0 is none (proc_pid_mountinfo(5)).
+// peers are the propagation groups of a mount, 0 if it has none (proc_pid_mountinfo(5)).
 type peers struct{ shared, master int }
 
 func peersOf(optional string) (p peers) {
@@ -46,7 +46,7 @@ func peersOf(optional string) (p peers) {
 	return p
 }
 
-// relation is how the mount of one path hangs together on both sides.
+// relation contains the propagation groups of the mount of one path on the host and inside.
 type relation struct {
 	mountpoint   string
 	host, inside peers
@@ -61,7 +61,7 @@ func (r relation) guarantees() Guarantees {
 	}
 }
 
-// propagation is how r looks; on a host whose mount is private Slave and Private are the same.
+// propagation returns the propagation mode of r. If the host's mount is private, Slave cannot be distinguished from Private.
 func (r relation) propagation() Propagation {
 	switch g := r.guarantees(); {
 	case g.InsideToHost:
@@ -72,13 +72,13 @@ func (r relation) propagation() Propagation {
 	return Private
 }
 
-// as tells whether r is what want would have given.
-func (r relation) as(want Propagation) bool {
+// matches reports whether r is the result of creating the namespace with want.
+func (r relation) matches(want Propagation) bool {
 	got := r.propagation()
 	return got == want || want == Slave && got == Private && r.host.shared == 0
 }
 
-// relate compares the mounts of s.paths on both sides, each mount once; the root's is the first.
+// relate compares the mounts of s.paths on the host and inside, each mount once. That of the root is the first.
 func (s *Store) relate(host, inside []*mountinfo.Info) []relation {
 	var all []relation
 	for _, path := range append([]string{"/"}, s.paths...) {
@@ -100,7 +100,7 @@ func (s *Store) relate(host, inside []*mountinfo.Info) []relation {
 	return all
 }
 
-// relations compares the mounts of the namespace that ns holds with the host's. There is at least the root's.
+// relations compares the mounts of the namespace ns with the host's. The result contains at least that of the root.
 func (s *Store) relations(ns *os.File) ([]relation, error) {
 	host, inside, err := mountsIn(ns)
 	if err != nil {
@@ -108,12 +108,12 @@ func (s *Store) relations(ns *os.File) ([]relation, error) {
 	}
 	all := s.relate(host, inside)
 	if len(all) == 0 {
-		return nil, errors.New("no mount of it is known on the host")
+		return nil, errors.New("it has no mount in common with the host")
 	}
 	return all, nil
 }
 
-// mountsIn reads the mounts of the namespace that ns holds, and the host's.
+// mountsIn returns the mounts of the host and of the namespace ns.
 func mountsIn(ns *os.File) (host, inside []*mountinfo.Info, err error) {
 	if host, err = mountinfo.GetMounts(nil); err != nil {
 		return nil, nil, fmt.Errorf("read the host's mounts: %w", err)
@@ -133,8 +133,8 @@ func mountsIn(ns *os.File) (host, inside []*mountinfo.Info, err error) {
 	return host, inside, nil
 }
 
-// read says what the propagation of the mounts promises, and for each promise that does not hold why.
-func read(relations []relation) (Guarantees, []string) {
+// derive returns the guarantees that follow from the propagation of the mounts, and the reasons why the others do not hold.
+func derive(relations []relation) (Guarantees, []string) {
 	sum := Guarantees{true, true, true}
 	var reasons []string
 	root := relations[0].propagation()
@@ -143,32 +143,33 @@ func read(relations []relation) (Guarantees, []string) {
 		sum = sum.and(g)
 		switch {
 		case r.host.shared == 0 && root != Private || r.host.shared == 0 && r.mountpoint == "/":
-			reasons = append(reasons, fmt.Sprintf("1: the host's mount of %s is private: mount --make-shared %s, and create the namespace anew", r.mountpoint, r.mountpoint))
+			reasons = append(reasons, fmt.Sprintf("1: the host's mount of %s is private: run mount --make-shared %s, then create the namespace again", r.mountpoint, r.mountpoint))
 		case !g.HostToInside && r.mountpoint == "/":
-			reasons = append(reasons, "1: the namespace is cut off from the host's mounts (propagation private)")
+			reasons = append(reasons, "1: the namespace does not receive the host's mounts (propagation private)")
 		case !g.HostToInside && root != Private:
-			reasons = append(reasons, fmt.Sprintf("1: the mount of %s inside does not receive from the host's", r.mountpoint))
+			reasons = append(reasons, fmt.Sprintf("1: the mount of %s inside does not receive mounts from the host's", r.mountpoint))
 		}
 		switch {
 		case !g.Inside:
-			reasons = append(reasons, fmt.Sprintf("2: the mount of %s inside is private: mount --make-shared %s, inside", r.mountpoint, r.mountpoint))
+			reasons = append(reasons, fmt.Sprintf("2: the mount of %s inside is private: run mount --make-shared %s inside", r.mountpoint, r.mountpoint))
 		case root == Shared && !g.InsideToHost:
-			reasons = append(reasons, fmt.Sprintf("3: the mount of %s inside is no peer of the host's", r.mountpoint))
+			reasons = append(reasons, fmt.Sprintf("3: the mount of %s inside is not a peer of the host's", r.mountpoint))
 		}
 	}
 	return sum, reasons
 }
 
-// probe is the directory in which one check by doing is made, and what it looks at.
+// probe tests the propagation with mounts in a directory.
 type probe struct{ dir string }
 
-// point makes a directory to mount on.
+// point creates a mount point.
 func (p probe) point(name string) (string, error) {
 	path := filepath.Join(p.dir, name)
 	return path, os.Mkdir(path, 0o700)
 }
 
-// Mounted tells whether the calling thread sees a mount on path: one that is not of the file system that its directory is on.
+// Mounted reports whether the calling thread sees a mount on path, that is, whether path is on another file system than its
+// parent directory.
 func Mounted(path string) (bool, error) {
 	var above, here unix.Stat_t
 	if err := unix.Stat(filepath.Dir(path), &above); err != nil {
@@ -180,8 +181,8 @@ func Mounted(path string) (bool, error) {
 	return above.Dev != here.Dev, nil
 }
 
-// on has one view mount something on a fresh directory while the others look.
-func (p probe) on(name string, from view, lookers ...view) (seen []bool, err error) {
+// visible mounts a tmpfs on a new directory in from, and reports for each observer whether the mount is visible.
+func (p probe) visible(name string, from view, observers ...view) (seen []bool, err error) {
 	path, err := p.point(name)
 	if err != nil {
 		return nil, err
@@ -195,9 +196,9 @@ func (p probe) on(name string, from view, lookers ...view) (seen []bool, err err
 			err = fmt.Errorf("unmount %s: %w", path, umountErr)
 		}
 	}()
-	for _, look := range lookers {
+	for _, observer := range observers {
 		var yes bool
-		err := look.do(func() (err error) { yes, err = Mounted(path); return err })
+		err := observer.do(func() (err error) { yes, err = Mounted(path); return err })
 		if err != nil {
 			return nil, err
 		}
@@ -206,16 +207,16 @@ func (p probe) on(name string, from view, lookers ...view) (seen []bool, err err
 	return seen, nil
 }
 
-// view runs a function in some mount namespace.
+// view runs a function in a mount namespace.
 type view interface{ do(fn func() error) error }
 
-// hostView is that of the process itself.
+// hostView is the view of the process itself.
 type hostView struct{}
 
 func (hostView) do(fn func() error) error { return fn() }
 
-// joinVolume starts a thread that sees what a container sees of the namespace's mounts: with flag MS_SLAVE as a
-// HostToContainer volume, with 0 as a Bidirectional one.
+// joinVolume starts a thread that sees the mounts of the namespace as a container does: with flag MS_SLAVE through a
+// HostToContainer volume, with 0 through a Bidirectional one.
 func joinVolume(ns *os.File, flag uintptr) (*thread, error) {
 	t, err := startThread(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
@@ -235,8 +236,8 @@ func joinVolume(ns *os.File, flag uintptr) (*thread, error) {
 	return t, nil
 }
 
-// volumes see what containers see of a namespace's mounts: slave through a HostToContainer volume, peer through a
-// Bidirectional one.
+// volumes are threads that see the mounts of a namespace as containers do: slave through a HostToContainer volume, peer
+// through a Bidirectional one.
 type volumes struct{ slave, peer *thread }
 
 func joinVolumes(ns *os.File) (v volumes, err error) {
@@ -254,9 +255,9 @@ func (v volumes) stop() {
 	v.peer.stop()
 }
 
-// try finds out the guarantees by doing: it mounts an empty tmpfs on one side and looks on the others, in a fresh
-// directory beside the pins. Nothing of it is left.
-func (s *Store) try(ns *os.File) (g Guarantees, err error) {
+// probe determines the guarantees with test mounts: it mounts an empty tmpfs in each view and checks whether it is visible in
+// the others, in a new directory next to the pins. It removes all of it.
+func (s *Store) probe(ns *os.File) (g Guarantees, err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(s.dir), "mountns-probe-")
 	if err != nil {
 		return g, privilege(err)
@@ -273,19 +274,19 @@ func (s *Store) try(ns *os.File) (g Guarantees, err error) {
 		return g, err
 	}
 	defer v.stop()
-	return p.ask(inside, v)
+	return p.run(inside, v)
 }
 
-func (p probe) ask(inside view, v volumes) (g Guarantees, err error) {
-	fromHost, err := p.on("host", hostView{}, inside, v.slave)
+func (p probe) run(inside view, v volumes) (g Guarantees, err error) {
+	fromHost, err := p.visible("host", hostView{}, inside, v.slave)
 	if err != nil {
 		return g, err
 	}
-	fromInside, err := p.on("inside", inside, v.slave, v.peer, hostView{})
+	fromInside, err := p.visible("inside", inside, v.slave, v.peer, hostView{})
 	if err != nil {
 		return g, err
 	}
-	fromVolume, err := p.on("volume", v.peer, inside, v.slave)
+	fromVolume, err := p.visible("volume", v.peer, inside, v.slave)
 	if err != nil {
 		return g, err
 	}

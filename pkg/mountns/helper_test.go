@@ -19,7 +19,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// helper is the test binary as another program. It does not return.
+// helper runs the test binary as another program. It does not return.
 func helper(name string) {
 	_ = os.Unsetenv(envHelper)
 	s := New(Options{Dir: os.Getenv(envDir), Paths: []string{"/"}})
@@ -48,14 +48,14 @@ func helper(name string) {
 		end(err)
 	case "churn":
 		end(churn(os.Args[1], os.Getenv("TIMES")))
-	case "live": // says so, and lives as long as its input does
+	case "live": // prints "alive" and runs until the end of its input
 		fmt.Println("alive")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}
 	os.Exit(0)
 }
 
-// churn mounts and unmounts a number of times, and says how often it did.
+// churn mounts and unmounts the given number of times, and prints that number.
 func churn(dir, times string) error {
 	n, err := strconv.Atoi(times)
 	for i := 0; err == nil && i < n; i++ {
@@ -80,7 +80,7 @@ func end(err error) {
 	os.Exit(code)
 }
 
-// helperCommand prepares a helper.
+// helperCommand returns a command that runs a helper.
 func helperCommand(t *testing.T, s *Store, name string, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", args...)
@@ -88,7 +88,7 @@ func helperCommand(t *testing.T, s *Store, name string, env []string, args ...st
 	return cmd
 }
 
-// execIn runs a program in a namespace by way of Exec, and returns what it says.
+// execIn runs a program in a namespace with Exec, and returns its output.
 func execIn(t *testing.T, s *Store, name string, argv ...string) string {
 	t.Helper()
 	out, err := helperCommand(t, s, "exec", []string{"NS=" + name}, argv...).CombinedOutput()
@@ -96,12 +96,12 @@ func execIn(t *testing.T, s *Store, name string, argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// live keeps a process in a namespace until the test ends it. As is what the program is called.
-func live(t *testing.T, s *Store, ns, as string) (pid int, stop func()) {
+// startLive starts a process in a namespace that runs until the end of the test or until stop. as is its program name.
+func startLive(t *testing.T, s *Store, ns, as string) (pid int, stop func()) {
 	t.Helper()
 	program := filepath.Join(os.Getenv(envHost), as)
 	assert.NilError(t, os.Symlink(ownCopy(t), program))
-	// It ends with its input, not with the test's context, which is over before the clean-up.
+	// The process ends with its input and not with the test's context, which is cancelled before the clean-up.
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), envHelper+"=live")
 	if ns != "" {
@@ -134,7 +134,8 @@ func begin(t *testing.T, cmd *exec.Cmd) (pid int, stop func()) {
 	return cmd.Process.Pid, stop
 }
 
-// ownCopy is the test binary where the made-up root can execute it: it may not enter where go test has put it.
+// ownCopy returns a copy of the test binary that root of the simulated host can execute: the original may be in a directory
+// without access.
 func ownCopy(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(os.Getenv(envHost), "helper")
@@ -147,7 +148,7 @@ func ownCopy(t *testing.T) string {
 	return path
 }
 
-// tmpfs mounts one on a fresh directory of the made-up host.
+// tmpfs mounts a tmpfs on a new directory of the simulated host.
 func tmpfs(t *testing.T, name string) string {
 	t.Helper()
 	path := filepath.Join(os.Getenv(envHost), name)

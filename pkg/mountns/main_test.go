@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// envHost tells a test that it runs again inside a made-up host, and of which kind.
+	// envHost is the directory of the simulated host in which a test runs again.
 	envHost = "ROOTLESSNODE_TEST_MOUNTNS_HOST"
-	// envHelper makes the test binary play a program: see helper.
+	// envHelper makes the test binary run as a program; see helper.
 	envHelper = "ROOTLESSNODE_TEST_MOUNTNS_HELPER"
 	// envDir is the store's directory for a helper.
 	envDir = "ROOTLESSNODE_TEST_MOUNTNS_DIR"
-	// nobody stands for an ordinary user when the tests run as root.
-	nobody = 65534
+	// ordinaryUID is the ordinary user for the tests when they run as root.
+	ordinaryUID = 65534
 )
 
-// Kinds of made-up hosts: what the propagation of their root is.
+// Kinds of simulated hosts: the propagation of their root.
 const (
 	sharedHost  = "shared"
 	privateHost = "private"
@@ -42,16 +42,16 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// checkUserNS asks once for all tests: under the race detector the answer takes a second.
+// checkUserNS checks only once for all tests, because under the race detector a check takes a second.
 var checkUserNS = sync.OnceValue(testutil.UserNS.Check)
 
-// onHost runs body as root of a made-up host: a fresh user and mount namespace whose mounts are shared or private. When
-// root runs the tests, the made-up root is an ordinary user outside.
+// onHost runs body as root of a simulated host: a new user and mount namespace whose mounts are shared or private. If root
+// runs the tests, that root is an ordinary user outside.
 func onHost(t *testing.T, kind string, body func(t *testing.T, s *Store)) {
 	t.Helper()
 	if os.Getenv(envHost) != "" {
 		becomeHost(t, kind)
-		// The directories of a real kubelet on the machine that runs the tests are none of their business.
+		// Use only /, so that directories of a real kubelet on this machine do not affect the tests.
 		body(t, New(Options{Dir: filepath.Join(os.Getenv(envHost), "run", "mountns"), Paths: []string{"/"}}))
 		return
 	}
@@ -59,7 +59,7 @@ func onHost(t *testing.T, kind string, body func(t *testing.T, s *Store)) {
 	testutil.Require(t, testutil.Requirement{Name: testutil.UserNS.Name, Check: checkUserNS})
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
-		uid, gid = nobody, nobody
+		uid, gid = ordinaryUID, ordinaryUID
 	}
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
@@ -67,7 +67,7 @@ func onHost(t *testing.T, kind string, body func(t *testing.T, s *Store)) {
 	}
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.count=1", "-test.v")
 	cmd.Env = append(os.Environ(), envHost+"="+dir)
-	cmd.Dir = "/" // the made-up root may not enter where the tests lie
+	cmd.Dir = "/" // root of the simulated host may not have access to the directory of the tests
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
@@ -79,7 +79,7 @@ func onHost(t *testing.T, kind string, body func(t *testing.T, s *Store)) {
 	assert.Assert(t, !bytes.Contains(out, []byte("--- SKIP")), "%s", out)
 }
 
-// becomeHost gives the namespace the propagation of a host's, and a directory to write in.
+// becomeHost sets the propagation of the namespace to that of the kind of host, and mounts a writable directory.
 func becomeHost(t *testing.T, kind string) {
 	t.Helper()
 	flag := uintptr(unix.MS_SHARED)
@@ -92,7 +92,7 @@ func becomeHost(t *testing.T, kind string) {
 	assert.NilError(t, unix.Mount("none", "/", "", unix.MS_REC|flag, ""))
 }
 
-// run starts a program and returns what it says on standard output.
+// run runs a program and returns its standard output.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

@@ -1,13 +1,14 @@
-// Package mountns keeps a mount namespace for the kubelet and the container runtime of a rootful node: host mounts come
-// in, what the runtime, the kubelet and their pods mount is shared inside, and the host sees none of it unless asked.
+// Package mountns manages a mount namespace for the kubelet and the container runtime of a rootful node. Mounts of the host
+// propagate into it. Mounts of the runtime, the kubelet and their pods are shared inside, and by default not visible on the
+// host.
 //
-// The namespace is held by a pin, a bind mount of its file in /proc (mount_namespaces(7)) in a directory that is a
-// private mount, for the kernel refuses to pin a mount namespace where it could propagate. Programs enter by Exec, which
-// takes the place of the calling process. All state is in the kernel and in the pins: nothing runs in between.
+// A pin keeps the namespace alive: a bind mount of its file in /proc (mount_namespaces(7)) in a directory that is a private
+// mount, because the kernel refuses to pin a mount namespace where the pin could propagate. Programs enter with Exec, which
+// replaces the calling process. All state is in the kernel and in the pins; there is no daemon.
 //
 // Runs in: the host's mount namespace, as root of the user namespace that owns it; Exec also inside. The package starts
-// no process, changes no propagation of the host's mounts other than its own directory's, and never enters a namespace
-// with the calling thread, except in Exec.
+// no process, changes the propagation of no mount of the host except that of its own directory, and never enters a
+// namespace with the calling thread, except in Exec.
 package mountns
 
 import (
@@ -22,50 +23,50 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// DefaultName is the namespace of a host that has but one.
+// DefaultName is the default name of the namespace.
 const DefaultName = "kubens"
 
-// EnvPin is the environment variable by which CRI-O and others are told a pin's path. They enter by themselves.
+// EnvPin is the environment variable with the path of a pin that CRI-O and other programs read to enter the namespace.
 const EnvPin = "KUBENSMNT"
 
-// Propagation says how the mounts of the namespace hang together with the host's. Inside they are always shared.
+// Propagation is the mount propagation between the host and the namespace. Inside, mounts are always shared.
 type Propagation string
 
-// Ways of propagation.
+// Propagation modes.
 const (
-	// Slave: host mounts come in, nothing goes out. The default.
+	// Slave: mounts of the host propagate into the namespace, and not the reverse. The default.
 	Slave Propagation = "slave"
-	// Shared: both ways; the host sees everything.
+	// Shared: mounts propagate in both directions.
 	Shared Propagation = "shared"
-	// Private: neither way. What the host mounts later is not seen inside, and what it unmounts stays busy.
+	// Private: mounts do not propagate. Later mounts of the host are not visible inside, and those it unmounts remain busy.
 	Private Propagation = "private"
 )
 
 var (
 	// ErrNotFound: there is no namespace of that name. Exit code 1.
 	ErrNotFound = errors.New("mount namespace does not exist")
-	// ErrInUse: processes live in the namespace. Exit code 1.
+	// ErrInUse: processes are in the namespace. Exit code 1.
 	ErrInUse = errors.New("mount namespace is in use")
 )
 
-// Options place the pins. The zero value is the host's own.
+// Options configures a Store. The zero value is for the host.
 type Options struct {
-	// Dir holds the pins, each with the name of its namespace. Its parent must lie on a mount that propagates like the
-	// host's others; Dir itself becomes a private mount. Empty: layout.MountNSDir.
+	// Dir contains the pins, each with the name of its namespace. Its parent must be on a mount with the usual propagation
+	// of the host; Dir itself becomes a private mount. Empty: layout.MountNSDir.
 	Dir string
-	// Paths are those whose mounts must propagate for the guarantees to hold. Missing ones count by their parents.
-	// nil: the root, /run, and the directories of kubelet, containerd and CRI-O.
+	// Paths lists the paths whose mounts must propagate for the guarantees to hold. For a missing path, its nearest
+	// existing parent is used. nil: the root, /run, and the directories of kubelet, containerd and CRI-O.
 	Paths []string
 }
 
-// Store is the set of the namespaces pinned in one directory. Its methods may be called from several goroutines and
-// processes: those that change something take turns.
+// Store is the set of namespaces pinned in one directory. Its methods may be called from several goroutines and processes;
+// changes are serialized by a lock.
 type Store struct {
 	dir   string
 	paths []string
 }
 
-// New returns the namespaces pinned in o.Dir. It touches nothing.
+// New returns the store of o.Dir. It changes nothing.
 func New(o Options) *Store {
 	s := &Store{dir: o.Dir, paths: o.Paths}
 	if s.dir == "" {
@@ -77,22 +78,22 @@ func New(o Options) *Store {
 	return s
 }
 
-// Pin is the path of a namespace's pin, there or not: what EnvPin holds.
+// Pin returns the path of a namespace's pin, for EnvPin, whether or not it exists.
 func (s *Store) Pin(name string) string { return filepath.Join(s.dir, name) }
 
-// Names are file names, and parts of a systemd unit's name.
+// nameForm is the form of names. They are used as file names and in the names of systemd units.
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
-// CheckName tells whether name can be that of a namespace. The error is of class errdefs.ErrConfig.
+// CheckName returns an error of class errdefs.ErrConfig if name is not a valid name of a namespace.
 func CheckName(name string) error {
 	if nameForm.MatchString(name) {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("name of a mount namespace: %q cannot be used", name)),
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("invalid mount namespace name %q", name)),
 		"1 to 32 of a-z, 0-9 and -, neither beginning nor ending with -")
 }
 
-// ParsePropagation reads a way of propagation; empty is Slave. The error is of class errdefs.ErrConfig.
+// ParsePropagation parses a propagation mode. Empty is Slave. Errors have class errdefs.ErrConfig.
 func ParsePropagation(text string) (Propagation, error) {
 	switch p := Propagation(text); p {
 	case "":
@@ -100,11 +101,11 @@ func ParsePropagation(text string) (Propagation, error) {
 	case Slave, Shared, Private:
 		return p, nil
 	}
-	return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("propagation %q is not known", text)),
+	return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("unknown propagation %q", text)),
 		string(Slave)+", "+string(Shared)+" or "+string(Private))
 }
 
-// privilege gives the kernel's refusal its class and way out.
+// privilege adds the class errdefs.ErrPreflight and a hint to a permission error.
 func privilege(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "run it as root of the host (CAP_SYS_ADMIN)")

@@ -11,44 +11,45 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Spec is a namespace that is wanted.
+// Spec is a namespace to create.
 type Spec struct {
 	Name string
 	// Propagation: empty is Slave.
 	Propagation Propagation
 }
 
-// Namespace is a pinned namespace as it is.
+// Namespace is a pinned namespace.
 type Namespace struct {
 	Name string `json:"name"`
 	// Pin is its path on the host.
 	Pin string `json:"pin"`
-	// ID is what readlink says of /proc/PID/ns/mnt of a process in it; empty when nothing is pinned.
+	// ID is the output of readlink /proc/PID/ns/mnt for a process in it. It is empty if nothing is pinned.
 	ID string `json:"id,omitempty"`
-	// Propagation is that of its root. On a host whose root is private it is Private, whatever was asked for.
+	// Propagation is that of its root. On a host whose root is private it is always Private.
 	Propagation Propagation `json:"propagation,omitempty"`
-	// Processes is how many live in it.
+	// Processes is the number of processes in it.
 	Processes int `json:"processes"`
-	// Fault says what is wrong with the pin: a leftover, or several on one another. Empty: nothing.
+	// Fault describes what is wrong with the pin: it is stale, or several are stacked. Empty means that it is valid.
 	Fault string `json:"fault,omitempty"`
 }
 
-// Created is what Create found or made.
+// Created is the result of Create.
 type Created struct {
 	Namespace
-	// Reused: it was there.
+	// Reused: it existed.
 	Reused bool `json:"reused"`
-	// Guarantees hold both by the mounts' propagation and by trying; Reasons say why others do not.
+	// Guarantees hold according to both the propagation of the mounts and test mounts. Reasons explains the others.
 	Guarantees Guarantees `json:"guarantees"`
 	Reasons    []string   `json:"reasons,omitempty"`
 }
 
-// Create makes and pins the namespace, unless one is pinned that is as wanted; then that is used, and nothing changes.
-// One that is otherwise is an error, for a second one beside it would part the kubelet from the runtime. A leftover of a
-// create that was cut short is replaced. What holds is found out by reading and by doing.
+// Create creates and pins a namespace. If a namespace with the requested propagation is already pinned, it is reused
+// unchanged. One with another propagation is an error, because replacing it would separate the kubelet from the runtime. A
+// stale file of an interrupted Create is replaced. The guarantees are determined from the propagation of the mounts and
+// with test mounts.
 //
-// On a host whose root is private, Slave gives guarantee 2 alone, and Reasons say so; Shared is an error of class
-// errdefs.ErrPreflight there.
+// On a host whose root is private, Slave gives only guarantee 2, and Reasons contains the cause; Shared returns an error of
+// class errdefs.ErrPreflight there.
 //
 // Runs in: the host's mount namespace, as root.
 func (s *Store) Create(spec Spec) (*Created, error) {
@@ -80,7 +81,7 @@ func (s *Store) create(spec Spec) (*Created, error) {
 		return nil, err
 	}
 	if state != pinned {
-		if ns, err = s.makeAndPin(spec); err != nil {
+		if ns, err = s.createPinned(spec); err != nil {
 			return nil, err
 		}
 	}
@@ -95,7 +96,7 @@ func (s *Store) create(spec Spec) (*Created, error) {
 	return c, nil
 }
 
-func (s *Store) makeAndPin(spec Spec) (*os.File, error) {
+func (s *Store) createPinned(spec Spec) (*os.File, error) {
 	if spec.Propagation == Shared {
 		if err := hostIsShared(); err != nil {
 			return nil, err
@@ -111,10 +112,11 @@ func (s *Store) makeAndPin(spec Spec) (*os.File, error) {
 	return ns, nil
 }
 
-// newPinned makes and pins a namespace. The kernel pins only one that is younger than its caller's, against loops, and
-// goes by the namespaces' ids. Since Linux 6.18 each processor hands them out from a supply of its own, so that the
-// younger may have the lower id, and gets EINVAL. One made by the processor that made the caller's has the higher id:
-// so every processor gets its try. On a host whose namespace is the kernel's first, any will do.
+// newPinned creates and pins a namespace. To prevent loops, the kernel only pins a namespace that is newer than the caller's,
+// which it determines by the namespace IDs. Since Linux 6.18 each processor has its own range of IDs, so that a newer
+// namespace may have a lower ID; pinning it then fails with EINVAL. A namespace that is created on the same processor as the
+// caller's has a higher ID, so this function tries every processor. If the caller's is the kernel's initial namespace, any
+// processor works.
 // https://github.com/canonical/snapd/pull/17376
 func (s *Store) newPinned(spec Spec) (*os.File, error) {
 	var refused error
@@ -134,9 +136,9 @@ func (s *Store) newPinned(spec Spec) (*os.File, error) {
 	return nil, refused
 }
 
-// checkPinned fills c in, and fails when what is pinned is not what spec wants.
+// checkPinned fills in c. It returns an error if the pinned namespace does not match spec.
 func (s *Store) checkPinned(c *Created, spec Spec, ns *os.File) error {
-	if err := s.stacked(spec.Name); err != nil {
+	if err := s.checkStacked(spec.Name); err != nil {
 		return err
 	}
 	relations, err := s.relations(ns)
@@ -146,32 +148,32 @@ func (s *Store) checkPinned(c *Created, spec Spec, ns *os.File) error {
 	if c.Namespace, err = s.describe(spec.Name, ns, relations[0].propagation()); err != nil {
 		return err
 	}
-	if !relations[0].as(spec.Propagation) {
-		return errdefs.WithHintf(fmt.Errorf("it is there with propagation %s, %s is asked for", c.Propagation, spec.Propagation),
+	if !relations[0].matches(spec.Propagation) {
+		return errdefs.WithHintf(fmt.Errorf("it exists with propagation %s, but %s is requested", c.Propagation, spec.Propagation),
 			"rootlessnode mountns delete --name %s\nrootlessnode mountns create --name %s --propagation %s", spec.Name, spec.Name, spec.Propagation)
 	}
 	c.Guarantees, c.Reasons, err = s.evaluate(relations, ns)
 	return err
 }
 
-// evaluate brings reading and doing together.
+// evaluate returns the guarantees that hold according to both the propagation of the mounts and test mounts.
 func (s *Store) evaluate(relations []relation, ns *os.File) (Guarantees, []string, error) {
-	byReading, reasons := read(relations)
-	byDoing, err := s.try(ns)
+	derived, reasons := derive(relations)
+	probed, err := s.probe(ns)
 	if err != nil {
-		return Guarantees{}, nil, fmt.Errorf("try the propagation: %w", err)
+		return Guarantees{}, nil, fmt.Errorf("test the propagation: %w", err)
 	}
 	for _, v := range []struct {
-		number       int
-		reads, tried bool
+		number          int
+		derived, probed bool
 	}{
-		{1, byReading.HostToInside, byDoing.HostToInside}, {2, byReading.Inside, byDoing.Inside}, {3, byReading.InsideToHost, byDoing.InsideToHost},
+		{1, derived.HostToInside, probed.HostToInside}, {2, derived.Inside, probed.Inside}, {3, derived.InsideToHost, probed.InsideToHost},
 	} {
-		if v.reads && !v.tried {
-			reasons = append(reasons, fmt.Sprintf("%d: the mounts' propagation promises it, but a mount in %s did not arrive", v.number, filepath.Dir(s.dir)))
+		if v.derived && !v.probed {
+			reasons = append(reasons, fmt.Sprintf("%d: the mounts should propagate, but a test mount in %s is not visible", v.number, filepath.Dir(s.dir)))
 		}
 	}
-	return byReading.and(byDoing), reasons, nil
+	return derived.and(probed), reasons, nil
 }
 
 func (s *Store) describe(name string, ns *os.File, p Propagation) (Namespace, error) {
@@ -183,7 +185,7 @@ func (s *Store) describe(name string, ns *os.File, p Propagation) (Namespace, er
 	return Namespace{Name: name, Pin: s.Pin(name), ID: id.String(), Propagation: p, Processes: len(procs)}, err
 }
 
-// List returns the namespaces in the order of their names, leftovers too.
+// List returns the namespaces sorted by name, including stale files.
 //
 // Runs in: the host's mount namespace, as root.
 func (s *Store) List() ([]Namespace, error) {
@@ -193,7 +195,7 @@ func (s *Store) List() ([]Namespace, error) {
 	}
 	all := []Namespace{}
 	for _, name := range names {
-		n, err := s.look(name)
+		n, err := s.inspect(name)
 		if errors.Is(err, ErrNotFound) {
 			continue // deleted meanwhile
 		}
@@ -205,7 +207,7 @@ func (s *Store) List() ([]Namespace, error) {
 	return all, nil
 }
 
-func (s *Store) look(name string) (Namespace, error) {
+func (s *Store) inspect(name string) (Namespace, error) {
 	ns, state, err := s.openPin(name)
 	if err != nil {
 		return Namespace{}, err
@@ -215,7 +217,7 @@ func (s *Store) look(name string) (Namespace, error) {
 	case absent:
 		return n, notFound(name)
 	case stale:
-		n.Fault = "nothing is pinned: a leftover"
+		n.Fault = "nothing is pinned: stale file"
 		return n, nil
 	case own:
 		id, err := ownID()
@@ -230,15 +232,15 @@ func (s *Store) look(name string) (Namespace, error) {
 	if n, err = s.describe(name, ns, relations[0].propagation()); err != nil {
 		return n, err
 	}
-	if err := s.stacked(name); err != nil {
+	if err := s.checkStacked(name); err != nil {
 		n.Fault = err.Error()
 	}
 	return n, nil
 }
 
-// Delete takes the pin away. The namespace ends with its last process and the last mount that holds it. While processes
-// live in it that is refused with ErrInUse, unless forced: those stay in it then, and what is started later is apart from
-// them. With the last pin the directory of pins goes too.
+// Delete removes the pin. The namespace ends with its last process and the last mount that refers to it. If processes are in
+// it, Delete returns ErrInUse. With force it removes the pin anyway: these processes stay in the namespace, and processes
+// started later are in another one. With the last pin it also removes the directory of pins.
 //
 // Runs in: the host's mount namespace, as root.
 func (s *Store) Delete(name string, force bool) error {
@@ -281,7 +283,7 @@ func (s *Store) delete(name string, force bool) error {
 	return s.unpin(name)
 }
 
-// peek is openPin without keeping the file.
+// peek is like openPin but closes the file.
 func (s *Store) peek(name string) (ID, pinState, error) {
 	ns, state, err := s.openPin(name)
 	if err != nil || state != pinned {

@@ -27,9 +27,9 @@ func TestGuarantees(t *testing.T) {
 	}{
 		{"hidden", sharedHost, "", Slave, Guarantees{true, true, false}, nil},
 		{"visible", sharedHost, Shared, Shared, Guarantees{true, true, true}, nil},
-		{"cut off", sharedHost, Private, Private, Guarantees{false, true, false}, []string{"1: the namespace is cut off from the host's mounts (propagation private)"}},
+		{"cut off", sharedHost, Private, Private, Guarantees{false, true, false}, []string{"1: the namespace does not receive the host's mounts (propagation private)"}},
 		{"private host", privateHost, Slave, Private, Guarantees{false, true, false},
-			[]string{"1: the host's mount of / is private: mount --make-shared /, and create the namespace anew"}},
+			[]string{"1: the host's mount of / is private: run mount --make-shared /, then create the namespace again"}},
 	} {
 		t.Run(strings.ReplaceAll(tc.name, " ", "-"), func(t *testing.T) {
 			onHost(t, tc.host, func(t *testing.T, s *Store) {
@@ -38,7 +38,7 @@ func TestGuarantees(t *testing.T) {
 				equal(t, c.Guarantees, tc.want, "guarantees")
 				equal(t, c.Propagation, tc.got, "propagation")
 				assert.Check(t, is.DeepEqual(c.Reasons, tc.reasons))
-				lookForYourself(t, s, tc.want)
+				checkWithPrograms(t, s, tc.want)
 
 				st, err := s.Status(DefaultName)
 				assert.NilError(t, err)
@@ -52,8 +52,8 @@ func TestGuarantees(t *testing.T) {
 	}
 }
 
-// lookForYourself compares with what programs see, by none of the package's own means but Exec.
-func lookForYourself(t *testing.T, s *Store, want Guarantees) {
+// checkWithPrograms compares the guarantees with what other programs see. Of the package it uses only Exec.
+func checkWithPrograms(t *testing.T, s *Store, want Guarantees) {
 	t.Helper()
 	host := tmpfs(t, "host")
 	equal(t, strings.Contains(execIn(t, s, DefaultName, "cat", "/proc/self/mounts"), " "+host+" "), want.HostToInside, "1")
@@ -82,7 +82,7 @@ func TestCreateAgainReuses(t *testing.T) {
 		equal(t, len(mounts), 1, "stacked")
 
 		_, err = s.Create(Spec{DefaultName, Shared})
-		assert.Check(t, is.Error(err, "create mount namespace kubens: it is there with propagation slave, shared is asked for"))
+		assert.Check(t, is.Error(err, "create mount namespace kubens: it exists with propagation slave, but shared is requested"))
 		list, err := s.List()
 		assert.NilError(t, err)
 		assert.DeepEqual(t, list, []Namespace{first.Namespace})
@@ -130,10 +130,10 @@ func TestLeftoverIsReplaced(t *testing.T) {
 			assert.NilError(t, os.WriteFile(s.Pin(DefaultName), []byte(text), 0o600))
 			list, err := s.List()
 			assert.NilError(t, err)
-			assert.DeepEqual(t, list, []Namespace{{Name: DefaultName, Pin: s.Pin(DefaultName), Fault: "nothing is pinned: a leftover"}})
+			assert.DeepEqual(t, list, []Namespace{{Name: DefaultName, Pin: s.Pin(DefaultName), Fault: "nothing is pinned: stale file"}})
 			_, err = s.Status(DefaultName)
-			assert.Check(t, is.ErrorContains(err, "the file is a leftover"))
-			assert.Check(t, is.ErrorContains(s.Exec(ExecOptions{Name: DefaultName, Argv: []string{"true"}}), "the file is a leftover"))
+			assert.Check(t, is.ErrorContains(err, "the file is stale"))
+			assert.Check(t, is.ErrorContains(s.Exec(ExecOptions{Name: DefaultName, Argv: []string{"true"}}), "the file is stale"))
 			c, err := s.Create(Spec{Name: DefaultName})
 			assert.NilError(t, err)
 			equal(t, c.Reused, false, "reused")
@@ -147,7 +147,7 @@ func TestLeftoverIsReplaced(t *testing.T) {
 	})
 }
 
-// TestOthersPins: what others did at the path of a pin is named, and neither used nor covered.
+// TestOthersPins checks that foreign mounts at the path of a pin are reported, and neither used nor covered.
 func TestOthersPins(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: "second"})
@@ -155,7 +155,7 @@ func TestOthersPins(t *testing.T) {
 		assert.NilError(t, os.WriteFile(s.Pin(DefaultName), nil, 0o600))
 		assert.NilError(t, unix.Mount("/proc/self/ns/net", s.Pin(DefaultName), "", unix.MS_BIND, ""))
 		_, err = s.Create(Spec{Name: DefaultName})
-		assert.Check(t, is.ErrorContains(err, "holds a namespace of another kind"))
+		assert.Check(t, is.ErrorContains(err, "pins a namespace of another type"))
 		assert.NilError(t, unix.Unmount(s.Pin(DefaultName), 0))
 
 		c, err := s.Create(Spec{Name: DefaultName})
@@ -182,7 +182,7 @@ func TestDeleteInUse(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName})
 		assert.NilError(t, err)
-		pid, stop := live(t, s, DefaultName, "resident")
+		pid, stop := startLive(t, s, DefaultName, "resident")
 		err = s.Delete(DefaultName, false)
 		assert.Check(t, errors.Is(err, ErrInUse))
 		assert.Check(t, is.Error(err, fmt.Sprintf("delete mount namespace kubens: mount namespace is in use: resident (%d)", pid)))
@@ -202,9 +202,9 @@ func TestStatusNamesDaemonsOutside(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName})
 		assert.NilError(t, err)
-		inside, _ := live(t, s, DefaultName, "containerd")
-		outside, stop := live(t, s, "", "kubelet")
-		_, _ = live(t, s, "", "bystander")
+		inside, _ := startLive(t, s, DefaultName, "containerd")
+		outside, stop := startLive(t, s, "", "kubelet")
+		_, _ = startLive(t, s, "", "other")
 		st, err := s.Status(DefaultName)
 		assert.NilError(t, err)
 		host, err := ownID()
@@ -212,7 +212,7 @@ func TestStatusNamesDaemonsOutside(t *testing.T) {
 		assert.DeepEqual(t, st.Members, []Process{{inside, "containerd", st.ID, "containerd"}})
 		assert.DeepEqual(t, st.Outside, []Process{{outside, "kubelet", host.String(), "kubelet"}})
 		err = st.Err()
-		assert.Check(t, is.Error(err, fmt.Sprintf("kubelet (pid %d) is not in mount namespace kubens: it lives in %s", outside, host)))
+		assert.Check(t, is.Error(err, fmt.Sprintf("kubelet (pid %d) is not in mount namespace kubens but in %s", outside, host)))
 		equal(t, errdefs.ExitCode(err), errdefs.ExitComponent, "exit code")
 		stop()
 		st, err = s.Status(DefaultName)
@@ -221,7 +221,7 @@ func TestStatusNamesDaemonsOutside(t *testing.T) {
 	})
 }
 
-// TestDaemonNamespace: the kubelet of another node, which is in other namespaces, is not this one's.
+// TestDaemonNamespace checks that the kubelet of another node, in other namespaces, is ignored.
 func TestDaemonNamespace(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		others := filepath.Join(t.TempDir(), "kubelet")
@@ -232,15 +232,15 @@ func TestDaemonNamespace(t *testing.T) {
 		begin(t, cmd)
 		path, err := DaemonNamespace("kubelet")
 		assert.NilError(t, err)
-		equal(t, path, "", "another node's")
-		pid, _ := live(t, s, "", "kubelet")
+		equal(t, path, "", "kubelet of another node")
+		pid, _ := startLive(t, s, "", "kubelet")
 		path, err = DaemonNamespace("kubelet")
 		assert.NilError(t, err)
-		equal(t, path, fmt.Sprintf("/proc/%d/ns/mnt", pid), "this node's")
+		equal(t, path, fmt.Sprintf("/proc/%d/ns/mnt", pid), "kubelet of this node")
 	})
 }
 
-// TestBrokenInside: a mount that somebody made private afterwards is told, with what is lost.
+// TestBrokenInside checks that a mount that became private later is reported, with the lost guarantees.
 func TestBrokenInside(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName})
@@ -251,8 +251,8 @@ func TestBrokenInside(t *testing.T) {
 		equal(t, st.Guarantees, Guarantees{}, "guarantees")
 		dir := filepath.Dir(s.dir)
 		assert.Check(t, is.DeepEqual(st.Reasons, []string{
-			"1: the mounts' propagation promises it, but a mount in " + dir + " did not arrive",
-			"2: the mounts' propagation promises it, but a mount in " + dir + " did not arrive",
+			"1: the mounts should propagate, but a test mount in " + dir + " is not visible",
+			"2: the mounts should propagate, but a test mount in " + dir + " is not visible",
 		}))
 		narrow := New(Options{Dir: s.dir, Paths: []string{dir}})
 		st, err = narrow.Status(DefaultName)
@@ -266,21 +266,21 @@ func TestBrokenInside(t *testing.T) {
 func TestVisibleNeedsSharedHost(t *testing.T) {
 	onHost(t, privateHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{DefaultName, Shared})
-		assert.Check(t, is.Error(err, "create mount namespace kubens: the host's root is private: no mount goes either way"))
+		assert.Check(t, is.Error(err, "create mount namespace kubens: the host's root is private: mounts do not propagate in either direction"))
 		equal(t, errdefs.ExitCode(err), errdefs.ExitPreflight, "exit code")
 		_, err = os.Stat(s.dir)
-		assert.Check(t, os.IsNotExist(err), "something is half made")
+		assert.Check(t, os.IsNotExist(err), "files remain after the error")
 	})
 }
 
-// TestHostSharedAfterwards: a namespace that was made before the host's root was shared is not taken for a hidden one.
+// TestHostSharedAfterwards checks that a namespace created before the host's root became shared does not count as slave.
 func TestHostSharedAfterwards(t *testing.T) {
 	onHost(t, privateHost, func(t *testing.T, s *Store) {
 		_, err := s.Create(Spec{Name: DefaultName})
 		assert.NilError(t, err)
 		assert.NilError(t, unix.Mount("none", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
 		_, err = s.Create(Spec{Name: DefaultName})
-		assert.Check(t, is.ErrorContains(err, "it is there with propagation private, slave is asked for"))
+		assert.Check(t, is.ErrorContains(err, "it exists with propagation private, but slave is requested"))
 	})
 }
 
@@ -293,9 +293,9 @@ func TestFromInside(t *testing.T) {
 			cmd := helperCommand(t, s, "exec", []string{"NS=" + DefaultName}, "/usr/bin/env", envHelper+"="+what, exe)
 			out, err := cmd.CombinedOutput()
 			assert.Check(t, is.ErrorContains(err, "exit status 3"), what)
-			assert.Check(t, is.Contains(string(out), "this process lives in mount namespace kubens itself"), what)
+			assert.Check(t, is.Contains(string(out), "this process is itself in mount namespace kubens"), what)
 		}
-		// exec from inside stays inside.
+		// Exec from inside runs the program in the same namespace.
 		out := execIn(t, s, DefaultName, "/usr/bin/env", envHelper+"=exec", "NS="+DefaultName, exe, "readlink", "/proc/self/ns/mnt")
 		list, err := s.List()
 		assert.NilError(t, err)
@@ -303,7 +303,7 @@ func TestFromInside(t *testing.T) {
 	})
 }
 
-// TestUnprivileged: an ordinary user is told what is lacking.
+// TestUnprivileged checks the hint for an ordinary user.
 func TestUnprivileged(t *testing.T) {
 	testutil.Require(t, testutil.OrdinaryUser)
 	s := New(Options{Dir: filepath.Join(t.TempDir(), "mountns")})

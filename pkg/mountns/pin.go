@@ -15,17 +15,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// ID tells mount namespaces apart: the device and inode of their file in /proc (namespaces(7)).
+// ID identifies a namespace: the device and inode of its file in /proc (namespaces(7)).
 type ID struct{ Dev, Ino uint64 }
 
-// String is what readlink says of the namespace's file in /proc.
+// String returns the ID in the form of readlink on the namespace's file in /proc.
 func (id ID) String() string { return fmt.Sprintf("mnt:[%d]", id.Ino) }
 
-// record is what the file below a pin says. Inside, where the kernel hides pins of mount namespaces, it tells a process
-// which one it is in.
+// record returns the content of the file below a pin. Inside, where the kernel hides pins of mount namespaces, a process
+// identifies its own namespace by it.
 func (id ID) record() string { return fmt.Sprintf("%d:%d\n", id.Dev, id.Ino) }
 
-// idOf is the namespace of a path or link in /proc/PID/ns.
+// idOf returns the namespace of a path or link in /proc/PID/ns.
 func idOf(path string) (ID, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -34,22 +34,22 @@ func idOf(path string) (ID, error) {
 	return ID{st.Dev, st.Ino}, nil
 }
 
-// ownID is the namespace of this process.
+// ownID returns the mount namespace of this process.
 func ownID() (ID, error) { return idOf("/proc/self/ns/mnt") }
 
-// pinState is what is found at the path of a pin.
+// pinState is the state of the path of a pin.
 type pinState int
 
 const (
 	absent pinState = iota
-	// stale: a plain file that nothing is mounted on: a create that was cut short, or a pin unmounted by hand.
+	// stale: a plain file without a mount, after an interrupted Create or a manual unmount.
 	stale
-	// own: the record of the namespace in which this process lives.
+	// own: the record of the namespace that this process is in.
 	own
 	pinned
 )
 
-// openPin looks at the pin of name. The file is open only when it is pinned.
+// openPin returns the state of the pin of name. It returns an open file only in the state pinned.
 func (s *Store) openPin(name string) (*os.File, pinState, error) {
 	f, err := os.Open(s.Pin(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,24 +75,24 @@ func (s *Store) pinStateOf(f *os.File) (pinState, error) {
 	}
 	kind, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_NSTYPE)
 	if err != nil {
-		return absent, fmt.Errorf("ask for the kind of namespace at %s: %w", f.Name(), err)
+		return absent, fmt.Errorf("read the type of the namespace at %s: %w", f.Name(), err)
 	}
 	if kind != unix.CLONE_NEWNS {
-		return absent, errdefs.WithHint(fmt.Errorf("%s holds a namespace of another kind", f.Name()), "umount "+f.Name())
+		return absent, errdefs.WithHint(fmt.Errorf("%s pins a namespace of another type", f.Name()), "umount "+f.Name())
 	}
 	return pinned, nil
 }
 
-// plainState tells a leftover from the record of the namespace we are in.
+// plainState returns own if the file is the record of this process's namespace, and stale otherwise.
 func plainState(f *os.File) (pinState, error) {
 	if info, err := f.Stat(); err != nil {
 		return absent, err
 	} else if !info.Mode().IsRegular() {
-		return absent, fmt.Errorf("%s is not a pin of ours: %s", f.Name(), info.Mode())
+		return absent, fmt.Errorf("%s is not a pin: %s", f.Name(), info.Mode())
 	}
 	const enough = 64
 	text := make([]byte, enough)
-	n, _ := f.Read(text) // an empty file is a leftover too
+	n, _ := f.Read(text) // an empty file is stale too
 	id, err := ownID()
 	if err != nil {
 		return absent, err
@@ -118,8 +118,8 @@ func (s *Store) names() ([]string, error) {
 	return names, nil
 }
 
-// refuseInside fails when this process lives in one of the namespaces: from there the pins cannot be seen, and a pin
-// made there would not be seen by the host.
+// refuseInside returns an error if this process is in one of the namespaces, because pins are not visible there, and a pin
+// created there would not be visible on the host.
 func (s *Store) refuseInside() error {
 	names, err := s.names()
 	if err != nil {
@@ -138,11 +138,11 @@ func (s *Store) refuseInside() error {
 }
 
 func errInside(name string) error {
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("this process lives in mount namespace %s itself", name)),
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("this process is itself in mount namespace %s", name)),
 		"run it on the host: nsenter --target 1 --mount -- rootlessnode mountns ...")
 }
 
-// ensureDir makes the directory of pins a private mount of its own: the kernel refuses a pin that would propagate.
+// ensureDir creates the directory of pins and makes it a private mount, because the kernel refuses a pin that would propagate.
 func (s *Store) ensureDir() error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return privilege(err)
@@ -164,7 +164,7 @@ func (s *Store) ensureDir() error {
 	return nil
 }
 
-// mountsAt lists the mounts whose mount point is path, lowest first.
+// mountsAt returns the mounts at path, lowest first.
 func (s *Store) mountsAt(path string) ([]*mountinfo.Info, error) {
 	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
 		path = filepath.Join(dir, filepath.Base(path))
@@ -172,14 +172,14 @@ func (s *Store) mountsAt(path string) ([]*mountinfo.Info, error) {
 	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != path, false })
 }
 
-// pin binds the namespace that ns holds to the path of name. There must be no pin.
+// pin binds the namespace ns to the path of name, which must not be pinned.
 func (s *Store) pin(name string, ns *os.File) error {
 	id, err := idOf(fdPath(ns))
 	if err != nil {
 		return err
 	}
 	path := s.Pin(name)
-	// A new file, not the stale one: that may be open, or linked from elsewhere.
+	// Create a new file, because a stale one may be open, or have other links.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return privilege(err)
 	}
@@ -194,7 +194,7 @@ func (s *Store) pin(name string, ns *os.File) error {
 
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// unpin takes the pin of name away, however many were stacked by others, and the directory's own mount with the last one.
+// unpin removes the pin of name, including other mounts stacked on it. With the last pin it also removes the directory.
 func (s *Store) unpin(name string) error {
 	for {
 		f, state, err := s.openPin(name)
@@ -232,7 +232,7 @@ func (s *Store) removeEmptyDir() error {
 	return os.Remove(s.dir)
 }
 
-// lock lets one at a time change pins. It is on the parent directory, which stays: a lock file would have to.
+// lock serializes changes of pins. It locks the parent directory, which is never removed, so no lock file is needed.
 func (s *Store) lock() (unlock func(), err error) {
 	parent := filepath.Dir(s.dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -253,8 +253,9 @@ func (s *Store) lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// stacked refuses a path with several mounts on it: which of them a program entered depends on when it did.
-func (s *Store) stacked(name string) error {
+// checkStacked returns an error if several mounts are stacked at the path of name, because programs may have entered
+// different ones.
+func (s *Store) checkStacked(name string) error {
 	mounts, err := s.mountsAt(s.Pin(name))
 	if err != nil || len(mounts) < 2 {
 		return err
@@ -264,5 +265,5 @@ func (s *Store) stacked(name string) error {
 		ids = append(ids, strings.TrimPrefix(m.Root, "/"))
 	}
 	return errdefs.WithHint(fmt.Errorf("%d mounts are stacked at %s (%s)", len(mounts), s.Pin(name), strings.Join(slices.Compact(ids), ", ")),
-		"umount "+s.Pin(name)+"   # until one is left, the one with the kubelet in it")
+		"umount "+s.Pin(name)+"   # repeat until only the one with the kubelet is left")
 }

@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is one that a status tells of.
+// Process is a process in a Status.
 type Process struct {
 	PID int `json:"pid"`
 	// Command is its name in the kernel, at most 15 bytes.
 	Command string `json:"command"`
-	// Namespace is its mount namespace, as readlink says of /proc/PID/ns/mnt.
+	// Namespace is its mount namespace, in the form of readlink /proc/PID/ns/mnt.
 	Namespace string `json:"namespace"`
-	// Daemon is which of kubelet and the runtimes it is; empty for others.
+	// Daemon is the name of the kubelet or runtime, or empty for other processes.
 	Daemon string `json:"daemon,omitempty"`
 }
 
-// daemons must share one mount namespace.
+// daemons are the programs that must share one mount namespace.
 var daemons = []string{"kubelet", "containerd", "crio"}
 
 const procDir = "/proc"
 
-// eachProcess calls fn with the directory in /proc of every process. What fn misses because the process has ended
-// meanwhile is no error, nor what it may not see: that is of another user namespace.
+// eachProcess calls fn with the directory in /proc of every process. It ignores errors of fn because a process has ended
+// meanwhile, or because it belongs to another user namespace and is not accessible.
 func eachProcess(fn func(pid int, dir string) error) error {
 	entries, err := os.ReadDir(procDir)
 	if err != nil {
@@ -43,13 +43,13 @@ func eachProcess(fn func(pid int, dir string) error) error {
 		}
 		err = fn(pid, filepath.Join(procDir, e.Name()))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("look at process %d: %w", pid, err)
+			return fmt.Errorf("inspect process %d: %w", pid, err)
 		}
 	}
 	return nil
 }
 
-// processesIn lists the processes that live in a mount namespace.
+// processesIn returns the processes in a mount namespace.
 func processesIn(id ID) ([]Process, error) {
 	var all []Process
 	err := eachProcess(func(pid int, dir string) error {
@@ -64,7 +64,7 @@ func processesIn(id ID) ([]Process, error) {
 	return all, err
 }
 
-// daemonsOutside lists the daemons of this node that live in another mount namespace than id.
+// daemonsOutside returns the daemons of this node that are in another mount namespace than id.
 func daemonsOutside(id ID) ([]Process, error) {
 	var all []Process
 	err := eachProcess(func(pid int, dir string) error {
@@ -72,7 +72,7 @@ func daemonsOutside(id ID) ([]Process, error) {
 		if err != nil || its == id {
 			return err
 		}
-		if ours, err := ofThisNode(dir); err != nil || !ours {
+		if same, err := ofThisNode(dir); err != nil || !same {
 			return err
 		}
 		p, err := describeProcess(pid, dir, its)
@@ -84,8 +84,8 @@ func daemonsOutside(id ID) ([]Process, error) {
 	return all, err
 }
 
-// ofThisNode tells whether a process is in our user and pid namespaces. Daemons of others are of another node: a rootless one, or
-// one in a container.
+// ofThisNode reports whether a process is in the caller's user and pid namespaces. Daemons in other ones belong to another
+// node, which is rootless or in a container.
 func ofThisNode(dir string) (bool, error) {
 	for _, kind := range []string{"user", "pid"} {
 		if same, err := sameNamespace(dir, kind); err != nil || !same {
@@ -100,8 +100,8 @@ func sameNamespace(dir, kind string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ours, err := idOf("/proc/self/ns/" + kind)
-	return its == ours, err
+	own, err := idOf("/proc/self/ns/" + kind)
+	return its == own, err
 }
 
 func describeProcess(pid int, dir string, id ID) (Process, error) {
@@ -127,7 +127,7 @@ func describeProcess(pid int, dir string, id ID) (Process, error) {
 	return p, nil
 }
 
-// someOf names the first few processes.
+// someOf returns the names of the first few processes.
 func someOf(procs []Process) string {
 	const few = 5
 	var words []string

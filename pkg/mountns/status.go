@@ -7,30 +7,30 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Status is a namespace with what it promises and who lives in it.
+// Status is a namespace with its guarantees and processes.
 type Status struct {
 	Namespace
-	// Guarantees hold both by the mounts' propagation and by trying; Reasons say why others do not.
+	// Guarantees hold according to both the propagation of the mounts and test mounts. Reasons explains the others.
 	Guarantees Guarantees `json:"guarantees"`
 	Reasons    []string   `json:"reasons,omitempty"`
-	// Members are the processes that live in it.
+	// Members are the processes in the namespace.
 	Members []Process `json:"members"`
-	// Outside are the kubelets and runtimes of this host that do not.
+	// Outside are the kubelets and runtimes of this host that are not in it.
 	Outside []Process `json:"outside"`
 }
 
-// Err is an error of class errdefs.ErrComponent that names every kubelet and runtime outside; nil if there is none.
+// Err returns an error of class errdefs.ErrComponent that lists every kubelet and runtime outside, or nil if there is none.
 func (st *Status) Err() error {
 	var errs []error
 	for _, p := range st.Outside {
-		errs = append(errs, fmt.Errorf("%s (pid %d) is not in mount namespace %s: it lives in %s", p.Daemon, p.PID, st.Name, p.Namespace))
+		errs = append(errs, fmt.Errorf("%s (pid %d) is not in mount namespace %s but in %s", p.Daemon, p.PID, st.Name, p.Namespace))
 	}
 	err := errdefs.Class(errdefs.ErrComponent, errors.Join(errs...))
-	return errdefs.WithHint(err, "rootlessnode mountns drop-in --name "+st.Name+" UNIT   # of what runs outside\nsystemctl restart UNIT")
+	return errdefs.WithHint(err, "rootlessnode mountns drop-in --name "+st.Name+" UNIT   # for each service outside\nsystemctl restart UNIT")
 }
 
-// Status looks at a namespace: what its mounts promise, by reading and by doing, and which processes live in it. That a
-// daemon is outside is told by Err.
+// Status returns the status of a namespace: its guarantees, determined from the propagation of the mounts and with test
+// mounts, and its processes. A daemon outside is not an error of Status; see Err.
 //
 // Runs in: the host's mount and pid namespace, as root.
 func (s *Store) Status(name string) (*Status, error) {
@@ -57,7 +57,7 @@ func (s *Store) status(name string) (*Status, error) {
 		return nil, errStale(s.Pin(name), name)
 	}
 	defer ns.Close()
-	if err := s.stacked(name); err != nil {
+	if err := s.checkStacked(name); err != nil {
 		return nil, err
 	}
 	relations, err := s.relations(ns)
@@ -84,10 +84,11 @@ func (s *Store) status(name string) (*Status, error) {
 }
 
 func errStale(path, name string) error {
-	return errdefs.WithHint(fmt.Errorf("nothing is pinned at %s: the file is a leftover", path), "rootlessnode mountns create --name "+name)
+	return errdefs.WithHint(fmt.Errorf("nothing is pinned at %s: the file is stale", path), "rootlessnode mountns create --name "+name)
 }
 
-// Find tells whether a namespace can be entered: nil, ErrNotFound, or what is wrong with its pin. Any user may call it.
+// Find returns nil if a namespace can be entered, ErrNotFound if it does not exist, or an error that describes the fault of
+// its pin. Any user may call it.
 //
 // Runs in: the host's mount namespace or in the named one.
 func (s *Store) Find(name string) error {

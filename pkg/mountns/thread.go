@@ -13,16 +13,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// thread is an operating system thread that has left the process's mount namespace. It runs one function after another
-// and ends with stop; no other goroutine ever gets it. A program whose children have a parent death signal (prctl(2)) starts
-// them from a locked thread: that signal is for the end of the thread, and which one ends here is not foreseen.
+// thread is an operating system thread in another mount namespace. It runs functions one after the other and ends with stop.
+// No other goroutine runs on it. A program whose children have a parent death signal (prctl(2)) must start them from a
+// locked thread, because the kernel sends that signal at the end of the thread, and any thread may end here.
 type thread struct {
 	work chan func()
 	done chan struct{}
 }
 
-// startThread starts a thread and has it enter another mount namespace. A thread shares its working directory and root
-// with the others, and the kernel lets none of those change its mount namespace: they are unshared first (setns(2)).
+// startThread starts a thread that enters another mount namespace. The thread first unshares its working directory and root
+// from the other threads, because the kernel requires that (setns(2)).
 func startThread(enter func() error) (*thread, error) {
 	t := &thread{work: make(chan func()), done: make(chan struct{})}
 	entered := make(chan error)
@@ -48,8 +48,8 @@ func startThread(enter func() error) (*thread, error) {
 	return t, nil
 }
 
-// onOwnThread runs fn with its thread locked and has the thread end with the goroutine, by never unlocking it. The
-// process's first thread is no such thread: it does not end, and /proc/self speaks of it.
+// onOwnThread runs fn on a locked thread that ends with the goroutine, because it is never unlocked. It does not use the main
+// thread of the process, because that must not end and /proc/self refers to it.
 func onOwnThread(fn func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != unix.Getpid() {
@@ -77,7 +77,7 @@ func (t *thread) stop() {
 	<-t.done
 }
 
-// joinThread starts a thread in the namespace that ns holds.
+// joinThread starts a thread in the namespace ns.
 func joinThread(ns *os.File) (*thread, error) {
 	t, err := startThread(func() error { return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS) })
 	if err != nil {
@@ -86,7 +86,7 @@ func joinThread(ns *os.File) (*thread, error) {
 	return t, nil
 }
 
-// in runs fn in the namespace that ns holds.
+// in runs fn in the namespace ns.
 func in(ns *os.File, fn func() error) error {
 	t, err := joinThread(ns)
 	if err != nil {
@@ -96,17 +96,17 @@ func in(ns *os.File, fn func() error) error {
 	return t.do(fn)
 }
 
-// threadSelf is the calling thread in /proc; /proc/self is the process's first thread.
+// threadSelf is the calling thread in /proc. /proc/self is the main thread of the process.
 const threadSelf = "/proc/thread-self"
 
-// anyCPU leaves it to the kernel where something is done.
+// anyCPU lets the kernel choose the processor.
 const anyCPU = -1
 
-// allowedCPUs are the processors that this process may run on.
+// allowedCPUs returns the processors that this process may run on.
 func allowedCPUs() []int {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil {
-		return nil // a machine of more processors than the set has room for
+		return nil // the machine has more processors than fit into the set
 	}
 	var all []int
 	for cpu := 0; len(all) < set.Count(); cpu++ {
@@ -117,8 +117,7 @@ func allowedCPUs() []int {
 	return all
 }
 
-// newNamespace makes a mount namespace of the given propagation, on the given processor, and returns the open file that
-// holds it.
+// newNamespace creates a mount namespace with the given propagation, on the given processor, and returns its open file.
 func newNamespace(p Propagation, cpu int) (*os.File, error) {
 	var ns *os.File
 	t, err := startThread(func() error {
@@ -137,21 +136,21 @@ func newNamespace(p Propagation, cpu int) (*os.File, error) {
 		return err
 	})
 	if err != nil {
-		return nil, privilege(fmt.Errorf("make a mount namespace: %w", err))
+		return nil, privilege(fmt.Errorf("create mount namespace: %w", err))
 	}
 	defer t.stop()
 	if err := t.do(func() error { return propagate(p) }); err != nil {
-		return nil, errors.Join(fmt.Errorf("make a mount namespace: propagation %s: %w", p, err), ns.Close())
+		return nil, errors.Join(fmt.Errorf("create mount namespace: set propagation %s: %w", p, err), ns.Close())
 	}
 	return ns, nil
 }
 
-// propagate sets the propagation of all mounts of the calling thread's namespace, which is a copy of the host's and at
-// first its peer.
+// propagate sets the propagation of all mounts of the calling thread's namespace, which is a copy of the host's and initially
+// its peer.
 func propagate(p Propagation) error {
 	var steps []uintptr
 	switch p {
-	case Shared: // peers stay what they are
+	case Shared: // the mounts stay peers
 	case Private:
 		steps = []uintptr{unix.MS_PRIVATE, unix.MS_SHARED}
 	case Slave:
@@ -165,7 +164,7 @@ func propagate(p Propagation) error {
 	return nil
 }
 
-// hostIsShared fails when the host's root does not pass mounts on.
+// hostIsShared returns an error if the host's root is private.
 func hostIsShared() error {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -174,6 +173,6 @@ func hostIsShared() error {
 	if root := hostinfo.MountOver(mounts, "/"); root != nil && peersOf(root.Optional).shared != 0 {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("the host's root is private: no mount goes either way")),
-		"mount --make-rshared /   # before")
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("the host's root is private: mounts do not propagate in either direction")),
+		"mount --make-rshared /   # first")
 }

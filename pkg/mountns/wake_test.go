@@ -9,14 +9,14 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// TestHostIsNotWoken: a thousand mounts inside, made and unmounted, do not wake who watches the host's, and leave the
-// host's listing as it was. With Shared, one does: so the watcher can see.
+// TestHostIsNotWoken checks that a thousand mounts and unmounts inside do not wake processes that watch the host's mounts, and
+// do not change the host's mount table. With Shared a single mount wakes them, which shows that the test detects it.
 func TestHostIsNotWoken(t *testing.T) {
 	onHost(t, sharedHost, func(t *testing.T, s *Store) {
 		for _, tc := range []struct {
-			p     Propagation
-			times string
-			woken bool
+			p       Propagation
+			times   string
+			changed bool
 		}{{Slave, "1000", false}, {Shared, "1", true}} {
 			name := string(tc.p)
 			_, err := s.Create(Spec{name, tc.p})
@@ -26,13 +26,14 @@ func TestHostIsNotWoken(t *testing.T) {
 			before := watchHost(t)
 			out := execIn(t, s, name, "/usr/bin/env", envHelper+"=churn", "TIMES="+tc.times, ownCopy(t), dir)
 			equal(t, out, tc.times, "mounts")
-			equal(t, before.woken(), tc.woken, name)
+			equal(t, before.changed(), tc.changed, name)
 			equal(t, before.list, watchHost(t).list, "the host's mounts after "+name)
 		}
 	})
 }
 
-// hostMounts are the host's mounts, open for polling. Not an os.File: the runtime would poll it too, and take the news.
+// hostMounts is the host's mount table, open for polling. It is not an os.File, because the Go runtime would poll it too and
+// consume the event.
 type hostMounts struct {
 	fd   int
 	list string
@@ -48,8 +49,8 @@ func watchHost(t *testing.T) hostMounts {
 	return hostMounts{fd, string(list)}
 }
 
-// woken tells whether anything has happened since the file was opened (proc_pid_mountinfo(5)).
-func (h hostMounts) woken() bool {
+// changed reports whether a mount has changed since the file was opened (proc_pid_mountinfo(5)).
+func (h hostMounts) changed() bool {
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLPRI}}
 	n, err := unix.Poll(fds, 0)
 	return err != nil || n > 0
