@@ -1,6 +1,7 @@
-// Package userunit makes a node a service of its account's systemd user manager, so that it starts with the host.
+// Package userunit installs a node as a service of the account's systemd user manager, so that it starts with the host. It writes files
+// below the account's configuration directory and runs systemctl --user.
 //
-// Runs in: parent's side, as the account. It writes below the account's configuration directory and calls systemctl --user.
+// Runs in: parent's side, as the account.
 package userunit
 
 import (
@@ -18,25 +19,25 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Template is the name of the unit file; an instance of it is a node.
+// Template is the name of the unit file, a template unit. Each node is an instance of it.
 const Template = "rootlessnode@.service"
 
-// Instance is the unit of a node. Its name is a DNS label, which needs no escaping.
+// Instance returns the name of the service unit of a node. The name of a node is a DNS label, which needs no escaping.
 func Instance(name string) string { return "rootlessnode@" + name + ".service" }
 
-// Socket is the unit that listens for a node's API server and starts the node on first use.
+// Socket returns the name of the socket unit that listens at the address of a node's API server and starts the node on demand.
 func Socket(name string) string { return "rootlessnode@" + name + ".socket" }
 
-// stopSlack is what systemd adds to the node's own limit before it kills.
+// stopSlack is added to the node's stop timeout for the unit's TimeoutStopSec.
 const stopSlack = 15 * time.Second
 
-// startLimit is for a node that imports its images on a slow machine.
+// startLimit is the unit's TimeoutStartSec. It is long enough to import images on a slow machine.
 const startLimit = 15 * time.Minute
 
-// watchdog is how often at least the node must have shown that it answers.
+// watchdog is the unit's WatchdogSec.
 const watchdog = 2 * time.Minute
 
-// Render returns the unit file. exe is the absolute path of rootlessnode, stop the node's own limit for stopping.
+// Render returns the content of the unit file. exe is the absolute path of rootlessnode, and stop is the node's stop timeout.
 func Render(exe string, stop time.Duration) (string, error) {
 	word, err := Word(exe)
 	if err != nil {
@@ -52,14 +53,14 @@ StartLimitBurst=5
 Type=notify
 NotifyAccess=main
 ExecStart=%[1]s --name %%i up --foreground --config "%%E/rootlessnode/%%i.yaml"
-# What is left after this is killed, and the guard tidies up after the node has ended.
+# systemd kills the remaining processes after this command, which waits until the guard has cleaned up.
 ExecStopPost=-%[1]s --name %%i down --ended
 Delegate=yes
 KillMode=mixed
 TasksMax=infinity
 Restart=on-failure
 RestartSec=5
-# Wrong configuration and hosts that lack something do not get better by trying.
+# Do not restart after errors of the configuration or unmet host requirements.
 RestartPreventExitStatus=2 3
 WatchdogSec=%[2]d
 TimeoutStartSec=%[3]d
@@ -70,11 +71,11 @@ WantedBy=default.target
 `, word, int(watchdog.Seconds()), int(startLimit.Seconds()), int((stop+stopSlack)/time.Second)), nil
 }
 
-// RenderSocket returns the file of a Socket unit that listens at address, host:port.
+// RenderSocket returns the content of the socket unit file of the node called name. address is the listen address, host:port.
 func RenderSocket(name, address string) string {
 	return fmt.Sprintf(`# Written by "rootlessnode install"; "rootlessnode uninstall" removes it.
 [Unit]
-Description=API server of the Kubernetes node %s, which starts on its first use (rootlessnode)
+Description=API server of Kubernetes node %s, started on demand (rootlessnode)
 
 [Socket]
 ListenStream=%s
@@ -84,30 +85,31 @@ WantedBy=sockets.target
 `, name, address)
 }
 
-// Word writes a path as one word of ExecStart (systemd.service(5), "Command lines"; systemd.syntax(7), "Quoting").
+// Word quotes a path as one word of ExecStart (systemd.service(5), "Command lines"; systemd.syntax(7), "Quoting"). It returns an error if
+// the path is relative or has control characters.
 func Word(path string) (string, error) {
 	if !filepath.IsAbs(path) || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return "", fmt.Errorf("path %q cannot stand in a unit", path)
+		return "", fmt.Errorf("path %q cannot be used in a unit file", path)
 	}
-	// In the place of the program $ means nothing; % does.
+	// In the path of the program, % must be escaped, but $ is not special.
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(path) + `"`, nil
 }
 
-// Options of an Installer. All are required but Run.
+// Options are options for New. All are required except Run.
 type Options struct {
-	// Exe is this program's path, ConfigHome $XDG_CONFIG_HOME or what stands for it.
+	// Exe is the path of this program, and ConfigHome is $XDG_CONFIG_HOME or its default.
 	Exe, ConfigHome string
-	// Run calls systemctl --user; it is replaced in tests.
+	// Run runs systemctl --user. Default: Systemctl.
 	Run func(ctx context.Context, args ...string) (string, error)
 }
 
-// Installer writes units and has systemd use them.
+// Installer writes units and enables them with systemctl.
 type Installer struct{ o Options }
 
-// New returns an Installer.
+// New returns an Installer, or an error if a required option is missing.
 func New(o Options) (*Installer, error) {
 	if o.Exe == "" || o.ConfigHome == "" {
-		return nil, errors.New("user units: no program or no configuration directory given")
+		return nil, errors.New("user units: the program or the configuration directory is not set")
 	}
 	if o.Run == nil {
 		o.Run = Systemctl
@@ -115,46 +117,49 @@ func New(o Options) (*Installer, error) {
 	return &Installer{o}, nil
 }
 
-// SocketFile is where the Socket unit of the node name is written.
+// SocketFile returns the path of the socket unit file of the node called name.
 func (i *Installer) SocketFile(name string) string {
 	return filepath.Join(i.o.ConfigHome, "systemd", "user", Socket(name))
 }
 
-// UnitFile is where the template of all nodes is written.
+// UnitFile returns the path of the template unit file, which all nodes share.
 func (i *Installer) UnitFile() string {
 	return filepath.Join(i.o.ConfigHome, "systemd", "user", Template)
 }
 
-// ConfigFile is the configuration that the unit of the node name reads.
+// ConfigFile returns the path of the configuration file that the unit of the node called name uses.
 func (i *Installer) ConfigFile(name string) string {
 	return filepath.Join(i.o.ConfigHome, "rootlessnode", name+".yaml")
 }
 
-// Check tells whether there is a user manager to talk to. Errors: class ErrPreflight, with a hint.
+// Check checks that the systemd user manager responds.
+//
+// Errors: of class errdefs.ErrPreflight, with a hint.
 func (i *Installer) Check(ctx context.Context) error {
 	if _, err := i.o.Run(ctx, "show-environment"); err != nil {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("ask the systemd user manager: %w", err)),
-			"loginctl enable-linger    # as root for another account: the manager then runs without a login\n"+
-				"rootlessnode up           # works without a unit too")
+		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("contact the systemd user manager: %w", err)),
+			"loginctl enable-linger    # starts the manager without a login; for another account, run it as root\n"+
+				"rootlessnode up           # starts the node without a unit")
 	}
 	return nil
 }
 
-// Wanted is what Install makes of a node.
+// Wanted is the input of Install.
 type Wanted struct {
+	// Name is the name of the node.
 	Name string
-	// Config is the node's configuration. Nil: the one that is there stays; if there is none, that is an error.
+	// Config is the content of the node's configuration file. If it is nil, the existing file is used.
 	Config []byte
-	// Stop is the node's own limit for stopping.
+	// Stop is the node's stop timeout.
 	Stop time.Duration
-	// Start starts it too, which takes until the node is Ready.
+	// Start starts the node too and waits until it is Ready.
 	Start bool
-	// OnDemand is the address, host:port, at which systemd listens and whose first use starts the node. Empty: the node starts
-	// with the user manager.
+	// OnDemand is the address, host:port, on which systemd listens; the first connection starts the node. If it is empty, the node
+	// starts with the user manager.
 	OnDemand string
 }
 
-// Install writes what is wanted and has systemd know it. Doing it again changes what differs, and starts the node anew.
+// Install writes the files of the unit, enables it and, if w.Start is set, restarts the node. It can be repeated to change the settings.
 func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	name := w.Name
 	text, err := Render(i.o.Exe, w.Stop)
@@ -181,7 +186,7 @@ func (i *Installer) Install(ctx context.Context, w Wanted) error {
 	return i.run(ctx, calls)
 }
 
-// prepareStart writes or removes the Socket unit. It returns what to tell systemd before the start.
+// prepareStart writes or removes the socket unit. It returns the systemctl commands to run before the start.
 func (i *Installer) prepareStart(ctx context.Context, w Wanted) ([][]string, error) {
 	service, socket, file := Instance(w.Name), Socket(w.Name), i.SocketFile(w.Name)
 	reload := []string{"daemon-reload"}
@@ -193,27 +198,27 @@ func (i *Installer) prepareStart(ctx context.Context, w Wanted) ([][]string, err
 		if !w.Start {
 			return append(calls, []string{"start", socket}), nil
 		}
-		// systemd starts no socket whose service runs.
+		// systemd does not start a socket while its service is running.
 		return append(calls, []string{"stop", service}, []string{"restart", socket}), nil
 	}
 	if _, err := os.Stat(file); err != nil {
 		return [][]string{reload, {"enable", service}}, nil
 	}
-	if err := i.run(ctx, [][]string{{"disable", "--now", socket}}); err != nil { // it wants the file
+	if err := i.run(ctx, [][]string{{"disable", "--now", socket}}); err != nil { // needs the unit file
 		return nil, err
 	}
 	return [][]string{reload, {"enable", service}}, os.Remove(file)
 }
 
-// Uninstall stops and disables the unit of the node name, and removes the unit file when it was the last. The node's
-// configuration and data stay. What is not there is no error.
+// Uninstall stops and disables the units of the node called name, and removes the template unit file if no other node uses it. The node's
+// configuration and data stay. Uninstalling a node that is not installed succeeds.
 func (i *Installer) Uninstall(ctx context.Context, name string) error {
 	if _, err := os.Stat(i.UnitFile()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	calls := [][]string{{"disable", "--now", Instance(name)}}
 	if _, err := os.Stat(i.SocketFile(name)); err == nil {
-		calls = append([][]string{{"disable", "--now", Socket(name)}}, calls...) // first: it would start the node again
+		calls = append([][]string{{"disable", "--now", Socket(name)}}, calls...) // first, because it would start the node again
 	}
 	if err := i.run(ctx, calls); err != nil {
 		return err
@@ -242,7 +247,7 @@ func (i *Installer) run(ctx context.Context, calls [][]string) error {
 	return nil
 }
 
-// put writes a file whole, or leaves it alone if it is so already.
+// put replaces a file atomically. It does nothing if the file has the content already.
 func put(path string, data []byte, mode fs.FileMode) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == string(data) {
 		return nil
@@ -260,8 +265,8 @@ func put(path string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// Systemctl runs systemctl --user and returns what it printed. Where the environment lacks XDG_RUNTIME_DIR, as after su and
-// in cron jobs, it is the directory that systemd gives the account.
+// Systemctl runs systemctl --user and returns its output. If XDG_RUNTIME_DIR is not set, as after su and in cron jobs, it sets it to the
+// directory that systemd creates for the account.
 func Systemctl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"--user"}, args...)...)
 	if os.Getenv("XDG_RUNTIME_DIR") == "" {

@@ -26,11 +26,11 @@ func TestWord(t *testing.T) {
 	}
 	for _, bad := range []string{"rn", "", "/a\nb"} {
 		_, err := Word(bad)
-		assert.ErrorContains(t, err, "cannot stand in a unit")
+		assert.ErrorContains(t, err, "cannot be used in a unit file")
 	}
 }
 
-// manager is a user manager that keeps the links of enabled units.
+// manager is a fake user manager that creates the links of enabled units.
 type manager struct {
 	dir   string
 	calls []string
@@ -61,7 +61,7 @@ func TestInstall(t *testing.T) {
 	assert.NilError(t, err)
 	ctx := t.Context()
 	assert.ErrorIs(t, i.Install(ctx, Wanted{Name: "one", Config: nil, Stop: time.Minute, Start: true}), os.ErrNotExist)
-	assert.Equal(t, len(m.calls), 0, "nothing is enabled that has no configuration")
+	assert.Equal(t, len(m.calls), 0, "a node without a configuration must not be enabled")
 
 	assert.NilError(t, i.Install(ctx, Wanted{Name: "one", Config: []byte("a: b\n"), Stop: time.Minute, Start: true}))
 	assert.DeepEqual(t, m.calls, []string{"daemon-reload", "enable rootlessnode@one.service", "restart rootlessnode@one.service"})
@@ -78,17 +78,17 @@ func TestInstall(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o600))
 
-	assert.NilError(t, i.Install(ctx, Wanted{Name: "one", Config: nil, Stop: time.Minute, Start: false}), "the configuration that is there stays")
+	assert.NilError(t, i.Install(ctx, Wanted{Name: "one", Config: nil, Stop: time.Minute, Start: false}), "the existing configuration must be used")
 	assert.NilError(t, i.Install(ctx, Wanted{Name: "two", Config: []byte("c: d\n"), Stop: time.Minute, Start: false}))
 	assert.NilError(t, i.Uninstall(ctx, "one"))
 	_, err = os.Stat(i.UnitFile())
-	assert.NilError(t, err, "another node uses it")
+	assert.NilError(t, err, "another node uses the unit file")
 	assert.NilError(t, i.Uninstall(ctx, "two"))
 	_, err = os.Stat(i.UnitFile())
 	assert.ErrorIs(t, err, os.ErrNotExist)
 	_, err = os.Stat(i.ConfigFile("two"))
 	assert.NilError(t, err, "configurations stay")
-	assert.NilError(t, i.Uninstall(ctx, "two"), "what is not there is no error")
+	assert.NilError(t, i.Uninstall(ctx, "two"), "uninstalling a node that is not installed must succeed")
 }
 
 func TestInstallOnDemand(t *testing.T) {
@@ -121,10 +121,10 @@ func TestInstallOnDemand(t *testing.T) {
 	assert.DeepEqual(t, m.calls, []string{"disable --now " + socket, "disable --now " + service, "daemon-reload"})
 	left, err := os.ReadDir(filepath.Dir(i.UnitFile()))
 	assert.NilError(t, err)
-	assert.Equal(t, len(left), 1, "the directory of what is enabled: %v", left)
+	assert.Equal(t, len(left), 1, "only the directory of enabled units must remain: %v", left)
 }
 
-func TestInstallSaysWhatFailed(t *testing.T) {
+func TestInstallReportsErrors(t *testing.T) {
 	t.Parallel()
 	m := &manager{dir: t.TempDir(), fail: "restart"}
 	i, err := New(Options{Exe: "/rn", ConfigHome: m.dir, Run: m.run})
