@@ -10,7 +10,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// BenchmarkRun is the round trip of `true` without the start of a command line, to be held against BenchmarkDirect.
+// BenchmarkRun measures running `true` through the service, without the start of a command line. Compare it with BenchmarkDirect.
 func BenchmarkRun(b *testing.B) {
 	dir, err := os.MkdirTemp("", "ne")
 	assert.NilError(b, err)

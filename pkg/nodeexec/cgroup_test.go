@@ -14,7 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// leaves makes a cgroup for each program below one of the test's own. Only root may do so everywhere.
+// leaves returns a function that creates a cgroup for each program below a cgroup of the test. Usually only root can create cgroups.
 func leaves(t *testing.T) (dir string, forProgram func(string) (string, func(), error), removed chan error) {
 	t.Helper()
 	testutil.Require(t, testutil.Root, testutil.Cgroup2)
@@ -22,7 +22,7 @@ func leaves(t *testing.T) (dir string, forProgram func(string) (string, func(), 
 	assert.NilError(t, err)
 	dir, err = os.MkdirTemp(mount, "nodeexec-test-")
 	if err != nil {
-		t.Skipf("the cgroup tree cannot be written: %v", err)
+		t.Skipf("requirement: a writable cgroup tree: %v", err)
 	}
 	t.Cleanup(func() { assert.NilError(t, os.Remove(dir)) })
 	removed = make(chan error, 8)
@@ -32,7 +32,7 @@ func leaves(t *testing.T) (dir string, forProgram func(string) (string, func(), 
 	}, removed
 }
 
-// removeEmpty removes a cgroup whose processes are on their way out.
+// removeEmpty removes a cgroup whose processes are ending.
 func removeEmpty(leaf string) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -55,10 +55,10 @@ func TestProgramRunsInItsOwnCgroup(t *testing.T) {
 
 	_, code, err = s.run(t, Request{Argv: []string{"no-such-program"}})
 	assert.Check(t, err != nil && code == ExitNotFound)
-	assert.NilError(t, <-removed) // what was made for nothing is removed too
+	assert.NilError(t, <-removed) // the cgroup of a program that could not be started is removed too
 }
 
-// A process that left the session and the process group is reached through the cgroup.
+// TestDaemonEndsWithItsProgram checks that a process outside of the session and the process group is killed through the cgroup.
 func TestDaemonEndsWithItsProgram(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Program("setsid"))
@@ -72,7 +72,7 @@ func TestDaemonEndsWithItsProgram(t *testing.T) {
 	assert.NilError(t, <-removed)
 }
 
-func TestCgroupThatIsNotThere(t *testing.T) {
+func TestCgroupMissing(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Options{CgroupFor: func(string) (string, func(), error) { return "/no/such/cgroup", nil, nil }})
 	_, code, err := s.run(t, Request{Argv: []string{"true"}})

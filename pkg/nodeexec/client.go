@@ -15,33 +15,35 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status/localsock"
 )
 
-// Request is a program to run inside.
+// Request describes a program to run inside the node.
 type Request struct {
-	// Argv is the program and its arguments. A name without a slash is searched in the node's PATH, inside.
+	// Argv is the program and its arguments. A program name without a slash is searched in the node's PATH.
 	Argv []string
-	// Env (KEY=VALUE) is laid over the node's own environment. Nothing of the caller's environment is passed besides.
+	// Env (KEY=VALUE) is added to the node's environment and overrides it. The caller's environment is not passed.
 	Env []string
-	// Dir is where the program starts; it must exist inside. Empty: the caller's own directory where that exists
-	// inside, else HOME, else /.
+	// Dir is the working directory; it must exist inside. If it is empty, the program starts in the caller's working directory if
+	// that exists inside, otherwise in HOME, otherwise in /.
 	Dir string
-	// Stdin, Stdout and Stderr become the program's own descriptors. Nil is /dev/null. With TTY, Stdin and Stdout are
-	// the caller's terminal and Stderr is not used.
+	// Stdin, Stdout and Stderr become descriptors of the program. Nil means /dev/null. With TTY, Stdin and Stdout are the caller's
+	// terminal and Stderr is not used.
 	Stdin, Stdout, Stderr *os.File
-	// TTY gives the program a terminal of its own, with job control. Stdin is put in raw mode while it is a terminal.
+	// TTY runs the program on a new terminal with job control. If Stdin is a terminal, it is in raw mode while the program is running.
 	TTY bool
-	// ForwardSignals passes INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT of the calling process on to the
-	// program. It takes over the process's handling of them: command lines want that, embedders do not.
+	// ForwardSignals forwards INT, TERM, HUP, QUIT, USR1, USR2, WINCH, TSTP and CONT of the calling process to the program. It
+	// replaces the process's handling of these signals, so use it in command-line programs and not in embedders.
 	ForwardSignals bool
 }
 
-// Run runs req through the service at socket and returns its exit code: its own, or 128 and the signal that ended it.
-// A program that was not started gives a *StartError and its code. No service gives an error of class
-// errdefs.ErrNotRunning. When ctx ends the program is hung up on, and killed if it does not mind.
+// Run runs req with the exec service at socket and returns the exit code of the program, or ExitSignalBase plus the number of the signal
+// that ended it. When ctx ends, the program gets SIGHUP, and SIGKILL if it continues to run.
+//
+// Errors: a *StartError, with its code as the exit code, if the program could not be started; of class errdefs.ErrNotRunning if the
+// service is not running.
 //
 // Runs in: parent or either.
 func Run(ctx context.Context, socket string, req Request) (int, error) {
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
-		return 1, errdefs.Class(errdefs.ErrConfig, errors.New("no program to run was named"))
+		return 1, errdefs.Class(errdefs.ErrConfig, errors.New("no program to run"))
 	}
 	c, err := dial(socket)
 	if err != nil {
@@ -67,12 +69,12 @@ func dial(socket string) (*net.UnixConn, error) {
 		return c, nil
 	}
 	if localsock.NotRunning(err) {
-		return nil, errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("nobody answers at %s", socket))
+		return nil, errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("no process serves %s", socket))
 	}
 	return nil, fmt.Errorf("connect to the exec service: %w", err)
 }
 
-// runPlain gives the caller's descriptors to the program.
+// runPlain runs the program with the caller's descriptors.
 func runPlain(c *net.UnixConn, req Request) (int, error) {
 	files, closeNull, err := orNull(req.Stdin, req.Stdout, req.Stderr)
 	if err != nil {
@@ -89,31 +91,31 @@ func runPlain(c *net.UnixConn, req Request) (int, error) {
 		return 1, err
 	}
 	start()
-	return await(c, req.Argv[0])
+	return waitExit(c, req.Argv[0])
 }
 
 func send(c *net.UnixConn, req Request, files []*os.File) error {
 	wire := request{Argv: req.Argv, Env: req.Env, Dir: req.Dir, TTY: req.TTY}
 	if wire.Dir == "" {
-		// Without a directory of its own the caller gets the node's choice.
+		// If Getwd fails, the service chooses the directory.
 		wire.Dir, _ = os.Getwd()
 		wire.DirOptional = true
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {
-		// Fd puts pipes that Go made into blocking mode, which is what programs expect of their descriptors.
+		// Fd sets pipes that Go created to blocking mode, which programs expect.
 		fds[i] = int(f.Fd())
 	}
 	defer runtime.KeepAlive(files)
 	if err := writeRequest(c, wire, fds); err != nil {
-		// A server that ends while we speak; its reply, if any, is of no use.
+		// The server has ended during the request.
 		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("send exec request: %w", err))
 	}
 	return nil
 }
 
-// await reads the replies until the program has ended.
-func await(c *net.UnixConn, name string) (int, error) {
+// waitExit reads the replies until the program has ended.
+func waitExit(c *net.UnixConn, name string) (int, error) {
 	for {
 		var r reply
 		if err := readFrame(c, &r); err != nil {
@@ -132,12 +134,12 @@ func await(c *net.UnixConn, name string) (int, error) {
 
 func lost(name string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) {
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("the node ended while %s ran", name))
+		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("the node ended while %s was running", name))
 	}
 	return fmt.Errorf("wait for %s: %w", name, err)
 }
 
-// orNull puts /dev/null in the place of nil files. release closes what it opened.
+// orNull replaces nil files with /dev/null. release closes /dev/null.
 func orNull(fs ...*os.File) (files []*os.File, release func(), err error) {
 	var null *os.File
 	release = func() {

@@ -34,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 		name string
 		argv []string
 		code int
-		text string // of the error, empty without one
+		text string // of the error; empty if there is no error
 	}{
 		{"success", []string{"true"}, 0, ""},
 		{"own code", sh("exit 7"), 7, ""},
@@ -44,8 +44,8 @@ func TestExitCodes(t *testing.T) {
 		{"no such file", []string{"/no/such"}, 127, "/no/such: not found inside the node"},
 		{"a directory", []string{dir}, 126, dir + ": is a directory"},
 		{"not executable", []string{write("plain", "x", 0o600)}, 126, "plain: not executable"},
-		{"no interpreter", []string{write("script", "#!/no/interpreter\n", 0o700)}, 126, "its interpreter is not there"},
-		{"not a program", []string{write("junk", "\x01\x02junk", 0o700)}, 126, "not a program this machine can run"},
+		{"no interpreter", []string{write("script", "#!/no/interpreter\n", 0o700)}, 126, "the interpreter of the program does not exist"},
+		{"not a program", []string{write("junk", "\x01\x02junk", 0o700)}, 126, "not an executable program for this machine"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -124,7 +124,7 @@ func TestInputAndOutput(t *testing.T) {
 	assert.Equal(t, code, 0)
 	assert.Equal(t, len(out), size)
 
-	out, _, err = s.run(t, Request{Argv: []string{"cat"}}) // no input is the end of input
+	out, _, err = s.run(t, Request{Argv: []string{"cat"}}) // without input, the program reads end of file
 	assert.NilError(t, err)
 	assert.Equal(t, out, "")
 }
@@ -137,7 +137,7 @@ func TestLongArguments(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, out, "102400 102400 102400\n")
 	_, code, err := s.run(t, Request{Argv: []string{"true", strings.Repeat("a", 4<<20)}})
-	assert.ErrorContains(t, err, "too many arguments")
+	assert.ErrorContains(t, err, "argument list or environment too large")
 	assert.Equal(t, code, ExitNotExecutable)
 }
 
@@ -151,7 +151,7 @@ func TestSignalsAreForwarded(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r, w := pipe(t)
-			// sleep is killed with the group by most of them; wait ends for the trap either way.
+			// Most of the signals kill sleep, which is in the group; wait returns in any case, because of the trap.
 			cmd := s.client(false, sh(fmt.Sprintf(`trap 'echo got; exit 40' %s; echo up; while :; do sleep 1000 & wait; done`, tc.name))...)
 			cmd.Stdout = w
 			assert.NilError(t, cmd.Start())
@@ -175,7 +175,7 @@ func TestSuspendAndContinue(t *testing.T) {
 	assert.NilError(t, w.Close())
 	pid := strings.TrimSpace(r.until("\n"))
 	assert.NilError(t, cmd.Process.Signal(unix.SIGTSTP))
-	// The caller is stopped: the kernel tells its parent, which is the test.
+	// The caller stops, and the kernel reports that to its parent, this test.
 	assert.NilError(t, unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED, nil))
 	waitState(t, pid, "T")
 	assert.NilError(t, cmd.Process.Signal(unix.SIGCONT))
@@ -184,7 +184,7 @@ func TestSuspendAndContinue(t *testing.T) {
 	assert.Check(t, is.Equal(exitCode(cmd.Wait()), 0))
 }
 
-// waitState waits until a process is in a state of proc_pid_stat(5).
+// waitState waits until a process has the given state of proc_pid_stat(5).
 func waitState(t *testing.T, pid, state string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -194,7 +194,7 @@ func waitState(t *testing.T, pid, state string) {
 		if f := strings.Fields(string(b)); f[2] == state {
 			return
 		}
-		assert.Assert(t, time.Now().Before(deadline), "state %s did not come: %s", state, b)
+		assert.Assert(t, time.Now().Before(deadline), "timeout waiting for state %s: %s", state, b)
 	}
 }
 
@@ -270,17 +270,17 @@ func TestLeftoversEndWithTheProgram(t *testing.T) {
 	r.gone()
 }
 
-func TestCgroupFaultIsTold(t *testing.T) {
+func TestCgroupErrorIsReported(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Options{CgroupFor: func(string) (string, func(), error) { return "", nil, errors.New("no room") }})
 	_, code, err := s.run(t, Request{Argv: []string{"true"}})
-	assert.Error(t, err, "make cgroup for program: no room")
+	assert.Error(t, err, "create cgroup for program: no room")
 	assert.Equal(t, code, 1)
 }
 
 func TestManyAtOnceAndNoDescriptorLeft(t *testing.T) {
 	s := serve(t, Options{})
-	_, _, err := s.run(t, Request{Argv: []string{"true"}}) // opens what stays open
+	_, _, err := s.run(t, Request{Argv: []string{"true"}}) // opens the descriptors that stay open
 	assert.NilError(t, err)
 	before := openDescriptors(t)
 	var wg sync.WaitGroup
@@ -305,14 +305,14 @@ func TestProgramHasNoOtherDescriptors(t *testing.T) {
 	for _, name := range strings.Fields(out) {
 		fd, err := strconv.Atoi(name)
 		assert.NilError(t, err)
-		// Whoever started the test may have given it descriptors for its children; all of ours close on exec.
+		// The test may have inherited descriptors without close-on-exec. All others are closed on exec.
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		given := err == nil && flags&unix.FD_CLOEXEC == 0
 		assert.Check(t, fd <= 3 || given, "descriptor %d leaked into the program", fd) // 3 is ls reading the directory
 	}
 }
 
-func TestStrangersMessagesDoNoHarm(t *testing.T) {
+func TestInvalidMessagesDoNoHarm(t *testing.T) {
 	t.Parallel()
 	s := serve(t, Options{})
 	for _, junk := range []string{"", "x", "\x00\x00\x00\x02{}", "\xff\xff\xff\xffhello", "\x00\x00\x00\x05nope!"} {
@@ -348,7 +348,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// TestLookPathOfAnother: a directory of PATH that we may not enter is none to find a program in.
+// TestLookPathOfAnother checks that lookPath ignores directories of PATH that are not accessible.
 func TestLookPathOfAnother(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.OrdinaryUser)

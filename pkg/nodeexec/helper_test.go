@@ -19,16 +19,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// envClient makes the test binary a command line: it runs its arguments through the service at the given socket.
+// envClient makes the test binary a command-line client, which runs its arguments with the service at the given socket.
 const (
 	envClient = "NODEEXEC_TEST_CLIENT"
 	envTTY    = "NODEEXEC_TEST_TTY"
 )
 
-// excerpt is how much of an output is shown, in bytes.
+// excerpt is the maximum size of shown output in bytes.
 const excerpt = 500
 
-// patience is how long a test waits for what must happen.
+// patience is the time limit for waits in tests.
 const patience = 30 * time.Second
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ type service struct {
 
 func serve(t *testing.T, o Options) service {
 	t.Helper()
-	// Short, since the names of tests are longer than a socket's path may be.
+	// A short path, because the names of tests are too long for socket paths.
 	dir, err := os.MkdirTemp("", "ne")
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.NilError(t, os.RemoveAll(dir)) })
@@ -90,7 +90,7 @@ func serve(t *testing.T, o Options) service {
 	return service{socket: socket, stop: stop}
 }
 
-// client returns the command line that runs argv through s.
+// client returns the command-line client that runs argv with s.
 func (s service) client(tty bool, argv ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", argv...)
 	cmd.Env = append(os.Environ(), envClient+"="+s.socket)
@@ -100,7 +100,7 @@ func (s service) client(tty bool, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs argv in process and returns what it wrote.
+// run runs req in this process and returns its output.
 func (s service) run(t *testing.T, req Request) (out string, code int, err error) {
 	t.Helper()
 	r, w, perr := os.Pipe()
@@ -130,7 +130,7 @@ type lineReader struct {
 	buf strings.Builder
 }
 
-// until reads until want has come and returns all that was read since the last call.
+// until reads until the input contains want, and returns the input since the last call.
 func (l *lineReader) until(want string) string {
 	l.t.Helper()
 	assert.NilError(l.t, l.f.SetReadDeadline(time.Now().Add(patience)))
@@ -146,17 +146,17 @@ func (l *lineReader) until(want string) string {
 		l.buf.Write(b[:n])
 		if err != nil && n == 0 {
 			all := l.buf.String()
-			l.t.Fatalf("%q did not come (%v), only %q", want, err, all[max(0, len(all)-excerpt):])
+			l.t.Fatalf("timeout waiting for %q (%v), got %q", want, err, all[max(0, len(all)-excerpt):])
 		}
 	}
 }
 
-// gone waits until every holder of the other end of a pipe has ended.
+// gone waits until all processes that have the other end of the pipe have ended.
 func (l *lineReader) gone() {
 	l.t.Helper()
 	assert.NilError(l.t, l.f.SetReadDeadline(time.Now().Add(patience)))
 	_, err := io.Copy(io.Discard, l.f)
-	assert.NilError(l.t, err, "something still lives")
+	assert.NilError(l.t, err, "a process is still running")
 }
 
 func pipe(t *testing.T) (*lineReader, *os.File) {

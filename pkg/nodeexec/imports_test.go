@@ -9,7 +9,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// The exec path must start fast, so it must not link an HTTP stack.
+// TestNoHTTP checks that the exec path does not link an HTTP stack, so that it starts fast.
 func TestNoHTTP(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", ".").Output()

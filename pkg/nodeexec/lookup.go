@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartError says why a program was not started. Run returns it with the exit code that a shell would give.
+// StartError is the error for a program that could not be started. Run returns it with the exit code that a shell would use.
 type StartError struct {
 	// Code is ExitNotFound, ExitNotExecutable or 1.
 	Code int
@@ -20,7 +20,7 @@ type StartError struct {
 
 func (e *StartError) Error() string { return e.Text }
 
-// mergeEnv lays over over base: of two values for one key the later one stays, in the place of the first.
+// mergeEnv returns base with the variables of over added or replaced. Within a list, the last value of a key wins.
 func mergeEnv(base, over []string) []string {
 	out := make([]string, 0, len(base)+len(over))
 	at := make(map[string]int, len(base)+len(over))
@@ -50,7 +50,7 @@ func getenv(env []string, key string) string {
 	return ""
 }
 
-// lookPath finds file as execvp(3) does, with the given PATH, seen from dir.
+// lookPath returns the path of file, searched like execvp(3) does. path is the PATH, and relative paths are relative to dir.
 func lookPath(file, path, dir string) (string, error) {
 	if strings.Contains(file, "/") {
 		p := file
@@ -69,7 +69,7 @@ func lookPath(file, path, dir string) (string, error) {
 		}
 		p := filepath.Join(d, file)
 		if _, err := os.Stat(p); err != nil {
-			continue // nor is a directory that we may not enter one in which it was found
+			continue // not found, or the directory is not accessible
 		}
 		err := executable(p, file)
 		if err == nil {
@@ -100,7 +100,7 @@ func executable(path, name string) *StartError {
 	return nil
 }
 
-// workDir decides where the program starts.
+// workDir returns the working directory for the program.
 func workDir(req request, env []string) (string, error) {
 	if req.Dir != "" {
 		err := enterable(req.Dir)

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// starter starts every program of a server from one thread that lives as long as the server: the parent-death signal
-// comes when the thread that made the child ends, not the process (prctl(2), PR_SET_PDEATHSIG), and Go ends threads as
-// it likes.
+// starter starts all programs of a server from one thread that exists as long as the server. The kernel sends the parent-death signal
+// when the thread that created the child ends, not its process (prctl(2), PR_SET_PDEATHSIG), and the Go runtime ends threads at any time.
 type starter struct {
 	jobs chan func()
 	done chan struct{}
@@ -24,7 +23,7 @@ func newStarter() *starter {
 	s := &starter{jobs: make(chan func()), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked, so the thread ends with the goroutine
 		for job := range s.jobs {
 			job()
 		}
@@ -50,13 +49,13 @@ func (s *starter) stop() {
 // process is one started program, the leader of its session and process group.
 type process struct {
 	p    *os.Process
-	leaf string // cgroup directory, empty without one
+	leaf string // cgroup directory; empty if the program has no cgroup
 
 	mu    sync.Mutex
 	ended bool
 }
 
-// spawn starts req with the files. Its errors are StartErrors where the request is at fault.
+// spawn starts the program of req with the files. The error is a *StartError if the request is the cause.
 func spawn(s *starter, req request, env []string, files []*os.File, leaf string) (*process, error) {
 	dir, err := workDir(req, env)
 	if err != nil {
@@ -76,7 +75,7 @@ func spawn(s *starter, req request, env []string, files []*os.File, leaf string)
 		if err != nil {
 			return nil, fmt.Errorf("open cgroup %s: %w", leaf, err)
 		}
-		defer func() { _ = unix.Close(fd) }() // it was only referred to
+		defer func() { _ = unix.Close(fd) }()
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 	}
 	p, err := s.start(path, req.Argv, attr)
@@ -86,23 +85,22 @@ func spawn(s *starter, req request, env []string, files []*os.File, leaf string)
 	return &process{p: p, leaf: leaf}, nil
 }
 
-// startFault words the errors of execve(2) that the program itself is the cause of.
+// startFault converts an error of execve(2) to a *StartError if the program is the cause.
 func startFault(name string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOEXEC):
-		return &StartError{ExitNotExecutable, name + ": not a program this machine can run"}
+		return &StartError{ExitNotExecutable, name + ": exec format error: not an executable program for this machine"}
 	case errors.Is(err, unix.ENOENT):
-		return &StartError{ExitNotExecutable, name + ": its interpreter is not there inside the node"}
+		return &StartError{ExitNotExecutable, name + ": the interpreter of the program does not exist inside the node"}
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.ETXTBSY):
 		return &StartError{ExitNotExecutable, fmt.Sprintf("%s: %v", name, errors.Unwrap(err))}
 	case errors.Is(err, unix.E2BIG):
-		return &StartError{ExitNotExecutable, name + ": too many arguments or too large an environment"}
+		return &StartError{ExitNotExecutable, name + ": argument list or environment too large"}
 	}
 	return fmt.Errorf("start %s: %w", name, err)
 }
 
-// signal sends sig to the whole process group, unless the leader has ended: until it is reaped its number cannot be
-// another's.
+// signal sends sig to the process group, unless the leader has ended. The pid cannot be reused before the leader is reaped.
 func (p *process) signal(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,31 +110,31 @@ func (p *process) signal(sig syscall.Signal) {
 }
 
 func (p *process) signalGroup(sig syscall.Signal) {
-	// ESRCH: the group is empty. EPERM: all that is left of it has changed its user; cgroup.kill reaches those.
+	// ESRCH means that the group is empty. EPERM means that all its processes have changed their user; cgroup.kill ends them.
 	_ = unix.Kill(-p.p.Pid, sig)
 }
 
-// kill ends the process group and everything in the cgroup.
+// kill kills the process group and all processes in the cgroup.
 func (p *process) kill() {
 	p.signal(unix.SIGKILL)
 	p.killLeaf()
 }
 
-// killLeaf ends what is in the cgroup (cgroup.kill, since Linux 5.14).
+// killLeaf kills all processes in the cgroup with cgroup.kill, which exists since Linux 5.14.
 func (p *process) killLeaf() {
 	if p.leaf == "" {
 		return
 	}
 	if f, err := os.OpenFile(filepath.Join(p.leaf, "cgroup.kill"), os.O_WRONLY, 0); err == nil {
-		// Without the file, or on an error of it, the owner of the cgroup still removes it and says what is left.
+		// On an error, the code that removes the cgroup reports the remaining processes.
 		_, _ = f.WriteString("1")
 		_ = f.Close()
 	}
 }
 
-// wait blocks until the leader has ended, kills what it left behind and reaps it.
+// wait blocks until the leader has ended, kills the remaining processes and reaps the leader.
 func (p *process) wait() reply {
-	// WNOWAIT leaves a zombie, which keeps the number taken while the rest of the group is killed by it.
+	// WNOWAIT does not reap the leader, so that its pid is not reused while the process group is killed.
 	for {
 		err := unix.Waitid(unix.P_PID, p.p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {

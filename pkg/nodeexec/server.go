@@ -19,39 +19,39 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status/localsock"
 )
 
-// DefaultHangupGrace is how long a program that was hung up on may take to end before it is killed.
+// DefaultHangupGrace is the default time between SIGHUP and SIGKILL for a program whose caller has gone.
 const DefaultHangupGrace = 2 * time.Second
 
-// Options of the service. The zero value works: no environment, no cgroup, no log.
+// Options are options for Serve. The zero value is valid: no environment, no cgroups, no log.
 type Options struct {
-	// Env is the environment that programs start with, KEY=VALUE. A request's own is laid over it. PATH and HOME in it
-	// are used for the search of the program and for where it starts.
+	// Env is the environment of programs, KEY=VALUE. Variables of a request override it. PATH and HOME determine where the program
+	// is searched and in which directory it starts.
 	Env []string
-	// CgroupFor makes a cgroup for the program of the given id (unique in this run) and returns its directory inside
-	// and how to remove it. done is called after the program and all else in the cgroup were killed; it may have to
-	// wait for them to be gone. Nil: programs stay in the service's own cgroup.
+	// CgroupFor creates a cgroup for the program with the given id, which is unique in this run. It returns the directory of the
+	// cgroup inside and a function that removes it. done is called after the processes in the cgroup were killed; it may have to
+	// wait for their end. If CgroupFor is nil, programs run in the cgroup of the service.
 	CgroupFor func(id string) (dir string, done func(), err error)
-	// HangupGrace lies between SIGHUP and SIGKILL when the caller or the service goes away. Default DefaultHangupGrace.
+	// HangupGrace is the time between SIGHUP and SIGKILL when the caller or the service ends. Default: DefaultHangupGrace.
 	HangupGrace time.Duration
-	// Log gets a debug line a program and a warning a fault.
+	// Log receives debug messages about each program and warnings about errors.
 	Log logrus.FieldLogger
 }
 
-// Listen makes the socket at path for Serve: mode 0600 in a directory of mode 0700. See localsock.Listen.
+// Listen creates the socket at path for Serve, with mode 0600 in a directory with mode 0700. See localsock.Listen.
 func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(path) }
 
-// Serve runs programs for the callers of l until ctx ends, then hangs up on those that still run, waits for them and
-// returns nil. Only callers of the process's own uid, as its user namespace sees it, are served. It closes l.
+// Serve runs programs for the clients of l until ctx ends. Then it ends the running programs, waits for them and returns nil. It accepts
+// only clients with the uid of this process in its user namespace. It closes l.
 //
-// Runs in: child (node role). Programs get SIGKILL when the process ends without a word.
+// Runs in: child (node role). Programs get SIGKILL when the process of the service ends unexpectedly.
 func Serve(ctx context.Context, l *net.UnixListener, o Options) error {
 	if o.HangupGrace <= 0 {
 		o.HangupGrace = DefaultHangupGrace
 	}
 	if o.Log == nil {
-		quiet := logrus.New()
-		quiet.SetOutput(io.Discard)
-		o.Log = quiet
+		discard := logrus.New()
+		discard.SetOutput(io.Discard)
+		o.Log = discard
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{o: o, starter: newStarter()}
@@ -70,14 +70,14 @@ func Serve(ctx context.Context, l *net.UnixListener, o Options) error {
 			return nil
 		}
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			o.Log.WithError(err).Warn("exec service has no descriptor for a caller")
+			o.Log.WithError(err).Warn("accept exec client: too many open files")
 			if !pause(ctx, o.HangupGrace) {
 				return nil
 			}
 			continue
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("accept exec caller: %w", err), l.Close())
+			return errors.Join(fmt.Errorf("accept exec client: %w", err), l.Close())
 		}
 		s.conns.Go(func() { s.serve(ctx, c.(*net.UnixConn)) })
 	}
@@ -101,17 +101,17 @@ type server struct {
 	lastID  atomic.Uint64
 }
 
-// serve is one connection from its request to the end of its program.
+// serve handles one connection from the request to the end of the program.
 func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.CloseRead() }) // the reader sees the end of the caller
+	stop := context.AfterFunc(ctx, func() { _ = c.CloseRead() }) // for the reader, the same as the end of the client
 	defer stop()
 	req, fds, err := readRequest(c)
 	files := asFiles(fds)
 	if err != nil {
 		closeAll(files)
 		if !errors.Is(err, io.EOF) {
-			s.o.Log.WithError(err).Warn("exec request is refused")
+			s.o.Log.WithError(err).Warn("refused exec request")
 			_ = writeFrame(c, reply{Error: "read exec request: " + err.Error(), Code: 1})
 		}
 		return
@@ -119,35 +119,35 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn) {
 	id := strconv.FormatUint(s.lastID.Add(1), 10)
 	log := s.o.Log.WithField("exec", id)
 	p, done, err := s.start(id, req, files)
-	closeAll(files) // the program has its own; ours would keep pipes and terminals open
+	closeAll(files) // the program has duplicates; these would keep pipes and terminals open
 	defer done()
 	if err != nil {
-		log.WithError(err).Debug("program was not started")
+		log.WithError(err).Debug("start program")
 		_ = writeFrame(c, faultReply(err))
 		return
 	}
 	log.WithField("pid", p.p.Pid).Debugf("program started: %s", req.Argv[0])
-	s.attend(c, p, log)
+	s.supervise(c, p, log)
 }
 
-// attend passes signals on until the program ends. A caller that goes away makes it end.
-func (s *server) attend(c *net.UnixConn, p *process, log logrus.FieldLogger) {
+// supervise forwards signals from the client until the program ends. It ends the program when the client closes the connection.
+func (s *server) supervise(c *net.UnixConn, p *process, log logrus.FieldLogger) {
 	exited := make(chan struct{})
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		readSignals(c, p)
 		p.signal(unix.SIGHUP)
-		p.signal(unix.SIGCONT) // a stopped program takes no other signal
+		p.signal(unix.SIGCONT) // a stopped program does not handle other signals
 		t := time.NewTimer(s.o.HangupGrace)
 		defer t.Stop()
 		select {
 		case <-exited:
 		case <-t.C:
-			log.Debug("program outlived its caller, killing it")
+			log.Debug("program did not end after SIGHUP; killing it")
 			p.kill()
 		}
 	})
-	// A caller that is gone already is noticed by the reader.
+	// On an error, the reader detects the end of the client.
 	_ = writeFrame(c, reply{PID: p.p.Pid})
 	r := p.wait()
 	log.Debugf("program ended with code %d", r.Code)
@@ -157,7 +157,7 @@ func (s *server) attend(c *net.UnixConn, p *process, log logrus.FieldLogger) {
 	reader.Wait()
 }
 
-// readSignals delivers the caller's signals until its end of the connection is closed or says something else.
+// readSignals sends the client's signals to the program until the client closes the connection or sends an invalid message.
 func readSignals(c *net.UnixConn, p *process) {
 	for {
 		var m control
@@ -170,13 +170,13 @@ func readSignals(c *net.UnixConn, p *process) {
 	}
 }
 
-// start makes the cgroup and the program in it. done is never nil and must be called after the program's end.
+// start creates the cgroup and starts the program in it. done is never nil and must be called after the program has ended.
 func (s *server) start(id string, req request, files []*os.File) (p *process, done func(), err error) {
 	leaf, done := "", func() {}
 	if s.o.CgroupFor != nil {
 		dir, remove, err := s.o.CgroupFor(id)
 		if err != nil {
-			return nil, done, fmt.Errorf("make cgroup for program: %w", err)
+			return nil, done, fmt.Errorf("create cgroup for program: %w", err)
 		}
 		leaf = dir
 		if remove != nil {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalBacklog is how many signals may wait to be passed on; more are dropped, as the kernel does with equal ones.
+// signalBacklog is the number of signals that can be queued for forwarding; further signals are dropped.
 const signalBacklog = 16
 
-// forwardSignals catches the caller's signals from now on. start, to be called once the request was sent, passes those
-// that came and come on to the program; stop ends it.
+// forwardSignals starts to catch signals of this process. Call start after the request was sent; it forwards the signals that have arrived
+// and further ones to the program. stop ends the forwarding.
 func forwardSignals(c *net.UnixConn) (start, stop func()) {
 	ch := make(chan os.Signal, signalBacklog)
 	signal.Notify(ch, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
@@ -26,7 +26,7 @@ func forwardSignals(c *net.UnixConn) (start, stop func()) {
 				if sig, ok := s.(syscall.Signal); ok && sig == unix.SIGTSTP {
 					suspend(c)
 				} else if ok {
-					// The program has ended or the service is gone: the reader of replies tells.
+					// On an error, the program or the service has ended, which the reader of replies reports.
 					_ = writeFrame(c, control{Signal: int(sig)})
 				}
 			}
@@ -39,9 +39,9 @@ func forwardSignals(c *net.UnixConn) (start, stop func()) {
 	}
 }
 
-// suspend stops the program and then the caller, as a terminal's suspend key asks. The program gets STOP, since TSTP does
-// nothing to a process group whose session has no job-control shell (setpgid(2), orphaned process groups). The CONT that
-// wakes the caller is passed on like any other.
+// suspend stops the program and then this process, when the user presses the suspend key of the terminal. The program gets SIGSTOP,
+// because SIGTSTP has no effect on an orphaned process group (setpgid(2)). The SIGCONT that continues this process is forwarded like
+// other signals.
 func suspend(c *net.UnixConn) {
 	if writeFrame(c, control{Signal: int(unix.SIGSTOP)}) == nil {
 		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)

@@ -14,22 +14,22 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/terminal"
 )
 
-// drainTime is how long output is still read from a terminal that something holds open after its program has ended.
+// drainTime is how long output is read from the terminal after the program has ended, if other processes have the terminal open.
 const drainTime = 500 * time.Millisecond
 
-// runTerminal makes a terminal on the host's devpts, gives its far end to the program and relays between its near end
-// and the caller's terminal.
+// runTerminal creates a pseudoterminal on the host's devpts, passes its slave to the program and relays data between its master and the
+// caller's terminal.
 func runTerminal(c *net.UnixConn, req Request) (code int, err error) {
-	near, far, err := terminal.Open()
+	master, slave, err := terminal.Open()
 	if err != nil {
 		return 1, err
 	}
-	defer near.Close()
+	defer master.Close()
 	in, out := req.Stdin, req.Stdout
-	w := watchTerminal(c, func() { terminal.Resize(near, out, in) }, req.ForwardSignals)
+	w := watchTerminal(c, func() { terminal.Resize(master, out, in) }, req.ForwardSignals)
 	defer w.stop()
-	err = send(c, req, []*os.File{far, far, far})
-	if cerr := far.Close(); err == nil {
+	err = send(c, req, []*os.File{slave, slave, slave})
+	if cerr := slave.Close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
@@ -43,13 +43,13 @@ func runTerminal(c *net.UnixConn, req Request) (code int, err error) {
 	w.start()
 
 	var relay sync.WaitGroup
-	cancelIn := terminal.CopyIn(&relay, near, in, terminal.EndOfInput(near))
-	drained := terminal.CopyOut(&relay, near, out)
-	code, err = await(c, req.Argv[0])
-	// The near end is in the poller, so deadlines cannot be refused. Input that the program did not take is dropped.
-	_ = near.SetWriteDeadline(time.Now())
+	cancelIn := terminal.CopyIn(&relay, master, in, terminal.EndOfInput(master))
+	drained := terminal.CopyOut(&relay, master, out)
+	code, err = waitExit(c, req.Argv[0])
+	// The master supports deadlines, so these calls cannot fail. Input that the program has not read is dropped.
+	_ = master.SetWriteDeadline(time.Now())
 	cancelIn()
-	_ = near.SetReadDeadline(time.Now().Add(drainTime))
+	_ = master.SetReadDeadline(time.Now().Add(drainTime))
 	<-drained
 	relay.Wait()
 	w.stop()
@@ -59,8 +59,8 @@ func runTerminal(c *net.UnixConn, req Request) (code int, err error) {
 	return code, err
 }
 
-// terminalWatch keeps the terminal's size right and, where asked, handles the signals that reach the caller from
-// elsewhere than its keyboard. TERM and HUP hang up: the program's shell would ignore TERM.
+// terminalWatch updates the terminal's size and, if forward is set, handles signals that other processes send to this process. TERM and
+// HUP close the connection, because an interactive shell would ignore TERM.
 type terminalWatch struct {
 	c    *net.UnixConn
 	size func()
@@ -70,7 +70,7 @@ type terminalWatch struct {
 	once sync.Once
 }
 
-// watchTerminal catches signals from now on and sets the size once. They take effect from start on.
+// watchTerminal starts to catch signals and sets the size once. Signals are handled after start was called.
 func watchTerminal(c *net.UnixConn, size func(), forward bool) *terminalWatch {
 	w := &terminalWatch{c: c, size: size, ch: make(chan os.Signal, signalBacklog)}
 	signal.Notify(w.ch, unix.SIGWINCH)
@@ -97,7 +97,7 @@ func (w *terminalWatch) start() {
 	})
 }
 
-// stop may be called more than once.
+// stop ends the handling of signals. It may be called more than once.
 func (w *terminalWatch) stop() {
 	w.once.Do(func() {
 		signal.Stop(w.ch)
@@ -106,5 +106,5 @@ func (w *terminalWatch) stop() {
 	})
 }
 
-// hungUp is the signal that ended the connection, 0 without one.
+// hungUp returns the signal that closed the connection, or 0.
 func (w *terminalWatch) hungUp() syscall.Signal { return syscall.Signal(w.by.Load()) }

@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/terminal"
 )
 
-// user is somebody at a terminal who has typed the client's command.
+// user is a client that runs on a terminal.
 type user struct {
 	*lineReader
 	far *os.File // the client's side of the terminal
@@ -56,7 +56,7 @@ func (u user) types(s string) {
 
 func TestTerminalSizeAndExitCode(t *testing.T) {
 	t.Parallel()
-	// A shell that reads can miss a signal that comes just before; one that waits cannot.
+	// The shell waits, because a shell that reads can miss a signal that arrives before.
 	u := atTerminal(t, serve(t, Options{}), sh(`tty -s && stty size; trap 'stty size; exit 5' WINCH; echo up; while :; do sleep 1000 & wait; done`)...)
 	before := termios(t, u.far)
 	u.start()
@@ -100,7 +100,7 @@ func TestJobControl(t *testing.T) {
 	u := atTerminal(t, serve(t, Options{}), "env", "PS1=ready> ", "bash", "--norc", "--noediting", "-i")
 	u.start()
 	u.until("ready> ")
-	// What cat answers proves that bash has given it the terminal.
+	// The output of cat shows that bash has given it the terminal.
 	u.types("cat\none\n")
 	u.until("one\r\none\r\n")
 	u.types("\x1a")
@@ -138,7 +138,7 @@ func TestTerminalClosedProgramGone(t *testing.T) {
 	t.Parallel()
 	r, w := pipe(t)
 	s := serve(t, Options{Env: []string{"PATH=" + os.Getenv("PATH")}})
-	// The program's life is told by a pipe that it opens by name, since its three descriptors are the terminal's.
+	// The test detects the end of the program by a named pipe, because its three descriptors are the terminal.
 	fifo := t.TempDir() + "/alive"
 	assert.NilError(t, unix.Mkfifo(fifo, 0o600))
 	assert.NilError(t, w.Close())

@@ -1,11 +1,11 @@
-// Package nodeexec runs programs inside the node for callers outside it: with the node's namespaces, and in a cgroup of
-// the node's subtree, which nsenter(1) does not do.
+// Package nodeexec runs programs inside the node for callers outside: in the node's namespaces and, unlike nsenter(1), in a cgroup of the
+// node's subtree.
 //
-// Serve is the service in the node role. One connection is one program: the caller sends what to run and its three
-// descriptors, which become the program's own, so that no byte is copied on its way. When the caller goes away the
-// program is hung up on and then killed; when the program ends, what it left behind is killed.
+// Serve is the service in the node role. Each connection runs one program: the client sends the request and its three standard
+// descriptors, which become those of the program, so that no data is copied. When the client closes the connection, the program gets
+// SIGHUP and then SIGKILL. When the program ends, its remaining processes are killed.
 //
-// Run is the caller's side. Neither links an HTTP stack: starting fast is the point.
+// Run is the client. The package does not link an HTTP stack, so that commands start fast.
 //
 // Runs in: Serve in the child (node role), Run in the parent, the command line or inside.
 package nodeexec
@@ -25,15 +25,15 @@ import (
 const (
 	ExitNotExecutable = 126
 	ExitNotFound      = 127
-	// ExitSignalBase plus the signal's number is the code of a program that a signal ended.
+	// ExitSignalBase plus the number of a signal is the exit code of a program that was ended by the signal.
 	ExitSignalBase = 128
 )
 
 const (
-	// maxFrame bounds a message in bytes; arguments and environment together are bound by the kernel at a quarter of
-	// the stack limit, 2 MiB by default (execve(2)), and JSON may double that.
+	// maxFrame is the maximum size of a message in bytes. The kernel limits arguments and environment to a quarter of the stack
+	// limit, by default 2 MiB (execve(2)), and JSON may double that.
 	maxFrame = 8 << 20
-	// stdDescriptors travel with a request: stdin, stdout, stderr.
+	// stdDescriptors is the number of descriptors that are sent with a request: stdin, stdout and stderr.
 	stdDescriptors = 3
 	frameHeader    = 4
 )
@@ -41,21 +41,21 @@ const (
 // request is the first message of a connection, sent together with the descriptors.
 type request struct {
 	Argv []string `json:"argv"`
-	// Env is added to the node's own.
+	// Env is added to the node's environment.
 	Env []string `json:"env,omitempty"`
 	Dir string   `json:"dir,omitempty"`
-	// DirOptional: where Dir is not there, HOME and then / will do.
+	// DirOptional allows HOME and then / if Dir does not exist.
 	DirOptional bool `json:"dirOptional,omitempty"`
-	// TTY: stdin is a terminal, which is to become the controlling one.
+	// TTY makes stdin, which is a terminal, the controlling terminal.
 	TTY bool `json:"tty,omitempty"`
 }
 
-// control is every later message of the caller.
+// control is each further message of the client.
 type control struct {
 	Signal int `json:"signal"`
 }
 
-// reply is every message of the server. The first has PID or Error; the last, after PID, has Exited.
+// reply is a message of the server. The first one has PID or Error. After a PID, the last one has Exited.
 type reply struct {
 	PID    int    `json:"pid,omitempty"`
 	Error  string `json:"error,omitempty"`
@@ -70,7 +70,7 @@ func frame(v any) ([]byte, error) {
 		return nil, err
 	}
 	if len(b) > maxFrame {
-		return nil, fmt.Errorf("message of %d bytes: more than %d cannot be sent", len(b), maxFrame)
+		return nil, fmt.Errorf("message of %d bytes exceeds the maximum of %d bytes", len(b), maxFrame)
 	}
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, frameHeader+len(b)), uint32(len(b))), b...), nil
 }
@@ -91,7 +91,7 @@ func readFrame(r io.Reader, v any) error {
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > maxFrame {
-		return fmt.Errorf("message of %d bytes: more than %d is refused", n, maxFrame)
+		return fmt.Errorf("message of %d bytes exceeds the maximum of %d bytes", n, maxFrame)
 	}
 	b := make([]byte, n)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -106,7 +106,7 @@ func writeRequest(c *net.UnixConn, req request, fds []int) error {
 	if err != nil {
 		return err
 	}
-	// The descriptors go with the first byte alone; a long message may need several writes.
+	// The descriptors are sent with the first byte, because a long message may need several writes.
 	if _, _, err := c.WriteMsgUnix(b[:1], unix.UnixRights(fds...), nil); err != nil {
 		return err
 	}
@@ -114,8 +114,7 @@ func writeRequest(c *net.UnixConn, req request, fds []int) error {
 	return err
 }
 
-// readRequest receives a request and its descriptors, which are close-on-exec and the caller's to close, also with an
-// error.
+// readRequest receives a request and its descriptors, which are close-on-exec. The caller must close the descriptors, also after an error.
 func readRequest(c *net.UnixConn) (request, []int, error) {
 	var first [1]byte
 	oob := make([]byte, unix.CmsgSpace(stdDescriptors*4))
@@ -131,14 +130,14 @@ func readRequest(c *net.UnixConn) (request, []int, error) {
 		return request{}, fds, io.EOF
 	}
 	if flags&unix.MSG_CTRUNC != 0 || len(fds) != stdDescriptors {
-		return request{}, fds, fmt.Errorf("%d descriptors came with the request, want %d", len(fds), stdDescriptors)
+		return request{}, fds, fmt.Errorf("request has %d descriptors, must be %d", len(fds), stdDescriptors)
 	}
 	var req request
 	if err := readFrame(io.MultiReader(&oneByte{b: first[0]}, c), &req); err != nil {
 		return request{}, fds, err
 	}
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
-		return request{}, fds, errors.New("no program was named")
+		return request{}, fds, errors.New("no program to run")
 	}
 	return req, fds, nil
 }
@@ -162,7 +161,7 @@ func rights(oob []byte) ([]int, error) {
 	return fds, nil
 }
 
-// oneByte is a reader of the byte that was read ahead.
+// oneByte is a reader that returns one byte.
 type oneByte struct {
 	b    byte
 	done bool
