@@ -180,14 +180,14 @@ type usage struct {
 	in, outs float64
 }
 
-func (u usage) since(before usage, minutes float64, tab *scaleTable, who string) {
+func (u usage) since(before usage, minutes float64, tab *scaleTable, label string) {
 	spent := map[string]float64{}
 	for part, s := range u.seconds {
 		spent[part] = (s - before.seconds[part]) / minutes
 	}
-	tab.set(who+": processor seconds a minute", "%.1f", total(spent))
-	tab.set(who+": of these", "%s", most(spent, "%.2f"))
-	tab.set(who+": kB a minute from and to other hosts", "%.0f, %.0f", (u.in-before.in)/minutes/1e3, (u.outs-before.outs)/minutes/1e3)
+	tab.set(label+": processor seconds a minute", "%.1f", total(spent))
+	tab.set(label+": of these", "%s", most(spent, "%.2f"))
+	tab.set(label+": kB a minute from and to other hosts", "%.0f, %.0f", (u.in-before.in)/minutes/1e3, (u.outs-before.outs)/minutes/1e3)
 }
 
 const podsPart = "pods"
@@ -249,7 +249,7 @@ func number(text, name string) float64 {
 }
 
 // holds writes the current values of a node.
-func (c *joined) holds(tab *scaleTable, i int, who string) {
+func (c *joined) holds(tab *scaleTable, i int, label string) {
 	c.t.Helper()
 	pss, own, processes := 0.0, map[string]float64{}, 0
 	for path, part := range c.parts(i) {
@@ -270,14 +270,14 @@ func (c *joined) holds(tab *scaleTable, i int, who string) {
 	assert.NilError(c.t, err)
 	server, err := url.Parse(c.control().status().APIServer)
 	assert.NilError(c.t, err)
-	tab.set(who+": processes", "%d", processes)
-	tab.set(who+": memory of them, proportional, MB", "%.0f", pss)
-	tab.set(who+": memory of their own, MB", "%.0f", total(own))
-	tab.set(who+": of that", "%s", most(own, "%.0f"))
-	tab.set(who+": descriptors of the parent", "%d", len(fds))
-	tab.set(who+": forwarded ports, and waiting ones", "%d, %d", ports.Forwarded, ports.Waiting)
-	tab.set(who+": connections to the API server's port", "%d", c.established(s.ChildPID, server.Port(), i == 0))
-	tab.set(who+": flannel.1: FDB, neighbours, routes", "%d, %d, %d",
+	tab.set(label+": processes", "%d", processes)
+	tab.set(label+": memory of them, proportional, MB", "%.0f", pss)
+	tab.set(label+": memory of their own, MB", "%.0f", total(own))
+	tab.set(label+": of that", "%s", most(own, "%.0f"))
+	tab.set(label+": descriptors of the parent", "%d", len(fds))
+	tab.set(label+": forwarded ports, and waiting ones", "%d, %d", ports.Forwarded, ports.Waiting)
+	tab.set(label+": connections to the API server's port", "%d", c.established(s.ChildPID, server.Port(), i == 0))
+	tab.set(label+": flannel.1: FDB, neighbours, routes", "%d, %d, %d",
 		c.count(i, " dst ", "bridge", "fdb", "show", "dev", "flannel.1"),
 		c.count(i, "", "ip", "neighbour", "show", "dev", "flannel.1"), c.count(i, "", "ip", "route", "show", "dev", "flannel.1"))
 }

@@ -194,9 +194,9 @@ func addAgnhost(t tree, programs string) error {
 	return addFakeRegistry(t, filepath.Join(programs, "pause.tar"))
 }
 
-func webserver(picture string) func(tree, string) error {
+func webserver(image string) func(tree, string) error {
 	return func(t tree, programs string) error {
-		t.text("/data.json", fmt.Sprintf("{\"image\": %q}\n", picture))
+		t.text("/data.json", fmt.Sprintf("{\"image\": %q}\n", image))
 		return t.file("/agnhost", 0o755, filepath.Join(programs, "agnhost"))
 	}
 }
