@@ -20,7 +20,6 @@ var notYet = []string{
 	"pkg/datadir",
 	"pkg/errdefs",
 	"pkg/layout",
-	"pkg/mountns/dropin",
 	"pkg/mountverify",
 	"pkg/mountview",
 	"pkg/node",

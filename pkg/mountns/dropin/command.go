@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// command is one command of an ExecStart line, in systemd's writing.
+// command is one command of an ExecStart line, in systemd's syntax.
 type command struct {
 	// prefixes are the special characters before the program, without @.
 	prefixes string
-	// argv0 is the word after the program where @ says that it is the name the program is called by.
+	// argv0 is the word after the program if the prefixes contain @: the argv[0] of the program.
 	argv0 string
-	// program and args are as written.
+	// program and args are literal text.
 	program, args string
 }
 
-// special are the characters that may stand before a program (systemd.service(5)).
+// special are the special characters before a program (systemd.service(5)).
 const special = "@-:+!|"
 
-var errQuote = errors.New("a quote is not closed")
+var errQuote = errors.New("missing closing quote")
 
-// splitCommands takes the value of one ExecStart apart. A lone, bare ; parts commands.
+// splitCommands splits the value of one ExecStart into commands. They are separated by an unquoted word ";".
 func splitCommands(value string) ([]command, error) {
 	var all []command
 	rest := value
@@ -43,10 +43,10 @@ func nextCommand(text string) (c command, rest string, err error) {
 	}
 	c.prefixes, c.program = splitPrefixes(first)
 	if strings.Trim(c.program, `"'`) == "" || c.program == ";" {
-		return c, "", errors.New("there is no program")
+		return c, "", errors.New("no program")
 	}
 	if strings.Contains(c.prefixes, "|") {
-		return c, "", errors.New("a command that goes through a shell (|) cannot be wrapped")
+		return c, "", errors.New("a command that runs through a shell (|) is not supported")
 	}
 	if strings.Contains(c.prefixes, "@") {
 		c.prefixes = strings.ReplaceAll(c.prefixes, "@", "")
@@ -54,14 +54,14 @@ func nextCommand(text string) (c command, rest string, err error) {
 			return c, "", err
 		}
 		if c.argv0 == "" || c.argv0 == ";" {
-			return c, "", errors.New("@ wants a second word")
+			return c, "", errors.New("@ requires a second word")
 		}
 	}
 	c.args, rest, err = untilSeparator(rest)
 	return c, rest, err
 }
 
-// untilSeparator returns the words before a bare ; as they are written, and what comes after it.
+// untilSeparator returns the literal text before an unquoted word ";", and the text after it.
 func untilSeparator(text string) (args, rest string, err error) {
 	text = strings.TrimLeft(text, whitespace)
 	for at := text; ; {
@@ -76,8 +76,8 @@ func untilSeparator(text string) (args, rest string, err error) {
 	}
 }
 
-// nextWord returns the first word of text as it is written, with its quotes and escapes, and what follows. A quote may
-// begin anywhere in a word; a backslash takes the next character along, in quotes too.
+// nextWord returns the first word of text literally, with its quotes and escapes, and the remaining text. A quote may begin
+// anywhere in a word. A backslash escapes the next character, also in quotes.
 func nextWord(text string) (word, rest string, err error) {
 	text = strings.TrimLeft(text, whitespace)
 	var quote byte
@@ -101,7 +101,7 @@ func nextWord(text string) (word, rest string, err error) {
 	return text, "", nil
 }
 
-// splitPrefixes takes the special characters off a program's word. They may stand behind its opening quote.
+// splitPrefixes separates the special characters from the word of a program. They may be after its opening quote.
 func splitPrefixes(word string) (prefixes, program string) {
 	quote := ""
 	for i := 0; i < len(word); i++ {
@@ -117,8 +117,8 @@ func splitPrefixes(word string) (prefixes, program string) {
 	return prefixes, quote
 }
 
-// wrap writes the command so that exe's arguments come before the program. What was the program is an argument now, in
-// which systemd replaces variables, unless : forbids it.
+// wrap returns the command line that runs exe with arguments, followed by the original command. It escapes $ in the program,
+// because that is now an argument, in which systemd replaces variables unless the prefix : is used.
 func (c command) wrap(exe, arguments string) string {
 	program := c.program
 	if !strings.Contains(c.prefixes, ":") {
@@ -135,7 +135,7 @@ func (c command) wrap(exe, arguments string) string {
 	return strings.Join(words, " ")
 }
 
-// quoteProgram writes a path as the program of a command, in which systemd replaces specifiers but no variables.
+// quoteProgram quotes a path for use as the program of a command, in which systemd replaces specifiers but no variables.
 func quoteProgram(path string) string {
 	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, `%`, `%%`).Replace(path)
 	if quoted != path || strings.ContainsAny(path, whitespace+`'`) {

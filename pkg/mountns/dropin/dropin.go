@@ -1,12 +1,13 @@
-// Package dropin writes the systemd units that run kubelet and container runtime in a mount namespace of pkg/mountns: one
-// unit that makes the namespace, and for each service a drop-in that puts "rootlessnode mountns exec" before its command.
+// Package dropin writes the systemd units that run the kubelet and the container runtime in a mount namespace of
+// pkg/mountns: one unit that creates the namespace, and for each service a drop-in that prefixes its command with
+// "rootlessnode mountns exec".
 //
-// The command is what systemd resolves from the unit and all its drop-ins, word for word as it is written, so that
-// quotes, specifiers and variables are read by systemd as before; everything else of the service stays its own. The
-// drop-in is a copy: when a package changes the service's command, it has to be written again (Stale tells).
+// The drop-in copies the command of the unit and all its drop-ins literally, so that systemd interprets quotes, specifiers
+// and variables as before. Other settings of the service do not change. When a package changes the service's command, the
+// drop-in has to be written again; Stale reports such drop-ins.
 //
-// Runs in: the host's mount namespace, as root. It asks systemctl, writes below one directory, and neither starts nor
-// stops anything.
+// Runs in: the host's mount namespace, as root. It runs systemctl, writes below one directory, and neither starts nor
+// stops units.
 package dropin
 
 import (
@@ -24,43 +25,44 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// DefaultDir is where an administrator's units are (systemd.unit(5)).
+// DefaultDir is the directory of the administrator's units (systemd.unit(5)).
 const DefaultDir = "/etc/systemd/system"
 
-// FileName is that of each drop-in. It is late in the order, for the last ExecStart counts.
+// FileName is the name of each drop-in. It sorts late, because the last ExecStart takes effect.
 const FileName = "zz-rootlessnode-mountns.conf"
 
-// Options say what services are to be run in. Name and Exe are required.
+// Options configures the units. Name and Exe are required.
 type Options struct {
-	// Name is the mount namespace; CreateArgs are further arguments of "mountns create".
+	// Name is the mount namespace. CreateArgs are further arguments of "mountns create".
 	Name       string
 	CreateArgs []string
 	// Exe is the absolute path of the rootlessnode program.
 	Exe string
-	// Dir is where units are written; empty: DefaultDir.
+	// Dir is the directory to write units to. Empty: DefaultDir.
 	Dir string
-	// RootOnly says why accounts can replace a file; nil: hostinfo.RootOnly. Exe must be root's alone, since root executes it.
+	// RootOnly returns an error if accounts other than root can replace a file. It is applied to Exe, because root executes
+	// that. nil: hostinfo.RootOnly.
 	RootOnly func(path string) error
-	// Systemctl runs systemctl with arguments and returns its output; nil: the one on PATH.
+	// Systemctl runs systemctl with arguments and returns its output. nil: the program in PATH.
 	Systemctl func(ctx context.Context, args ...string) ([]byte, error)
 }
 
-// File is one that is to be written.
+// File is a file to write.
 type File struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
 }
 
-// Plan is what is to be written, and what to know before.
+// Plan contains the files to write, and notes for the user.
 type Plan struct {
 	Files []File `json:"files"`
-	// Notes are settings of the services that have no effect in a shared mount namespace.
+	// Notes lists settings of the services that have no effect in a shared mount namespace.
 	Notes []string `json:"notes,omitempty"`
 
 	o Options
 }
 
-// UnitName is that of the unit which makes the namespace.
+// UnitName returns the name of the unit that creates the namespace.
 func UnitName(namespace string) string { return "rootlessnode-mountns-" + namespace + ".service" }
 
 func (o Options) withDefaults() Options {
@@ -79,7 +81,7 @@ func (o Options) withDefaults() Options {
 func systemctl(ctx context.Context, args ...string) ([]byte, error) {
 	program := hostinfo.RootProgram("systemctl")
 	if program == "" {
-		program = "systemctl" // the error names it
+		program = "systemctl" // so that the error contains the name
 	}
 	cmd := exec.CommandContext(ctx, program, append([]string{"--no-pager"}, args...)...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -90,13 +92,12 @@ func systemctl(ctx context.Context, args ...string) ([]byte, error) {
 	}
 	if err != nil {
 		err = errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("systemctl %s: %w", args[0], err))
-		return nil, errdefs.WithHint(err, "drop-ins are for hosts that systemd has booted; elsewhere put rootlessnode mountns exec before the command by hand")
+		return nil, errdefs.WithHint(err, "drop-ins need a host booted with systemd; on other hosts, prefix the command with rootlessnode mountns exec")
 	}
 	return out, nil
 }
 
-// NewPlan asks systemd for the units and works out their drop-ins. Nothing is written. All faults of all units come
-// together.
+// NewPlan reads the units from systemd and returns their drop-ins. It writes nothing. It joins the errors of all units.
 func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
 	o = o.withDefaults()
 	if err := o.checkExe(); err != nil {
@@ -110,7 +111,7 @@ func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
 			errs = append(errs, fmt.Errorf("drop-in for %s: %w", name, err))
 			continue
 		}
-		if !slices.ContainsFunc(p.Files, func(have File) bool { return have.Path == f.Path }) { // several names of one
+		if !slices.ContainsFunc(p.Files, func(have File) bool { return have.Path == f.Path }) { // skip aliases of the same unit
 			p.Files, p.Notes = append(p.Files, f), append(p.Notes, notes...)
 		}
 	}
@@ -120,14 +121,14 @@ func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
 	return p, nil
 }
 
-// checkExe refuses a program that accounts can replace, and one whose path a unit cannot name.
+// checkExe returns an error if accounts other than root can replace the program, or its path cannot be used in a unit.
 func (o Options) checkExe() error {
 	if err := o.RootOnly(o.Exe); err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("drop-in: %w; install below /usr/local first", err),
 			hostinfo.InstallFirst(o.Exe, "mountns drop-in UNIT...")))
 	}
 	if strings.ContainsFunc(o.Exe, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }) {
-		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("drop-in: path %q cannot be named in a unit", o.Exe))
+		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("drop-in: path %q cannot be used in a unit", o.Exe))
 	}
 	return nil
 }
@@ -146,9 +147,10 @@ func (o Options) plan(ctx context.Context, name string) (File, []string, error) 
 	return File{filepath.Join(dir, FileName), text}, notes, err
 }
 
-const header = "# Written by \"rootlessnode mountns drop-in\"; \"rootlessnode mountns drop-in remove\" takes it back.\n"
+// header is the first line of every file. Files of earlier versions are recognized by it, so it must not change.
+const header = "# Written by \"rootlessnode mountns drop-in\"; \"rootlessnode mountns drop-in remove\" takes it back.\n" // words:allow text of files on disk
 
-// madeDir is in a drop-in whose directory was made for it.
+// madeDir is in a drop-in whose directory was created for it. It must not change either.
 const madeDir = "# The directory was made with it.\n"
 
 func (o Options) unitText() string {
@@ -176,7 +178,7 @@ func (o Options) dropInText(u *unit, dir string) (string, error) {
 	return text + strings.Join(lines, ""), nil
 }
 
-// execStart wraps every command of the unit.
+// execStart returns the lines for all commands of the unit, each with the prefix.
 func (o Options) execStart(u *unit) ([]string, error) {
 	var lines []string
 	var errs []error
@@ -199,8 +201,8 @@ func (o Options) execStart(u *unit) ([]string, error) {
 	return lines, errdefs.Class(errdefs.ErrConfig, errors.Join(errs...))
 }
 
-// Apply writes the files that are not there as they should be, and has systemd read its units again. It returns the
-// paths of what was written. The services go on as they are until they are restarted.
+// Apply writes the files that are missing or differ, and reloads systemd if it has written any. It returns the paths of the
+// written files. The services are not affected until they are restarted.
 func (p *Plan) Apply(ctx context.Context) ([]string, error) {
 	var written []string
 	for _, f := range p.Files {
@@ -219,7 +221,7 @@ func (p *Plan) Apply(ctx context.Context) ([]string, error) {
 	return written, err
 }
 
-// writeFile replaces a file as a whole: systemd may read it at any time.
+// writeFile replaces a file atomically, because systemd may read it at any time.
 func writeFile(f File) error {
 	dir := filepath.Dir(f.Path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -240,8 +242,8 @@ func writeFile(f File) error {
 	return nil
 }
 
-// Remove takes back what Apply wrote for the units, or for every unit of the namespace where none is named, and the
-// namespace's own unit with the last of them. It returns the paths of what it removed. Files of others are left.
+// Remove removes the drop-ins that Apply wrote for units, or all drop-ins of the namespace if units is empty. With the last
+// drop-in it also removes the unit of the namespace. It returns the removed paths. It does not change foreign files.
 func Remove(ctx context.Context, o Options, units []string) ([]string, error) {
 	o = o.withDefaults()
 	all, err := o.dropIns()
@@ -254,7 +256,7 @@ func Remove(ctx context.Context, o Options, units []string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, there := all[id]; !there {
+		if _, ok := all[id]; !ok {
 			return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s has no drop-in for mount namespace %s", id, o.Name))
 		}
 		ids = append(ids, id)
@@ -267,7 +269,7 @@ func Remove(ctx context.Context, o Options, units []string) ([]string, error) {
 	return removed, err
 }
 
-// remove deletes the drop-ins of ids, all where there are none, and the namespace's unit if none is left.
+// remove deletes the drop-ins of ids, or all if ids is empty, and the unit of the namespace if no drop-in is left.
 func (o Options) remove(all map[string]string, ids []string) (removed []string, err error) {
 	left := len(all)
 	for _, id := range sortedKeys(all) {
@@ -280,7 +282,7 @@ func (o Options) remove(all map[string]string, ids []string) (removed []string, 
 		}
 		removed = append(removed, path)
 		if left--; strings.Contains(all[id], madeDir) {
-			_ = os.Remove(filepath.Dir(path)) // others may have put something in since
+			_ = os.Remove(filepath.Dir(path)) // fails if it contains other files
 		}
 	}
 	path := filepath.Join(o.Dir, UnitName(o.Name))
@@ -293,7 +295,7 @@ func (o Options) remove(all map[string]string, ids []string) (removed []string, 
 	return append(removed, path), nil
 }
 
-// dropIns are the texts of our drop-ins for the namespace, by the unit's name.
+// dropIns returns the texts of the namespace's drop-ins that this package wrote, by unit.
 func (o Options) dropIns() (map[string]string, error) {
 	paths, err := filepath.Glob(filepath.Join(o.Dir, "*.d", FileName))
 	if err != nil {
@@ -312,8 +314,7 @@ func (o Options) dropIns() (map[string]string, error) {
 	return all, nil
 }
 
-// Stale names the units whose drop-in is not what would be written today, with the reason: their own command has
-// changed, or they cannot be asked for.
+// Stale returns the units whose drop-in is outdated, each with the reason: their command has changed, or they cannot be read.
 func Stale(ctx context.Context, o Options) ([]string, error) {
 	o = o.withDefaults()
 	all, err := o.dropIns()

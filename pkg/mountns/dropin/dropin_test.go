@@ -18,10 +18,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// fakeSystemd answers for the units of one directory as systemctl does.
+// fakeSystemd simulates systemctl for the units of one directory.
 type fakeSystemd struct {
 	dir     string
-	props   map[string]string // of every unit, over what is found
+	props   map[string]string // of every unit, overriding the simulated ones
 	alias   map[string]string
 	reloads int
 }
@@ -53,7 +53,7 @@ func (f *fakeSystemd) systemctl(_ context.Context, args ...string) ([]byte, erro
 	return []byte(b.String()), err
 }
 
-// units makes a directory with unit files and drop-ins, and the options to plan with.
+// units creates a directory with unit files and drop-ins, and returns options for it.
 func units(t *testing.T, files map[string]string) (*fakeSystemd, Options) {
 	t.Helper()
 	f := &fakeSystemd{dir: t.TempDir(), props: map[string]string{}}
@@ -65,7 +65,7 @@ func units(t *testing.T, files map[string]string) (*fakeSystemd, Options) {
 	return f, Options{Name: "kubens", Exe: "/usr/bin/rootlessnode", Dir: f.dir, Systemctl: f.systemctl, RootOnly: func(string) error { return nil }}
 }
 
-// kubeadm is how a kubelet comes: the real command is in a drop-in, and most of it in variables.
+// kubeadm contains the units of a kubelet from kubeadm: the command is in a drop-in, and most of it in variables.
 var kubeadm = map[string]string{
 	"kubelet.service": `[Unit]
 Description=kubelet: The Kubernetes Node Agent
@@ -95,13 +95,13 @@ KillMode=process
 `,
 }
 
-// tricky has what the syntax allows.
+// tricky uses everything that the syntax allows.
 const tricky = `[Unit]
 ExecStart=/of/another/section
 
 [Service]
 Type=oneshot
-ExecStart=/bin/taken back
+ExecStart=/bin/reset later
  ExecStart =
 ExecStart=-@"/usr/bin/with space" 'argv 0' one \
 # a comment between
@@ -139,7 +139,7 @@ func TestGoldenUnits(t *testing.T) {
 	}
 }
 
-// snapshot is every file below dir with its text.
+// snapshot returns every file below dir with its text.
 func snapshot(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -167,7 +167,7 @@ func TestApplyAndRemove(t *testing.T) {
 	assert.Check(t, is.Len(written, 3))
 	assert.Equal(t, f.reloads, 1)
 
-	// Again: what is wrapped is the unit's own command, not the wrapped one.
+	// Planning again wraps the unit's own command and not the wrapped one.
 	after := snapshot(t, f.dir)
 	p, err = NewPlan(t.Context(), o, []string{"kubelet.service", "containerd.service"})
 	assert.NilError(t, err)
@@ -177,7 +177,7 @@ func TestApplyAndRemove(t *testing.T) {
 	assert.DeepEqual(t, snapshot(t, f.dir), after)
 	assert.Equal(t, f.reloads, 1)
 
-	// One of two: the namespace's unit stays.
+	// While a drop-in is left, the unit of the namespace stays.
 	removed, err := Remove(t.Context(), o, []string{"containerd.service"})
 	assert.NilError(t, err)
 	assert.DeepEqual(t, removed, []string{filepath.Join(f.dir, "containerd.service.d", FileName)})
@@ -193,7 +193,8 @@ func TestApplyAndRemove(t *testing.T) {
 	assert.Equal(t, f.reloads, 3)
 }
 
-// TestRemoveLeavesOthers: other namespaces' files, and directories that were there or were put to use.
+// TestRemoveLeavesOthers checks that Remove keeps the files of other namespaces, and directories that existed before or
+// contain other files.
 func TestRemoveLeavesOthers(t *testing.T) {
 	t.Parallel()
 	f, o := units(t, map[string]string{"a.service": "[Service]\nExecStart=/bin/a\n", "b.service": "[Service]\nExecStart=/bin/b\n"})
@@ -241,10 +242,10 @@ func TestStale(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Check(t, is.Len(stale, 2))
 	assert.Check(t, is.Equal(stale[0], "containerd.service: its command has changed since the drop-in was written"))
-	assert.Check(t, is.Contains(stale[1], "kubelet.service: systemd says that the unit is not-found"))
+	assert.Check(t, is.Contains(stale[1], "kubelet.service: systemd reports the unit as not-found"))
 }
 
-func TestFaultsTogether(t *testing.T) {
+func TestErrorsAreJoined(t *testing.T) {
 	t.Parallel()
 	f, o := units(t, map[string]string{
 		"quote.service": "[Service]\nExecStart=/bin/a \"b\nExecStart=/bin/a 'c\n", "none.service": "[Service]\nType=oneshot\n",
@@ -255,15 +256,15 @@ func TestFaultsTogether(t *testing.T) {
 	_, err := NewPlan(t.Context(), o, []string{"quote.service", "none.service", "shell.service", "argv0.service", "late.service", "gone.service", "x.socket"})
 	assert.Equal(t, errdefs.ExitCode(err), errdefs.ExitConfig)
 	for _, want := range []string{
-		"drop-in for quote.service: a quote is not closed: /bin/a \"b", "a quote is not closed: /bin/a 'c", "none.service: the unit has no ExecStart", "through a shell (|)",
-		"@ wants a second word", "zzz.conf sets ExecStart and comes after", "gone.service: systemd says that the unit is not-found", "x.socket is not a service",
+		"drop-in for quote.service: missing closing quote: /bin/a \"b", "missing closing quote: /bin/a 'c", "none.service: the unit has no ExecStart", "through a shell (|)",
+		"@ requires a second word", "zzz.conf sets ExecStart and sorts after", "gone.service: systemd reports the unit as not-found", "x.socket is not a service",
 	} {
 		assert.Check(t, is.Contains(err.Error(), want))
 	}
 
 	f.props = map[string]string{"User": "kube", "RootDirectory": "/srv", "RestrictNamespaces": "net user", "PrivateTmp": "yes", "ProtectSystem": "full"}
 	_, err = NewPlan(t.Context(), o, []string{"none.service"})
-	for _, want := range []string{"with User=kube: only root", "RootDirectory=/srv: a service with a root", "RestrictNamespaces=net user: it forbids"} {
+	for _, want := range []string{"User=kube: only root", "RootDirectory=/srv: a service with this setting", "RestrictNamespaces=net user: the service may not"} {
 		assert.Check(t, is.ErrorContains(err, want))
 	}
 	f.props = map[string]string{"PrivateTmp": "yes", "ProtectSystem": "full", "RestrictNamespaces": "mnt user"}
@@ -271,8 +272,8 @@ func TestFaultsTogether(t *testing.T) {
 	p, err := NewPlan(t.Context(), o, []string{"ok.service"})
 	assert.NilError(t, err)
 	assert.DeepEqual(t, p.Notes, []string{
-		"ok.service: PrivateTmp=yes has no effect any more: it is of the mount namespace that the service leaves",
-		"ok.service: ProtectSystem=full has no effect any more: it is of the mount namespace that the service leaves",
+		"ok.service: PrivateTmp=yes has no effect, because the service leaves the mount namespace that it applies to",
+		"ok.service: ProtectSystem=full has no effect, because the service leaves the mount namespace that it applies to",
 	})
 	f.props = map[string]string{"NeedDaemonReload": "yes"}
 	_, err = NewPlan(t.Context(), o, []string{"ok.service"})
@@ -307,7 +308,7 @@ func TestExeThatNeedsQuotes(t *testing.T) {
 	}
 }
 
-// TestProgramOfAnAccount: systemd executes the program as root, so only root may be able to replace it.
+// TestProgramOfAnAccount checks that only root may be able to replace the program, because systemd executes it as root.
 func TestProgramOfAnAccount(t *testing.T) {
 	t.Parallel()
 	_, o := units(t, kubeadm)
@@ -317,5 +318,5 @@ func TestProgramOfAnAccount(t *testing.T) {
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
 	o.RootOnly, o.Exe = func(string) error { return nil }, "/usr/bin/a\nb"
 	_, err = NewPlan(t.Context(), o, []string{"kubelet"})
-	assert.ErrorContains(t, err, "cannot be named in a unit")
+	assert.ErrorContains(t, err, "cannot be used in a unit")
 }

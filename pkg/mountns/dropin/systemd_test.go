@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// commandLines are the commands that systemd reads from a unit and its drop-ins, quoted for a shell, in their order.
+// commandLines returns the commands that systemd reads from a unit and its drop-ins, in order, quoted for a shell.
 func commandLines(t *testing.T, path string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", "--recursive-errors=no", path)
@@ -32,15 +32,15 @@ func commandLines(t *testing.T, path string) []string {
 	return lines
 }
 
-// TestSystemdReadsTheSame has systemd itself read services before and after: the wrapped command must be the same words
-// behind ours.
+// TestSystemdReadsTheSame parses services with systemd itself, before and after. The wrapped command must end with the same
+// words.
 func TestSystemdReadsTheSame(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Program("systemd-analyze"))
 	const before = "/bin/true mountns exec --name kubens "
 	for _, tc := range []struct{ line, argv0, program string }{
 		{`/bin/echo a "b c" 'd "e"' $F ${G} $$H %n %% \x41\t\x20 \\ "i\"j" 'k\'l' \; ";" a;b`, "", "/bin/echo"},
-		{"/bin/echo one \\\n# comment\n; comment\n   two \"in quotes \\\n  goes on\" \\\n three", "", "/bin/echo"},
+		{"/bin/echo one \\\n# comment\n; comment\n   two \"in quotes \\\n  continues\" \\\n three", "", "/bin/echo"},
 		{`-/bin/echo pre"mid dle"post ""  ''  end`, "", "/bin/echo"},
 		{`"-/bin/echo" -x`, "", "/bin/echo"},
 		{`-"/bin/echo" -x`, "", "/bin/echo"},
@@ -53,7 +53,7 @@ func TestSystemdReadsTheSame(t *testing.T) {
 		{`/bin/echo --json={"a":1} --q=\"x\"`, "", "/bin/echo"},
 	} {
 		_, o := units(t, map[string]string{"a.service": "[Service]\nType=oneshot\nExecStart=" + tc.line + "\nExecStart=/bin/echo sentinel\n"})
-		o.Exe = "/bin/true" // systemd looks whether it is there
+		o.Exe = "/bin/true" // systemd checks that it exists
 		path := filepath.Join(o.Dir, "a.service")
 		plain := commandLines(t, path)
 		assert.Equal(t, len(plain), 2, "%s: %q", tc.line, plain)
@@ -68,24 +68,23 @@ func TestSystemdReadsTheSame(t *testing.T) {
 			want = before + "--argv0 " + tc.argv0 + " -- " + tc.program + rest
 		}
 		wrapped := commandLines(t, path)
-		var ours []string
-		for _, line := range wrapped { // the namespace's unit is shown too
+		var got []string
+		for _, line := range wrapped { // skip those of the namespace's unit
 			if strings.HasPrefix(line, before) {
-				ours = append(ours, line)
+				got = append(got, line)
 			}
 		}
-		assert.DeepEqual(t, ours, []string{want, before + "-- /bin/echo sentinel"})
+		assert.DeepEqual(t, got, []string{want, before + "-- /bin/echo sentinel"})
 	}
 }
 
-// TestSystemdSplitsTheSame: commands of one line, parted by a semicolon.
+// TestSystemdSplitsTheSame covers several commands in one line, separated by semicolons.
 func TestSystemdSplitsTheSame(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Program("systemd-analyze"))
 	const line = `/bin/echo a ; -/bin/echo b \; c ; /bin/echo ";" ';' x; y ;/bin/echo d ; `
 	f, o := units(t, map[string]string{"a.service": "[Service]\nType=oneshot\nExecStart=" + line + "\n"})
 	plain := commandLines(t, filepath.Join(f.dir, "a.service"))
-	var ours []string
 	commands, err := splitCommands(line)
 	assert.NilError(t, err)
 	var unit strings.Builder
@@ -94,19 +93,18 @@ func TestSystemdSplitsTheSame(t *testing.T) {
 		unit.WriteString("ExecStart=" + strings.TrimSpace(c.prefixes+c.program+" "+c.args) + "\n")
 	}
 	assert.NilError(t, os.WriteFile(filepath.Join(o.Dir, "b.service"), []byte(unit.String()), 0o644))
-	ours = commandLines(t, filepath.Join(o.Dir, "b.service"))
-	assert.DeepEqual(t, ours, plain)
+	assert.DeepEqual(t, commandLines(t, filepath.Join(o.Dir, "b.service")), plain)
 	assert.Assert(t, len(plain) >= 3, "%q", plain)
 }
 
-// FuzzWords: what is taken apart can be put together again, and nothing is lost.
+// FuzzWords checks that wrapping the split commands loses nothing.
 func FuzzWords(f *testing.F) {
 	f.Add(tricky)
 	f.Add(`-@"/a b" 'c' d ; : e \`)
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, a := range parseUnit(text) {
 			if strings.ContainsAny(a.value, "\n") {
-				t.Fatalf("a value of several lines: %q", a.value)
+				t.Fatalf("a value with several lines: %q", a.value)
 			}
 		}
 		commands, err := splitCommands(text)
@@ -118,7 +116,7 @@ func FuzzWords(f *testing.F) {
 				t.Fatalf("no program in %q", text)
 			}
 			if !strings.Contains(text, c.args) || !strings.Contains(text, c.argv0) {
-				t.Fatalf("%+v is not of %q", c, text)
+				t.Fatalf("%+v is not part of %q", c, text)
 			}
 			again, err := splitCommands(c.wrap("/x", "y"))
 			if err != nil || len(again) != 1 || !strings.HasSuffix(again[0].args, c.args) {

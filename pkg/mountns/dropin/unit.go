@@ -15,26 +15,27 @@ import (
 // unit is a service as systemd has loaded it.
 type unit struct {
 	id string
-	// texts are those of its file and of its drop-ins but ours, in the order in which systemd reads them.
+	// texts are the contents of its file and of its drop-ins, without those of this package, in systemd's order.
 	texts []string
-	// props are what systemd says of it.
+	// props are its properties from systemctl show.
 	props map[string]string
 }
 
-// refused are settings under which a service cannot enter a mount namespace, or would see another root there.
+// refused lists settings with which a service cannot enter a mount namespace, or would have another root there.
 var refused = []string{"RootDirectory", "RootImage", "DynamicUser"}
 
-// ineffective are settings by which systemd gives a service a mount namespace of its own, which it leaves by entering.
+// ineffective lists settings for which systemd creates a mount namespace of the service. The service leaves that namespace
+// when it enters the shared one.
 var ineffective = []string{
 	"BindPaths", "BindReadOnlyPaths", "InaccessiblePaths", "MountAPIVFS", "MountFlags", "PrivateDevices", "PrivateMounts", "PrivateTmp",
 	"ProtectControlGroups", "ProtectHome", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc",
 	"ProtectSystem", "ReadOnlyPaths", "ReadWritePaths", "TemporaryFileSystem",
 }
 
-// off are the values by which systemd says that a setting is not used.
+// off are the values of settings that are not used.
 var off = []string{"", "no", "0", "default", "disabled"}
 
-// show asks systemd for what it knows of a unit.
+// show returns properties of a unit from systemctl show.
 func (o Options) show(ctx context.Context, name string) (map[string]string, error) {
 	if !strings.Contains(name, ".") {
 		name += ".service"
@@ -53,7 +54,7 @@ func (o Options) show(ctx context.Context, name string) (map[string]string, erro
 	return props, nil
 }
 
-// id is the unit's own name, for one that may be an alias.
+// id returns the primary name of a unit, for a name that may be an alias.
 func (o Options) id(ctx context.Context, name string) (string, error) {
 	props, err := o.show(ctx, name)
 	return props["Id"], err
@@ -66,7 +67,7 @@ func (o Options) load(ctx context.Context, name string) (*unit, error) {
 	}
 	u := &unit{id: props["Id"], props: props}
 	if state := props["LoadState"]; state != "loaded" {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("systemd says that the unit is %s %s", state, props["LoadError"]))
+		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("systemd reports the unit as %s %s", state, props["LoadError"]))
 	}
 	if !strings.HasSuffix(u.id, ".service") {
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s is not a service", u.id))
@@ -77,7 +78,7 @@ func (o Options) load(ctx context.Context, name string) (*unit, error) {
 	return u, u.read(filepath.Join(o.Dir, u.id+".d", FileName))
 }
 
-// read reads the unit's files but own, and refuses drop-ins that would have the last word over it.
+// read reads the files of the unit except own. It returns an error if a drop-in that sorts after own overrides it.
 func (u *unit) read(own string) error {
 	paths := append([]string{u.props["FragmentPath"]}, strings.Fields(u.props["DropInPaths"])...)
 	for i, path := range paths {
@@ -90,8 +91,8 @@ func (u *unit) read(own string) error {
 		}
 		u.texts = append(u.texts, string(text))
 		if i > 0 && filepath.Base(path) > FileName && sets(string(text), "ExecStart") {
-			return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s sets ExecStart and comes after %s", path, FileName)),
-				"rename it to something that sorts before")
+			return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s sets ExecStart and sorts after %s", path, FileName)),
+				"rename it so that it sorts before "+FileName)
 		}
 	}
 	return nil
@@ -101,23 +102,23 @@ func sets(text, key string) bool {
 	return slices.ContainsFunc(parseUnit(text), func(a assignment) bool { return a.section == "Service" && a.key == key })
 }
 
-// check refuses what cannot work, all together, and notes what has no effect any more.
+// check returns a joined error for all settings that cannot work, and notes for those that have no effect.
 func (u *unit) check() (notes []string, err error) {
 	var errs []error
 	if user := u.props["User"]; user != "" && user != "root" && user != "0" {
-		errs = append(errs, fmt.Errorf("with User=%s: only root may enter a mount namespace", user))
+		errs = append(errs, fmt.Errorf("User=%s: only root can enter a mount namespace", user))
 	}
 	if r := u.props["RestrictNamespaces"]; !slices.Contains(off, r) && !slices.Contains(strings.Fields(r), "mnt") {
-		errs = append(errs, fmt.Errorf("RestrictNamespaces=%s: it forbids to enter a mount namespace", r))
+		errs = append(errs, fmt.Errorf("RestrictNamespaces=%s: the service may not enter a mount namespace", r))
 	}
 	for _, key := range refused {
 		if v := u.props[key]; !slices.Contains(off, v) {
-			errs = append(errs, fmt.Errorf("%s=%s: a service with a root of its own does not fit into a shared mount namespace", key, v))
+			errs = append(errs, fmt.Errorf("%s=%s: a service with this setting cannot run in a shared mount namespace", key, v))
 		}
 	}
 	for _, key := range ineffective {
 		if v := u.props[key]; !slices.Contains(off, v) {
-			notes = append(notes, fmt.Sprintf("%s: %s=%s has no effect any more: it is of the mount namespace that the service leaves", u.id, key, v))
+			notes = append(notes, fmt.Sprintf("%s: %s=%s has no effect, because the service leaves the mount namespace that it applies to", u.id, key, v))
 		}
 	}
 	return notes, errdefs.Class(errdefs.ErrConfig, errors.Join(errs...))

@@ -2,15 +2,16 @@ package dropin
 
 import "strings"
 
-// whitespace is systemd's.
+// whitespace contains the characters that systemd treats as whitespace.
 const whitespace = " \t\n\r"
 
-// assignment is one "Key=Value" of a unit file. Value is as it is written: quotes, escapes, % and $ are the reader's.
+// assignment is one "Key=Value" of a unit file. value is literal text with quotes, escapes, % and $.
 type assignment struct{ section, key, value string }
 
-// parseUnit reads the text of a unit file as systemd does (systemd.syntax(7)): a line that ends in a backslash goes on in
-// the next, comments between the two being left out, and what is no assignment is passed over. go-systemd's reader is
-// not used because it refuses lines of more than 2048 bytes, which a kubelet's command can have, and keeps such comments.
+// parseUnit parses the text of a unit file as systemd does (systemd.syntax(7)): a line that ends with a backslash continues on
+// the next line, comments between the two are skipped, and other lines without an assignment are ignored. It does not use
+// go-systemd's parser, because that rejects lines of more than 2048 bytes, which a kubelet's command can have, and keeps such
+// comments.
 func parseUnit(text string) []assignment {
 	var all []assignment
 	section, begun := "", ""
@@ -19,8 +20,8 @@ func parseUnit(text string) []assignment {
 		if bare := strings.TrimLeft(line, whitespace); bare != "" && (bare[0] == '#' || bare[0] == ';') {
 			continue
 		}
-		line = begun + line // with the blanks that it begins with: they may stand in a quote
-		if goesOn(line) {
+		line = begun + line // keep leading blanks, because they may be inside a quote
+		if continues(line) {
 			begun = line[:len(line)-1] + " "
 			continue
 		}
@@ -42,13 +43,13 @@ func addLine(all []assignment, section, line string) ([]assignment, string) {
 	return all, section
 }
 
-// goesOn tells whether a line ends in a backslash that no other backslash escapes.
-func goesOn(line string) bool {
+// continues reports whether a line ends with an unescaped backslash.
+func continues(line string) bool {
 	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
 }
 
-// merged returns the values of one list setting of the service over all files, in their order: an empty one takes back
-// those before it (systemd.unit(5)).
+// merged returns the values of one list setting of the service in all files, in order. An empty value resets the list
+// (systemd.unit(5)).
 func merged(files []string, key string) []string {
 	var values []string
 	for _, text := range files {
