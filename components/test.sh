@@ -1,10 +1,10 @@
 #!/bin/sh
-# Vets and tests what is ours below components/. The flags are those of the build,
-# so that the packages it compiled are used again.
+# Vets and tests rootlessnode's code below components/. It uses the flags of the
+# build, so that compiled packages are reused.
 #
-# Of the Kubernetes module only the part without Kubernetes is looked at: vet reads
-# every package that a program links, which takes ten minutes there, and the build
-# already compiles the rest.
+# Of the Kubernetes module it checks only the packages without Kubernetes imports,
+# because vet reads every package that a program links, which takes ten minutes.
+# The build compiles the rest.
 set -eu
 
 cd -- "$(dirname -- "$0")"

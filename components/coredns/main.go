@@ -1,10 +1,10 @@
-// Command coredns is the CoreDNS server with the plugins a cluster's DNS needs
-// and no others. Upstream's own program also links the clients of three clouds
-// and several tracing systems, which makes it several times as large.
+// Command coredns is the CoreDNS server with only the plugins that a cluster's
+// DNS needs. Upstream's program also links the clients of three clouds and
+// several tracing systems, which make it several times as large.
 //
 // The server, its flags and every plugin are upstream's, unchanged. A Corefile
-// that names a plugin which is not here is refused at start, as upstream does
-// for an unknown directive.
+// with another plugin is rejected at start, like an unknown directive in
+// upstream's program.
 package main
 
 import (

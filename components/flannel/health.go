@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// health answers /healthz from the start and /readyz once the lease is in use.
+// health serves /healthz, and /readyz, which succeeds when the lease is in use.
 type health struct {
 	ready atomic.Bool
 }
@@ -40,11 +40,11 @@ func (h *health) handler() http.Handler {
 func answer(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text+"\n") // the asker has gone
+	_, _ = io.WriteString(w, text+"\n") // the client has gone
 }
 
-// startHealth listens before it returns, so that a port in use is an error of the
-// start and not of some later moment. Port 0 serves nothing.
+// startHealth starts the health server. It listens before it returns, so that it
+// can return the error if the port is in use. With port 0 it serves nothing.
 func startHealth(ctx context.Context, wg *sync.WaitGroup, ip string, port int) (*health, error) {
 	h := &health{}
 	if port == 0 {
@@ -62,7 +62,7 @@ func startHealth(ctx context.Context, wg *sync.WaitGroup, ip string, port int) (
 	})
 	wg.Go(func() {
 		<-ctx.Done()
-		_ = server.Close() // requests are answered at once; there is none to wait for
+		_ = server.Close() // requests take no time; there is none to wait for
 	})
 	return h, nil
 }

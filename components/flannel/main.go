@@ -1,19 +1,19 @@
-// Command flanneld gives a Kubernetes node its part of the pod network: it
-// takes the pod CIDR that the cluster assigned to the node, sets up a flannel
-// backend (vxlan, host-gw or wireguard) to the other nodes, and writes
-// subnet.env, from which the CNI configuration is made.
+// Command flanneld connects a Kubernetes node to the pod network: it reads the
+// pod CIDR that the cluster assigned to the node, sets up a flannel backend
+// (vxlan, host-gw or wireguard) for the other nodes, and writes subnet.env, from
+// which the CNI configuration is made.
 //
-// It is a program of ours on flannel's packages, because upstream's own main
-// package links backends whose modules cannot be fetched. The flags it has are
-// upstream's, with upstream's meaning. It runs inside the node's network
-// namespace, on the side where the kubelet runs.
+// It is a separate program on top of flannel's packages, because upstream's main
+// package links backends whose modules cannot be downloaded. Its flags are flags
+// of upstream with the same meaning. It runs inside the node's network namespace,
+// like the kubelet.
 //
-// It refuses what the node has no use for: leases kept in etcd
+// It does not support features that the node does not use: leases in etcd
 // (--kube-subnet-mgr=false), finding its node through a Pod (NODE_NAME must be
-// set), settings from FLANNELD_ variables, and other backends.
+// set), settings in FLANNELD_ variables, and other backends.
 //
-// It ends with 0 after SIGTERM or SIGINT, with 2 on bad flags, and with 1 and
-// one line on standard error on any other fault.
+// It exits with 0 after SIGTERM or SIGINT, with 2 for invalid flags, and with 1
+// and one line on standard error for other errors.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the process at once.
+	// A second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
 	err = run(ctx, opts, os.Getenv("NODE_NAME"))
 	if err != nil && ctx.Err() == nil {

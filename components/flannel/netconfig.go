@@ -15,7 +15,7 @@ import (
 // backends are the backends linked into this program.
 var backends = []string{"host-gw", "vxlan", "wireguard"}
 
-// loadNetConfig reads and checks the network configuration at path.
+// loadNetConfig reads and validates the network configuration at path.
 func loadNetConfig(path string) (*subnet.Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -28,8 +28,8 @@ func loadNetConfig(path string) (*subnet.Config, error) {
 	return config, nil
 }
 
-// parseNetConfig is stricter than flannel, which ignores what it does not know:
-// a misspelt key would otherwise turn into a network that is silently wrong.
+// parseNetConfig parses the network configuration. It rejects unknown keys, which
+// flannel ignores, because a misspelled key would cause a wrong network.
 func parseNetConfig(data []byte) (*subnet.Config, error) {
 	strict := json.NewDecoder(bytes.NewReader(data))
 	strict.DisallowUnknownFields()

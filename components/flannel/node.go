@@ -26,9 +26,9 @@ func newClient(o options) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// waitPodCIDR returns once the Node called name has a pod CIDR, or ctx is done.
-// A Node that is not there yet is waited for as well: flannel's own lease code
-// gives up on both. An API server that cannot be reached is tried again.
+// waitPodCIDR waits until the Node with that name has a pod CIDR, or ctx is done.
+// It also waits for the Node to be created, and retries if the API server is not
+// reachable. flannel's lease code would fail in these cases.
 func waitPodCIDR(ctx context.Context, client kubernetes.Interface, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -36,7 +36,7 @@ func waitPodCIDR(ctx context.Context, client kubernetes.Interface, name string) 
 	assigned := make(chan string, 1)
 	look := func(obj any) {
 		node, ok := obj.(*corev1.Node)
-		// The selector is checked here too, since a fake API server ignores it.
+		// Check the name here too, because a fake API server ignores the selector.
 		if !ok || node.Name != name || node.Spec.PodCIDR == "" {
 			return
 		}

@@ -22,8 +22,8 @@ func TestWaitPodCIDR(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- waitPodCIDR(t.Context(), client, "mine") }()
 
-	// Neither another node nor one without a pod CIDR will do, in whatever order
-	// the watch and these calls come.
+	// Another node, or a node without a pod CIDR, must not end the wait, whatever
+	// the order of the watch and these calls is.
 	_, err := nodes.Create(t.Context(), node("mine", ""), metav1.CreateOptions{})
 	assert.NilError(t, err)
 	select {

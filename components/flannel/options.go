@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// options are the command line, checked.
+// options are the validated command line.
 type options struct {
 	kubeSubnetMgr        bool
 	kubeconfigFile       string
@@ -40,27 +40,27 @@ type options struct {
 	version bool
 }
 
-// stringList is a flag that may be given several times.
+// stringList is a flag that can be used several times.
 type stringList []string
 
 func (l *stringList) String() string     { return strings.Join(*l, ",") }
 func (l *stringList) Set(v string) error { *l = append(*l, v); return nil }
 
-// parseOptions reads the flags in args. All faults in their values are reported
-// together; help and flag errors are explained on w.
+// parseOptions parses the flags in args. It reports all invalid values together,
+// and writes help and flag errors to w.
 func parseOptions(args []string, w io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("flanneld", flag.ContinueOnError)
 	fs.SetOutput(w)
-	fs.BoolVar(&o.kubeSubnetMgr, "kube-subnet-mgr", true, "take leases from the Kubernetes API; the only kind there is")
-	fs.StringVar(&o.kubeconfigFile, "kubeconfig-file", "", "kubeconfig to reach the API server with")
-	fs.StringVar(&o.kubeAPIURL, "kube-api-url", "", "URL of the API server, instead of the kubeconfig's")
+	fs.BoolVar(&o.kubeSubnetMgr, "kube-subnet-mgr", true, "use leases in the Kubernetes API; must be true")
+	fs.StringVar(&o.kubeconfigFile, "kubeconfig-file", "", "kubeconfig for the API server")
+	fs.StringVar(&o.kubeAPIURL, "kube-api-url", "", "URL of the API server; overrides the kubeconfig")
 	fs.StringVar(&o.kubeAnnotationPrefix, "kube-annotation-prefix", "flannel.alpha.coreos.com", "prefix of the annotations on the Node object")
-	fs.Var(&o.iface, "iface", "name or address of the interface towards other nodes; the first of several that is there")
-	fs.Var(&o.ifaceRegex, "iface-regex", "like --iface, by a regular expression; tried after it")
+	fs.Var(&o.iface, "iface", "name or address of the interface to other nodes; if set several times, the first that exists")
+	fs.Var(&o.ifaceRegex, "iface-regex", "like --iface, with a regular expression; tried after --iface")
 	fs.StringVar(&o.ifaceCanReach, "iface-can-reach", "", "use the interface that routes to this address; tried last")
-	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address that other nodes reach this one by")
-	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address that other nodes reach this one by")
+	fs.StringVar(&o.publicIP, "public-ip", "", "IPv4 address at which other nodes reach this node")
+	fs.StringVar(&o.publicIPv6, "public-ipv6", "", "IPv6 address at which other nodes reach this node")
 	fs.StringVar(&o.netConfigPath, "net-config-path", "/etc/kube-flannel/net-conf.json", "network configuration")
 	fs.StringVar(&o.subnetFile, "subnet-file", "/run/flannel/subnet.env", "file to write the lease to")
 	fs.BoolVar(&o.ipMasq, "ip-masq", false, "masquerade traffic that leaves the pod network")
@@ -81,8 +81,8 @@ func parseOptions(args []string, w io.Writer) (options, error) {
 	return o, o.validate()
 }
 
-// addLogFlags adds those of the logging library's flags that still make sense
-// when everything goes to standard error, as it does by default.
+// addLogFlags adds those flags of the logging library that are useful if all
+// messages go to standard error, as they do by default.
 func addLogFlags(fs *flag.FlagSet) {
 	var all flag.FlagSet
 	klog.InitFlags(&all)
@@ -117,7 +117,7 @@ func (o options) validate() error {
 		}
 		ip := net.ParseIP(a.value)
 		if ip == nil || (ip.To4() != nil && !a.v4) || (ip.To4() == nil && !a.v6) {
-			errs = append(errs, fmt.Errorf("%s: %q is not an address of the right kind", a.flag, a.value))
+			errs = append(errs, fmt.Errorf("%s: %q is not an address of the required family", a.flag, a.value))
 		}
 	}
 	if o.healthzPort < 0 || o.healthzPort > 65535 {

@@ -21,7 +21,7 @@ func TestParseOptions(t *testing.T) {
 	assert.Assert(t, o.ipMasq && !o.iptablesForwardRules)
 }
 
-// The defaults are upstream's, so that its documentation holds.
+// The defaults must be those of upstream, so that its documentation applies.
 func TestParseOptionsDefaults(t *testing.T) {
 	o, err := parseOptions(nil, io.Discard)
 	assert.NilError(t, err)

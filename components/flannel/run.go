@@ -24,13 +24,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// stopGrace is how long the parts of flannel have to end after the signal. Some
-// of them wait for one another and would never do so, but hold nothing that has
-// to be written.
+// stopGrace is how long to wait for the parts of flannel to end after the signal.
+// Some of them wait for each other and never end, but have no data to save.
 const stopGrace = 3 * time.Second
 
-// run keeps the node in the pod network until ctx is done. The order matters: the
-// subnet file tells others that the network can be used, so it is written last.
+// run connects the node to the pod network until ctx is done. It writes the subnet
+// file last, because the file indicates that the network can be used.
 func run(ctx context.Context, o options, nodeName string) error {
 	if nodeName == "" {
 		return errors.New("NODE_NAME is not set: it must be the name of this node's Node object")
@@ -44,7 +43,7 @@ func run(ctx context.Context, o options, nodeName string) error {
 	}
 	previous, err := readSubnetFile(o.subnetFile)
 	if err != nil {
-		// It is about to be replaced, and only old rules depend on it.
+		// The file is replaced below, and only old rules depend on it.
 		klog.Warningf("ignored: %v", err)
 		previous, _ = parseSubnetFile("")
 	}
@@ -98,13 +97,13 @@ func run(ctx context.Context, o options, nodeName string) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		// Routes to new nodes would be missing from now on.
-		return fmt.Errorf("backend %s ended by itself", config.BackendType)
+		// Without the backend, routes to new nodes would be missing.
+		return fmt.Errorf("backend %s ended unexpectedly", config.BackendType)
 	}
 }
 
-// prepare does side by side what needs no lease: the subnet manager, which takes a second to see that it has caught up,
-// the packet filter, and the wait for the Node to have a pod CIDR.
+// prepare does concurrently the steps that need no lease: it starts the subnet manager, which takes a second to synchronize,
+// sets up the packet filter, and waits until the Node has a pod CIDR.
 func prepare(ctx context.Context, o options, config *subnet.Config, waitCIDR func(context.Context) error) (
 	traffic trafficmngr.TrafficManager, manager subnet.Manager, err error,
 ) {
@@ -115,7 +114,7 @@ func prepare(ctx context.Context, o options, config *subnet.Config, waitCIDR fun
 		return err
 	})
 	g.Go(func() (err error) {
-		// It reads NODE_NAME itself, and works for as long as the context that it is given.
+		// It reads NODE_NAME itself, and runs until its context is done.
 		manager, err = kube.NewSubnetManager(ctx, o.kubeAPIURL, o.kubeconfigFile, o.kubeAnnotationPrefix,
 			o.netConfigPath, o.setNodeNetworkUnavailable)
 		if err != nil {
@@ -127,10 +126,10 @@ func prepare(ctx context.Context, o options, config *subnet.Config, waitCIDR fun
 	return traffic, manager, err
 }
 
-// register finds the interface to other nodes and joins the backend's network.
-// This is where the lease is taken.
+// register finds the interface to other nodes and joins the backend's network,
+// which acquires the lease.
 func register(ctx context.Context, wg *sync.WaitGroup, o options, config *subnet.Config, manager subnet.Manager) (backend.Network, error) {
-	// An address that an administrator wrote on the Node object wins.
+	// An address that an administrator set on the Node object has precedence.
 	if v4, v6 := manager.GetStoredPublicIP(ctx); v4 != "" || v6 != "" {
 		if v4 != "" {
 			o.publicIP = v4
@@ -152,7 +151,7 @@ func register(ctx context.Context, wg *sync.WaitGroup, o options, config *subnet
 		if err == nil {
 			return network, nil
 		}
-		// The manager's own copy of the Node may be a moment older than the one in which we saw the pod CIDR.
+		// Retry, because the manager's copy of the Node may be older than the one with the pod CIDR.
 		if !strings.Contains(err.Error(), notAssigned) || ctx.Err() != nil {
 			return nil, fmt.Errorf("backend %s: %w", config.BackendType, err)
 		}
@@ -163,14 +162,15 @@ func register(ctx context.Context, wg *sync.WaitGroup, o options, config *subnet
 	}
 }
 
-// notAssigned is how flannel's subnet manager says that the Node has no pod CIDR, as far as it knows.
+// notAssigned is part of the error of flannel's subnet manager if the Node has no pod CIDR in its cache.
 const notAssigned = "pod cidr not assigned"
 
-// registerPause lies between two attempts to register.
+// registerPause is the pause between two attempts to register.
 const registerPause = 20 * time.Millisecond
 
-// findInterface tries what the flags ask for, in their documented order, and the
-// interface of a public address or of the default route when they ask for nothing.
+// findInterface returns the interface that the flags select, in their documented
+// order. Without such flags it returns that of a public address or of the default
+// route.
 func findInterface(o options, config *subnet.Config) (*backend.ExternalInterface, error) {
 	family, err := ipmatch.GetIPFamily(config.EnableIPv4, config.EnableIPv6)
 	if err != nil {
@@ -204,18 +204,18 @@ func findInterface(o options, config *subnet.Config) (*backend.ExternalInterface
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("interface towards other nodes: %w", oneLine(errs))
+	return nil, fmt.Errorf("interface to other nodes: %w", oneLine(errs))
 }
 
-// packetFilter makes the chosen packet filter ready for rules, and removes those of the other one, which a run with
-// another configuration may have left.
+// packetFilter initializes the configured packet filter, and removes rules of the other one, which a run with another
+// configuration may have left.
 func packetFilter(ctx context.Context, config *subnet.Config) (trafficmngr.TrafficManager, error) {
 	var wanted, other trafficmngr.TrafficManager = &iptables.IPTablesManager{}, &nftables.NFTablesManager{}
 	if config.EnableNFTables {
 		wanted, other = other, wanted
 	}
 	if err := other.CleanUp(ctx); err != nil {
-		// Most often its program is not installed, and then it left no rules.
+		// Usually its program is not installed, so that it has no rules.
 		klog.V(1).Infof("rules of the other packet filter not removed: %v", err)
 	}
 	if err := wanted.Init(ctx); err != nil {
@@ -224,7 +224,7 @@ func packetFilter(ctx context.Context, config *subnet.Config) (trafficmngr.Traff
 	return wanted, nil
 }
 
-// masquerade makes the packet filter rules of the lease.
+// masquerade creates the masquerading rules for the lease.
 func masquerade(ctx context.Context, o options, config *subnet.Config, previous previousLease, network backend.Network,
 	traffic trafficmngr.TrafficManager,
 ) error {
@@ -242,8 +242,8 @@ func masquerade(ctx context.Context, o options, config *subnet.Config, previous 
 	return nil
 }
 
-// checkPacketFilter finds out early what the traffic manager only logs or meets
-// when the lease is already taken.
+// checkPacketFilter checks requirements early, because the traffic manager only
+// logs their errors, or fails when the lease is already acquired.
 func checkPacketFilter(config *subnet.Config) error {
 	if config.EnableNFTables {
 		if _, err := exec.LookPath("nft"); err != nil {
@@ -265,7 +265,7 @@ func checkPacketFilter(config *subnet.Config) error {
 		if _, err := exec.LookPath(family.program); err != nil {
 			errs = append(errs, fmt.Errorf("the program %s is needed without EnableNFTables: %w", family.program, err))
 		}
-		// Without it, Services are not reached from a Pod behind the same bridge.
+		// Without it, a Pod cannot reach a Service whose endpoint is on the same bridge.
 		if _, err := os.Stat(family.bridgeNF); err != nil {
 			errs = append(errs, fmt.Errorf("the kernel module br_netfilter is needed without EnableNFTables: %w", err))
 		}

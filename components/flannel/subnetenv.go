@@ -12,15 +12,15 @@ import (
 	"github.com/flannel-io/flannel/pkg/ip"
 )
 
-// previousLease is what an earlier run wrote to the subnet file. It is needed to
-// find the masquerading rules which that run left behind.
+// previousLease is the content of the subnet file of an earlier run. It is needed
+// to find the masquerading rules that the run left.
 type previousLease struct {
 	network, subnet   ip.IP4Net
 	network6, subnet6 ip.IP6Net
 }
 
-// readSubnetFile reads the subnet file at path; one that is not there is no
-// error, and gives empty networks.
+// readSubnetFile reads the subnet file at path. If the file does not exist, it
+// returns empty networks and no error.
 func readSubnetFile(path string) (previousLease, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func readSubnetFile(path string) (previousLease, error) {
 }
 
 func parseSubnetFile(text string) (previousLease, error) {
-	// flannel's empty IPv6 network holds a number; a nil one makes it panic.
+	// flannel's empty IPv6 network must contain a number; nil makes flannel panic.
 	prev := previousLease{
 		network6: ip.IP6Net{IP: (*ip.IP6)(big.NewInt(0))},
 		subnet6:  ip.IP6Net{IP: (*ip.IP6)(big.NewInt(0))},

@@ -1,6 +1,5 @@
-// Command images writes one OCI image archive from programs that were built
-// before. It is a step of the component build and refuses to build anything
-// itself.
+// Command images writes one OCI image archive from existing programs. It is a
+// step of the component build and does not build programs itself.
 package main
 
 import (

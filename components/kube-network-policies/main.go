@@ -1,25 +1,25 @@
 // Command kube-network-policies enforces the NetworkPolicies of a cluster for the
-// pods of one node. It puts rules into the nftables of its network namespace that
-// hand the first packet of each connection from or to a pod with a policy to user
-// space, by an NFQUEUE, and answers there for each whether it may go on.
+// pods of one node. It adds rules to the nftables of its network namespace that
+// pass the first packet of each connection from or to a pod with a policy to user
+// space, through an NFQUEUE, and accepts or drops each of these packets.
 //
-// It is a program of ours on the packages of kube-network-policies, because
-// upstream's own main package runs as a pod only: it knows no kubeconfig, ends on
-// SIGINT alone, leaving its rules after SIGTERM, and goes on in silence where the
-// kernel refuses the rules. Flags that upstream has too have upstream's meaning.
-// It runs inside the node's network namespace, on the side where the kubelet runs,
-// and needs CAP_NET_ADMIN over that namespace and nothing else.
+// It is a separate program on top of the packages of kube-network-policies, because
+// upstream's main package runs only as a pod: it does not support a kubeconfig, stops
+// only on SIGINT and leaves its rules after SIGTERM, and does not report an error if
+// the kernel rejects the rules. Flags that upstream also has have the same meaning.
+// It runs inside the node's network namespace, like the kubelet, and needs only
+// CAP_NET_ADMIN over that namespace.
 //
-// It adds one rule of its own: upstream lets pass what processes of root send, for
-// the sake of the kubelet's probes, and the port driver's connections are among
-// them. Those that carry the address of somebody else are asked about all the same;
-// see rules.go.
+// It adds one rule of its own. Upstream accepts connections from processes of root,
+// because of the kubelet's probes. The connections of the port driver are from root
+// too. The rule passes those with the address of another client to the queue; see
+// rules.go.
 //
-// It refuses what the node has no use for: AdminNetworkPolicy and what belongs to it.
+// It does not support AdminNetworkPolicy, which the node does not use.
 //
-// It ends with 0 after SIGTERM or SIGINT, with its rules removed, with 2 on bad
-// flags, and with 1 and one line on standard error on any other fault. Rules that a
-// killed one leaves let no new connection of a pod with a policy pass.
+// It exits with 0 after SIGTERM or SIGINT and removes its rules, with 2 for invalid
+// flags, and with 1 and one line on standard error for other errors. If it is killed,
+// its rules remain and block new connections of pods with a policy.
 package main
 
 import (
@@ -32,7 +32,7 @@ import (
 	"syscall"
 )
 
-// version is that of upstream; set by the build.
+// version is the version of upstream. The build sets it.
 var version = "unknown"
 
 const program = "kube-network-policies"
@@ -51,7 +51,7 @@ func main() {
 	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second signal ends the process at once.
+	// A second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
 	if err := run(ctx, opts); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, program+": error:", err)

@@ -10,11 +10,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// options are the command line, checked.
+// options are the validated command line.
 type options struct {
 	kubeconfig string
 	hostname   string
-	// address serves /healthz, /readyz and /metrics.
+	// address is where /healthz, /readyz and /metrics are served.
 	address             string
 	queueID             int
 	failOpen            bool
@@ -22,21 +22,21 @@ type options struct {
 	version             bool
 }
 
-// maxQueueID is the last number of an NFQUEUE.
+// maxQueueID is the highest number of an NFQUEUE.
 const maxQueueID = 65535
 
-// parseOptions reads the flags in args. All faults in their values are reported
-// together; help and flag errors are explained on w.
+// parseOptions parses the flags in args. It reports all invalid values together,
+// and writes help and flag errors to w.
 func parseOptions(args []string, w io.Writer) (options, error) {
 	var o options
 	fs := flag.NewFlagSet(program, flag.ContinueOnError)
 	fs.SetOutput(w)
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig to reach the API server with")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig for the API server")
 	fs.StringVar(&o.hostname, "hostname-override", "", "name of this node's Node object")
 	fs.StringVar(&o.address, "metrics-bind-address", "127.0.0.1:9080", "address and port to serve /healthz, /readyz and /metrics on")
 	fs.IntVar(&o.queueID, "nfqueue-id", 100, "number of the NFQUEUE")
-	fs.BoolVar(&o.failOpen, "fail-open", false, "let packets pass while this program does not run or does not keep up")
-	fs.BoolVar(&o.netfilterBug1766Fix, "netfilter-bug-1766-fix", true, "ask about DNS packets before routing; not needed since Linux 6.12")
+	fs.BoolVar(&o.failOpen, "fail-open", false, "accept packets while this program is not running or is overloaded")
+	fs.BoolVar(&o.netfilterBug1766Fix, "netfilter-bug-1766-fix", true, "queue DNS packets before routing; not needed since Linux 6.12")
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 	addLogFlags(fs)
 
@@ -52,8 +52,8 @@ func parseOptions(args []string, w io.Writer) (options, error) {
 	return o, o.validate()
 }
 
-// addLogFlags adds those of the logging library's flags that still make sense
-// when everything goes to standard error, as it does by default.
+// addLogFlags adds those flags of the logging library that are useful if all
+// messages go to standard error, as they do by default.
 func addLogFlags(fs *flag.FlagSet) {
 	var all flag.FlagSet
 	klog.InitFlags(&all)
@@ -66,17 +66,17 @@ func addLogFlags(fs *flag.FlagSet) {
 func (o options) validate() error {
 	var errs []error
 	if o.kubeconfig == "" {
-		errs = append(errs, errors.New("--kubeconfig: must be given"))
+		errs = append(errs, errors.New("--kubeconfig: must be set"))
 	}
 	if o.hostname == "" {
-		errs = append(errs, errors.New("--hostname-override: must be given"))
+		errs = append(errs, errors.New("--hostname-override: must be set"))
 	}
 	if _, err := netip.ParseAddrPort(o.address); err != nil {
 		errs = append(errs, fmt.Errorf("--metrics-bind-address: %q is not an address with a port", o.address))
 	}
-	// Upstream takes 0 for its default.
+	// Upstream uses its default if the value is 0.
 	if o.queueID < 1 || o.queueID > maxQueueID {
-		errs = append(errs, fmt.Errorf("--nfqueue-id: %d is not 1 to %d", o.queueID, maxQueueID))
+		errs = append(errs, fmt.Errorf("--nfqueue-id: %d is not from 1 to %d", o.queueID, maxQueueID))
 	}
 	return errors.Join(errs...)
 }

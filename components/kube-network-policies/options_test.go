@@ -23,7 +23,7 @@ func TestParseOptionsRefuses(t *testing.T) {
 	}{
 		"all at once": {
 			[]string{"--metrics-bind-address=:1", "--nfqueue-id=0"},
-			[]string{"--kubeconfig: must be given", "--hostname-override: must be given", "--metrics-bind-address", "--nfqueue-id: 0 is not"},
+			[]string{"--kubeconfig: must be set", "--hostname-override: must be set", "--metrics-bind-address", "--nfqueue-id: 0 is not"},
 		},
 		"too large":     {[]string{"--nfqueue-id=65536"}, []string{"--nfqueue-id: 65536 is not"}},
 		"an argument":   {[]string{"x"}, []string{`unexpected argument "x"`}},

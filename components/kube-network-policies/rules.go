@@ -13,14 +13,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// forwardedTable has the rule of ours. Upstream makes its table anew with every
-// change and would drop it there.
+// forwardedTable contains the additional rule. Upstream recreates its own table on
+// every change, so the rule cannot be in that table.
 const forwardedTable = "kube-network-policies-forwarded"
 
-// triedTable is never seen by anybody: it is added and deleted in one transaction.
+// triedTable is never visible: it is added and deleted in one transaction.
 const triedTable = "kube-network-policies-tried"
 
-// tryQueue asks the kernel for a rule with a queue and for the queue itself.
+// tryQueue checks that the kernel supports rules with a queue and the queue itself.
 func tryQueue(queue uint16) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -36,22 +36,23 @@ func tryQueue(queue uint16) error {
 	return nil
 }
 
-// addForwarded asks about the connections that a port driver makes inside for
-// somebody else. They come from a socket of root's, as the kubelet's probes do, which
-// upstream's rules let pass; other than those, they carry an address that is not the
-// node's own. What goes to the node itself is none of a policy's business.
+// addForwarded adds the rule that queues connections that a port driver makes inside
+// for its clients. Upstream's rules accept them, because they are from a socket of
+// root, like the kubelet's probes. Unlike probes, their source address is not an
+// address of the node. The rule does not match connections to the node itself, to
+// which no policy applies.
 func addForwarded(queue uint16, failOpen bool) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	t := &nftables.Table{Name: forwardedTable, Family: nftables.TableFamilyINet}
-	c.AddTable(t) // so that there is one to delete
+	c.AddTable(t) // so that it exists when it is deleted
 	c.DelTable(t)
 	c.AddTable(t)
 	chain := c.AddChain(&nftables.Chain{
 		Name: "postrouting", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPostrouting,
-		// After kube-proxy has chosen an endpoint and before it hides the client.
+		// After kube-proxy has chosen an endpoint, and before it replaces the client's address.
 		Priority: nftables.ChainPriorityRef(*nftables.ChainPriorityNATSource - 6),
 	})
 	c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: forwardedRule(queue, failOpen)})
@@ -61,7 +62,7 @@ func addForwarded(queue uint16, failOpen bool) error {
 	return nil
 }
 
-// forwardedRule is, in nft's words:
+// forwardedRule returns this rule, in the syntax of nft:
 // meta l4proto tcp ct state new meta skuid 0 fib saddr type != local fib daddr type != local queue num N
 func forwardedRule(queue uint16, failOpen bool) []expr.Any {
 	const r = 1 // the register
@@ -94,8 +95,8 @@ func removeForwarded() {
 	}
 }
 
-// enforcing returns nil if policies are enforced: the rules are there, and their queue has a reader, which there is once
-// policies, pods and namespaces are known.
+// enforcing returns nil if policies are enforced: the rules exist, and their queue has a reader, which starts when policies,
+// pods and namespaces are synchronized.
 func enforcing(queue uint16) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -107,7 +108,7 @@ func enforcing(queue uint16) error {
 	}
 	for _, table := range []string{tableName, forwardedTable} {
 		if !slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name == table && c.Name == "postrouting" }) {
-			return fmt.Errorf("the rules of table %s are not there", table)
+			return fmt.Errorf("table %s has no rules", table)
 		}
 	}
 	has, err := hasReader(queue)
@@ -115,14 +116,14 @@ func enforcing(queue uint16) error {
 		return err
 	}
 	if !has {
-		return errors.New("policies are not known yet: nobody reads the queue")
+		return errors.New("policies are not synchronized yet: the queue has no reader")
 	}
 	return nil
 }
 
-// hasReader asks the kernel to unbind the queue from this very socket, which never was bound to it: EPERM means that it is
-// another one's, ENODEV that it is nobody's (nfqnl_recv_config in net/netfilter/nfnetlink_queue.c). The list of queues,
-// /proc/net/netfilter/nfnetlink_queue, cannot be read in a user namespace.
+// hasReader reports whether a socket reads the queue. It tries to unbind the queue from its own socket, which is not bound to
+// it: EPERM means that the queue belongs to another socket, ENODEV that it has no reader (nfqnl_recv_config in
+// net/netfilter/nfnetlink_queue.c). /proc/net/netfilter/nfnetlink_queue cannot be read in a user namespace.
 func hasReader(queue uint16) (bool, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -138,7 +139,7 @@ func hasReader(queue uint16) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// struct nfgenmsg: family, version, and here the queue.
+	// struct nfgenmsg: family, version, and the number of the queue.
 	header := append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, binaryutil.BigEndian.PutUint16(queue)...)
 	_, err = c.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_QUEUE<<8 | config, Flags: netlink.Request | netlink.Acknowledge},
@@ -150,7 +151,7 @@ func hasReader(queue uint16) (bool, error) {
 	case errors.Is(err, unix.ENODEV):
 		return false, nil
 	case err == nil:
-		return false, errors.New("the queue was this socket's")
+		return false, errors.New("the queue was bound to this socket")
 	}
-	return false, fmt.Errorf("ask who reads queue %d: %w", queue, err)
+	return false, fmt.Errorf("check the reader of queue %d: %w", queue, err)
 }

@@ -13,10 +13,10 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// envInside marks the process in a user and network namespace of its own.
+// envInside marks the test process in new user and network namespaces.
 const envInside = "KUBE_NETWORK_POLICIES_TEST_INSIDE"
 
-// A queue has a reader for as long as a socket holds it.
+// A queue has a reader as long as a socket is bound to it.
 func TestHasReader(t *testing.T) {
 	if os.Getenv(envInside) == "" {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestHasReader$", "-test.v")
@@ -28,7 +28,7 @@ func TestHasReader(t *testing.T) {
 		}
 		out, err := cmd.CombinedOutput()
 		if err != nil && cmd.ProcessState == nil {
-			t.Skipf("no user namespace can be made: %v", err)
+			t.Skipf("no user namespace can be created: %v", err)
 		}
 		if strings.Contains(string(out), "--- SKIP") {
 			t.Skipf("%s", out)
@@ -45,18 +45,18 @@ func TestHasReader(t *testing.T) {
 		assert.NilError(t, err)
 		return has
 	}
-	assert.Assert(t, !has(7), "before it is bound")
+	assert.Assert(t, !has(7), "before a reader is bound")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	assert.NilError(t, nf.RegisterWithErrorFunc(ctx, func(nfqueue.Attribute) int { return 0 }, func(error) int { return 0 }))
-	assert.Assert(t, has(7) && has(7), "asking takes nothing away")
+	assert.Assert(t, has(7) && has(7), "the check must not unbind the reader")
 	assert.Assert(t, !has(8))
 	cancel() // Close waits for the end of the reader
 	assert.NilError(t, nf.Close())
-	assert.Assert(t, !has(7), "after its end")
+	assert.Assert(t, !has(7), "after the end of the reader")
 }
 
-// What a failed or absent reader means is decided by one flag.
+// One flag decides whether packets pass if the reader fails or is missing.
 func TestForwardedRule(t *testing.T) {
 	last := func(failOpen bool) expr.Any {
 		rule := forwardedRule(7, failOpen)

@@ -49,8 +49,8 @@ func run(ctx context.Context, o options) error {
 		networkpolicy.Config{
 			FailOpen: o.failOpen, QueueID: o.queueID, NodeName: o.hostname, NFTableName: tableName,
 			NetfilterBug1766Fix: o.netfilterBug1766Fix,
-			// NRI stays on: without it version 0.8.0 dereferences nil at the first packet of an address that is no
-			// pod's. Where nothing listens at NRI's default socket, it says so once and does without.
+			// Keep NRI enabled: without it version 0.8.0 dereferences nil at the first packet from an address that is not
+			// a pod's. If no process listens on NRI's default socket, it logs that once and continues without NRI.
 		})
 	if err != nil {
 		return fmt.Errorf("controller: %w", err)
@@ -60,18 +60,18 @@ func run(ctx context.Context, o options) error {
 	}
 	defer removeForwarded()
 	factory.Start(ctx.Done())
-	// It removes its rules as it ends.
+	// The controller removes its rules when it ends.
 	if err := controller.Run(ctx); err != nil {
 		return fmt.Errorf("controller: %w", err)
 	}
 	if ctx.Err() == nil {
-		return errors.New("the controller ended by itself")
+		return errors.New("the controller ended unexpectedly")
 	}
 	return nil
 }
 
-// serve listens before it returns, so that a port in use is an error of the start
-// and not of some later moment.
+// serve starts the health server. It listens before it returns, so that it can
+// return the error if the port is in use.
 func serve(ctx context.Context, wg *sync.WaitGroup, o options) error {
 	listener, err := net.Listen("tcp", o.address)
 	if err != nil {
@@ -83,7 +83,7 @@ func serve(ctx context.Context, wg *sync.WaitGroup, o options) error {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		fmt.Fprintln(w, "ok") //nolint:errcheck // the asker has gone
+		fmt.Fprintln(w, "ok") //nolint:errcheck // the client has gone
 	}
 	mux.HandleFunc("GET /healthz", health)
 	mux.HandleFunc("GET /readyz", health)
@@ -96,7 +96,7 @@ func serve(ctx context.Context, wg *sync.WaitGroup, o options) error {
 	})
 	wg.Go(func() {
 		<-ctx.Done()
-		_ = server.Close() // requests are answered at once; there is none to wait for
+		_ = server.Close() // requests take no time; there is none to wait for
 	})
 	return nil
 }

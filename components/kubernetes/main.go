@@ -1,12 +1,12 @@
-// Command kubernetes is one multi-call binary holding the Kubernetes programs
-// that a node needs: kubelet, kube-proxy and kubectl, and the control plane's
+// Command kubernetes is a multi-call binary with the Kubernetes programs that a
+// node needs: kubelet, kube-proxy and kubectl, and the control plane's
 // kube-apiserver, kube-controller-manager and kube-scheduler. They share almost
-// all of their code, so that one file is a fraction of the size of six.
+// all of their code, so one file is much smaller than six.
 //
-// The program is chosen by the name the binary was called by (a link named
-// "kubelet" runs the kubelet), or else by the first argument. Each program is
-// upstream's own command, unchanged. The binary refuses to guess: any other name
-// lists the programs and exits with 2.
+// The name by which the binary is called selects the program (a link named
+// "kubelet" runs the kubelet), or else the first argument. Each program is
+// upstream's unchanged command. For any other name the binary lists the programs
+// and exits with 2.
 package main
 
 import (
@@ -34,8 +34,8 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs run one of the programs each, with the arguments in os.Args, and
-// return its exit code.
+// programs are the functions that run each program with the arguments in os.Args
+// and return its exit code.
 var programs = map[string]func() int{
 	"kubelet":                 serve(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
 	"kube-proxy":              serve(proxy.NewProxyCommand),
@@ -45,16 +45,16 @@ var programs = map[string]func() int{
 	"kube-scheduler":          serve(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 }
 
-// serve delays the making of a command until it is known to be the one wanted:
-// making one registers its feature gates in a registry that all of them share.
+// serve creates the command only when it is run, because creating a command
+// registers its feature gates in a registry that all of them share.
 func serve(newCommand func() *cobra.Command) func() int {
 	return func() int { return cli.Run(newCommand()) }
 }
 
-// kubectl reads its verbosity before the command is made, because making it
-// already looks for plugins and reads the user's preferences.
+// kubectl sets its verbosity before the command is created, because creating it
+// already searches plugins and reads the user's preferences.
 func kubectl() int {
-	// An unusable verbosity is reported by the command's own flag parsing.
+	// The command's flag parsing reports an invalid verbosity.
 	_, _ = logs.GlogSetter(kubectlcmd.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(kubectlcmd.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err) // prints and exits with kubectl's own code

@@ -18,14 +18,14 @@
 #error "PAUSE_VERSION must be defined, as a string"
 #endif
 
-/* The standard streams may be closed, and there is nobody to tell. */
+/* Ignore errors: the standard streams may be closed. */
 static void say(int fd, const char *text)
 {
 	ssize_t written = write(fd, text, strlen(text));
 	(void)written;
 }
 
-/* Several children may have ended behind a single SIGCHLD. */
+/* Several children may have ended for a single SIGCHLD. */
 static void reap(void)
 {
 	while (waitpid(-1, NULL, WNOHANG) > 0)
@@ -47,9 +47,9 @@ int main(int argc, char **argv)
 	}
 
 	/*
-	 * Signals are waited for and never handled, so there is no moment at which
-	 * one could be lost. Blocking comes first: the kernel keeps a blocked
-	 * signal even for process 1, whose unhandled signals it otherwise drops.
+	 * Signals are blocked and waited for, without handlers, so that none is
+	 * lost. The kernel keeps a blocked signal pending even for process 1, whose
+	 * unhandled signals it otherwise drops.
 	 */
 	sigemptyset(&awaited);
 	sigaddset(&awaited, SIGINT);
@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 		say(STDERR_FILENO, "pause: error: block signals\n");
 		return 1;
 	}
-	reap(); /* what ended before the signals were blocked */
+	reap(); /* children that ended before the signals were blocked */
 
 	for (;;) {
 		signal_number = sigwaitinfo(&awaited, NULL);

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// builder makes targets. Its methods are not safe for concurrent use, but for
+// builder builds targets. Its methods are not safe for concurrent use, except
 // make, which only reads it.
 type builder struct {
 	all           []target
@@ -21,7 +21,7 @@ type builder struct {
 	toolchain     toolchain
 	report        *progress
 
-	stamps    map[string]stamp  // of the targets whose outputs are there
+	stamps    map[string]stamp  // of the targets whose outputs exist
 	versions  map[string]string // by target
 	cVersions map[toolset]string
 }
@@ -38,7 +38,7 @@ func newBuilder(all []target, componentsDir, outDir string, t toolchain, report 
 			errs = append(errs, fmt.Errorf("%s: %w", t.name, err))
 		}
 		b.versions[t.name] = version
-		// Without a readable stamp the target is simply made again.
+		// Without a readable stamp the target is built again.
 		if s, err := readStamp(b.stampFile(t)); err == nil && s.holds(b.outputFile(t)) {
 			b.stamps[t.name] = s
 		}
@@ -50,7 +50,7 @@ func (b *builder) readVersion(t target) (string, error) {
 	if t.upstream == "" {
 		return t.version, nil
 	}
-	// The images take their version from the program's module, not from their own.
+	// The version of an image is that of the program's module, not of its own module.
 	module := t.module
 	for _, need := range t.needs {
 		if n, ok := find(b.all, need); ok && n.upstream == t.upstream {
@@ -66,16 +66,16 @@ func (b *builder) readVersion(t target) (string, error) {
 
 func (b *builder) outputFile(t target) string { return filepath.Join(b.outDir, t.output) }
 
-// stateFile returns where the build keeps something about t. Names of targets may
-// hold a slash.
+// stateFile returns the path of a state file of t. Names of targets may contain a
+// slash.
 func (b *builder) stateFile(t target, dir, suffix string) string {
 	return filepath.Join(b.outDir, ".stamps", dir, strings.ReplaceAll(t.name, "/", "-")+suffix)
 }
 
 func (b *builder) stampFile(t target) string { return b.stateFile(t, "", ".json") }
 
-// key digests what t is made from. Places do not count, so that a checkout that
-// was moved is still up to date.
+// key returns a digest of the inputs of t. It does not depend on paths, so that
+// targets are still up to date in a checkout that was moved.
 func (b *builder) key(t target) (string, error) {
 	anywhere := b.toolchain
 	anywhere.goCommand = "go"
@@ -95,7 +95,7 @@ func (b *builder) key(t target) (string, error) {
 	return keyOf(parts, filepath.Join(b.componentsDir, t.module))
 }
 
-// stale returns those of the chosen targets that have to be made.
+// stale returns those of the chosen targets that have to be built.
 func (b *builder) stale(chosen []target) ([]target, error) {
 	var stale []target
 	for _, t := range chosen {
@@ -116,8 +116,8 @@ func (b *builder) stale(chosen []target) ([]target, error) {
 	return stale, nil
 }
 
-// run makes what is stale of the chosen targets, and then the links and the
-// manifest, which list everything that is there.
+// run builds the stale targets among the chosen ones, and then creates the links
+// and the manifest for all existing outputs.
 func (b *builder) run(ctx context.Context, chosen []target, lanes int) error {
 	stale, err := b.stale(chosen)
 	if err != nil {
@@ -133,7 +133,7 @@ func (b *builder) run(ctx context.Context, chosen []target, lanes int) error {
 	}
 	b.report.begin(len(chosen), len(stale))
 	err = b.makeAll(ctx, stale, lanes)
-	// What was made before a fault is good, and is listed.
+	// The manifest also lists targets that were built before an error.
 	err = errors.Join(err, b.finish())
 	b.report.end(err == nil)
 	return err
@@ -145,9 +145,9 @@ type result struct {
 	err    error
 }
 
-// makeAll makes the targets on a few lanes, each after what it needs. After the
-// first fault nothing is started, and what is running is stopped: the Go cache
-// keeps the packages that it compiled.
+// makeAll builds the targets on several lanes, each after its needs. After the
+// first error it starts no more targets and stops the running ones. Packages that
+// are compiled already stay in the Go cache.
 func (b *builder) makeAll(ctx context.Context, todo []target, lanes int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -210,7 +210,7 @@ func (b *builder) makeAll(ctx context.Context, todo []target, lanes int) error {
 	return fault
 }
 
-// make makes one target: beside its place first, then checked, then moved there.
+// make builds one target to a temporary file, checks it, and renames it to its path.
 func (b *builder) make(ctx context.Context, t target, key string) (_ stamp, err error) {
 	b.report.start(t.name)
 	begun := time.Now()
@@ -246,7 +246,7 @@ func (b *builder) make(ctx context.Context, t target, key string) (_ stamp, err 
 	if err != nil {
 		return s, err
 	}
-	// The old stamp must not outlive the old output.
+	// Remove the old stamp before the old output is replaced.
 	if err := os.Remove(b.stampFile(t)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s, err
 	}
@@ -260,7 +260,7 @@ func (b *builder) make(ctx context.Context, t target, key string) (_ stamp, err 
 	return s, nil
 }
 
-// verify looks at a program before it takes its place.
+// verify checks a built program.
 func (b *builder) verify(ctx context.Context, t target, program, version string) error {
 	info, err := os.Stat(program)
 	if err != nil {
@@ -284,7 +284,7 @@ func (b *builder) verify(ctx context.Context, t target, program, version string)
 	return nil
 }
 
-// finish makes links and manifest agree with the outputs that are there.
+// finish updates the links and the manifest for the existing outputs.
 func (b *builder) finish() error {
 	var errs []error
 	for _, t := range b.all {
@@ -304,9 +304,9 @@ func (b *builder) finish() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// lock keeps two builds out of the same output directory. It waits for the other
-// one, after telling so. The lock ends with the process.
-func lock(outDir string, tell func(string)) (*os.File, error) {
+// lock prevents two builds in the same output directory. If another build is
+// running, it calls report and waits. The lock ends with the process.
+func lock(outDir string, report func(string)) (*os.File, error) {
 	path := filepath.Join(outDir, ".stamps", "lock")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -317,7 +317,7 @@ func lock(outDir string, tell func(string)) (*os.File, error) {
 	}
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		tell("waiting for another build in " + outDir)
+		report("waiting for another build in " + outDir)
 		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
 	}
 	if err != nil {

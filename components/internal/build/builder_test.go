@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// script is a recipe of the tests: a shell script that sees $out.
+// script is a recipe for tests: a shell script with the output file in $out.
 type script string
 
 func (script) tools() toolset { return toolset{} }
@@ -22,7 +22,7 @@ func (s script) command(in inputs) command {
 	return command{args: []string{"sh", "-c", string(s)}, env: []string{"out=" + in.output, "dir=" + in.outDir}}
 }
 
-// site is a place to build in; it logs the order in which targets were made.
+// site is a directory for test builds. It logs the order in which targets are built.
 type site struct {
 	components, out string
 	all             []target
@@ -87,7 +87,7 @@ func multi() target {
 }
 
 func TestBuildThenNothingToDo(t *testing.T) {
-	s := newSite(t, whole(), multi(), part()) // the need comes last on purpose
+	s := newSite(t, whole(), multi(), part()) // the needed target is last on purpose
 	if err := s.build(t); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestStale(t *testing.T) {
 		"an output edited":   {func(t *testing.T, s *site) { edit(t, filepath.Join(s.out, bin, "multi"), "MULTI\n") }, []string{"multi"}},
 		"an output removed":  {func(t *testing.T, s *site) { remove(t, filepath.Join(s.out, bin, "multi")) }, []string{"multi"}},
 		"an output touched":  {func(t *testing.T, s *site) { edit(t, filepath.Join(s.out, bin, "multi"), "multi\n") }, nil},
-		"a stamp spoilt":     {func(t *testing.T, s *site) { edit(t, filepath.Join(s.out, ".stamps", "multi.json"), "{") }, []string{"multi"}},
+		"a corrupt stamp":    {func(t *testing.T, s *site) { edit(t, filepath.Join(s.out, ".stamps", "multi.json"), "{") }, []string{"multi"}},
 		"the checkout moved": {func(t *testing.T, s *site) { move(t, &s.components) }, nil},
 		"the output moved":   {func(t *testing.T, s *site) { move(t, &s.out) }, nil},
 		"nothing":            {func(*testing.T, *site) {}, nil},
@@ -193,7 +193,7 @@ func TestFailedBuildKeepsTheOldOutput(t *testing.T) {
 	}
 }
 
-// Each of the pair fails if it meets the other.
+// Each target of the pair fails if the other is built at the same time.
 func TestOneOfAGroupAtATime(t *testing.T) {
 	pair := func(name string) target {
 		return target{name: name, module: name, group: "pair", version: "1", output: bin + "/" + name,
@@ -228,7 +228,7 @@ func TestWrongVersionIsRefused(t *testing.T) {
 
 func TestCancelStopsTheCommand(t *testing.T) {
 	s := newSite(t, target{name: "slow", module: "slow", version: "1", output: bin + "/slow",
-		// The script tells by the pipe that it runs, and never ends by itself.
+		// The script reports through the pipe that it is running, and never ends.
 		recipe: script(`echo started >"$dir/fifo"; exec tail -f /dev/null`)})
 	fifo := filepath.Join(s.out, "fifo")
 	if err := makeFIFO(fifo); err != nil {

@@ -16,19 +16,19 @@ import (
 	"time"
 )
 
-// tailLines is how much of a failed command's output goes into the error.
+// tailLines is the number of lines of a failed command's output in its error.
 const tailLines = 20
 
 // execution is one run of a build command.
 type execution struct {
 	command command
 	dir     string
-	log     string      // gets everything the command prints
-	compile func(n int) // told the number of packages compiled so far
+	log     string      // the file for the output of the command
+	compile func(n int) // called with the number of packages compiled so far
 }
 
-// start runs the command to its end. When ctx is done the command and everything
-// that it started is killed.
+// start runs the command and waits for its end. When ctx is done it kills the
+// command and all of its descendants in the process group.
 func (e execution) start(ctx context.Context) (err error) {
 	if err := os.MkdirAll(filepath.Dir(e.log), 0o755); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (e execution) start(ctx context.Context) (err error) {
 	cmd := exec.CommandContext(ctx, e.command.args[0], e.command.args[1:]...)
 	cmd.Dir = e.dir
 	cmd.Env = slices.Concat(os.Environ(), baseEnv, e.command.env)
-	// A group of its own, as the go command does not stop its compilers.
+	// Use a new process group, because the go command does not stop its compilers.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -68,12 +68,12 @@ func (e execution) start(ctx context.Context) (err error) {
 	return hinted(fmt.Errorf("%s: %w\n%s\nlog: %s", filepath.Base(e.command.args[0]), err, text, e.log), hintFor(text))
 }
 
-// baseEnv overrides what a user has set for other builds. GOFLAGS must not be
-// empty, since the go command would then use the one from its configuration file.
+// baseEnv overrides the user's settings for other builds. GOFLAGS must not be
+// empty, because the go command would then use that of its configuration file.
 var baseEnv = []string{"GOFLAGS=-mod=readonly", "GOWORK=off", "LC_ALL=C"}
 
-// follow reads what go build -v prints: the packages it compiled, one on a line,
-// and otherwise messages, of which it returns the last.
+// follow reads the output of go build -v: the compiled packages, one per line, and
+// messages. It returns the last messages.
 func follow(r io.Reader, compiled func(n int)) []string {
 	var tail []string
 	packages := 0
@@ -100,15 +100,15 @@ func isPackage(line string) bool {
 	return line != "" && !strings.ContainsAny(line, " \t:#")
 }
 
-// hintFor knows the faults of a host, as opposed to those of the sources.
+// hintFor returns a hint for errors that the host causes, not the sources.
 func hintFor(output string) string {
 	for _, h := range []struct{ symptom, hint string }{
 		{"proxyconnect", "check the proxy settings (HTTPS_PROXY)"},
-		{"dial tcp", "modules come from the Go module proxy (go env GOPROXY), which was not reached; check the network"},
+		{"dial tcp", "the Go module proxy (go env GOPROXY) is not reachable; check the network"},
 		{"no space left on device", "free some space: a cold build needs about 6 GB for Go's caches (go env GOCACHE GOMODCACHE)"},
-		{"signal: killed", "a tool was killed, most often for want of memory: try again with --lanes 1"},
-		{"checksum mismatch", "a module is not what go.sum says: do not use it; clear the cache with go clean -modcache and try again"},
-		{"requires go >=", "install that Go release, or allow the go command to fetch it (GOTOOLCHAIN=auto)"},
+		{"signal: killed", "a tool was killed, usually because of insufficient memory: try again with --lanes 1"},
+		{"checksum mismatch", "a module does not match go.sum: do not use it; clear the cache with go clean -modcache and try again"},
+		{"requires go >=", "install that Go release, or allow the go command to download it (GOTOOLCHAIN=auto)"},
 	} {
 		if strings.Contains(output, h.symptom) {
 			return h.hint
@@ -117,7 +117,7 @@ func hintFor(output string) string {
 	return ""
 }
 
-// outputOf runs a program that was built, in an empty environment.
+// outputOf runs a built program with a minimal environment and returns its output.
 func outputOf(ctx context.Context, program string, args []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -1,15 +1,15 @@
-// Command build makes the programs and images that a node is put together from:
-// each upstream in the Go module below components/ that pins it, linked with its
-// version, and a manifest of the results.
+// Command build builds the programs and images of a node: each upstream project in
+// the Go module below components/ that pins it, linked with its version, and a
+// manifest of the outputs.
 //
-// It makes only what is not up to date, judged by content: the sources of the
-// module, its go.mod and go.sum, the flags and the tools. It runs on any Linux
-// host, needs no privileges, and reaches the network only through the go command,
-// for modules that are not in its cache. It needs the standard library alone, so
-// that it starts at once.
+// It builds only targets that are not up to date. This depends on the content of
+// the module's sources, its go.mod and go.sum, the flags and the tools. It runs on
+// any Linux host, needs no privileges, and uses the network only through the go
+// command, for modules that are not in its cache. It uses only the standard
+// library, so that it compiles quickly.
 //
-// It refuses to install anything on the host, and to use a program whose version
-// is not the one that was asked for.
+// It does not install anything on the host, and rejects a program whose version is
+// not the requested one.
 package main
 
 import (
@@ -52,8 +52,8 @@ func run(ctx context.Context, args []string, w *os.File) error {
 	fs.SetOutput(w)
 	fs.Usage = func() { usage(w, fs, all) }
 	components := fs.String("components", ".", "the `directory` components/; build.sh sets it")
-	out := fs.String("out", "", "output `directory`; _out beside components/ when empty")
-	lanes := fs.Int("lanes", 2, "how many targets to build side by side")
+	out := fs.String("out", "", "output `directory`; default: _out next to components/")
+	lanes := fs.Int("lanes", 2, "number of targets to build at the same time")
 	if err := fs.Parse(args); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -99,7 +99,7 @@ func usage(w io.Writer, fs *flag.FlagSet, all []target) {
 	for _, t := range all {
 		line := "  " + t.name
 		if t.onRequest {
-			line += "  (only when named)"
+			line += "  (only on request)"
 		}
 		if len(t.programs) > 1 {
 			line += "  " + strings.Join(t.programs, " ")
@@ -108,7 +108,7 @@ func usage(w io.Writer, fs *flag.FlagSet, all []target) {
 	}
 }
 
-// hintedError is an error that the user can mend, with the way to do so.
+// hintedError is an error that the user can fix, with a hint how.
 type hintedError struct {
 	err  error
 	hint string

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// manifest tells the node which components it has. Paths are relative to its own
-// directory, so that the tree may be moved.
+// manifest lists the components for the node. Paths are relative to its directory,
+// so that the tree can be moved.
 type manifest struct {
 	Schema     int             `json:"schema"`
 	Components []manifestEntry `json:"components"`
@@ -24,8 +24,8 @@ type manifestEntry struct {
 	Size    int64  `json:"size"`
 }
 
-// newManifest lists every target that has a stamp, whether this run made it or an
-// earlier one, sorted by name.
+// newManifest returns a manifest of all targets that have a stamp, of this or an
+// earlier run, sorted by name.
 func newManifest(all []target, stamps map[string]stamp) (manifest, error) {
 	m := manifest{Schema: 1, Components: []manifestEntry{}, Images: []manifestEntry{}}
 	for _, t := range all {

@@ -6,36 +6,36 @@ import (
 	"strings"
 )
 
-// target is one file that the build makes.
+// target is one output file of the build.
 type target struct {
-	// name is what the user asks for and sees.
+	// name is the name of the target for users.
 	name string
-	// module is the directory below components/ that the target is made from.
+	// module is the directory below components/ with the sources of the target.
 	module string
-	// upstream is the module whose required version is the target's version; a
-	// target of our own has a version instead.
+	// upstream is the module whose required version is the target's version. A
+	// target without an upstream has version instead.
 	upstream string
 	version  string
 	// output is relative to the output directory.
 	output string
-	// image is the full name of the image that the output is an archive of.
+	// image is the full name of the image if the output is an image archive.
 	image string
-	// programs are the names under which the manifest lists the output. One that
-	// is not the output's own name is also made a link to it.
+	// programs are the names of the output in the manifest. For each name that is
+	// not the output's file name, the build creates a link to it.
 	programs []string
-	// needs are the targets that must be made first.
+	// needs are the targets that must be built first.
 	needs []string
-	// group holds targets that have packages in common. Side by side they would
-	// compile those twice, so only one of a group is made at a time. It is the
-	// module when empty.
+	// group contains targets that have packages in common. Only one target of a
+	// group is built at a time, because otherwise these packages would be compiled
+	// twice. Default: module.
 	group string
-	// onRequest targets are made only when named.
+	// onRequest is set if the target is built only if it is named.
 	onRequest bool
-	// maxSize fails the build when the output is larger; 0 for no limit.
+	// maxSize is the maximum size of the output in bytes. 0: no limit.
 	maxSize int64
-	// recipe says how to make it.
+	// recipe returns the command that builds the target.
 	recipe recipe
-	// check is run on the output. It catches a version that was not linked in.
+	// check is run on the output. It detects a version that was not linked in.
 	check *check
 }
 
@@ -46,16 +46,16 @@ type check struct {
 	wants []string
 }
 
-// bin is where the programs go, images where the image archives go, and private
-// where parts go that are only needed during the build.
+// Directories in the output directory: bin for programs, images for image
+// archives, and private for files that are only needed during the build.
 const (
 	bin     = "libexec/rootlessnode"
 	images  = "share/rootlessnode/images"
 	private = ".stamps/parts"
 )
 
-// plan lists the targets. The large one comes first: the others are made beside
-// it, and only what they need themselves must come before them.
+// plan returns the targets. The large one is first, so that the others are built
+// at the same time.
 func plan() []target {
 	const (
 		k8sVersion        = "k8s.io/component-base/version"
@@ -79,7 +79,7 @@ func plan() []target {
 			name: "pause", module: "pause", version: pauseVersion, output: private + "/pause",
 			recipe: cProgram{source: "pause.c", defines: []string{`PAUSE_VERSION="{version}"`}},
 			check:  &check{args: []string{"--version"}, wants: []string{"pause {version}"}},
-			// Every Pod has one, and its page cache is all that it costs.
+			// Every Pod has one, so it must be small.
 			maxSize: 1 << 20,
 		},
 		{
@@ -132,7 +132,7 @@ func plan() []target {
 		tags := []string{"no_btrfs", "no_devmapper", "no_zfs", "no_rdt", "static_build", "urfave_cli_no_docs"}
 		versionFlag := "--version"
 		if program == "containerd-shim-runc-v2" {
-			// As upstream: the shim speaks ttrpc only, and there is one a Pod.
+			// As in upstream: the shim uses only ttrpc, and each Pod has one.
 			tags = append(tags, "no_grpc")
 			versionFlag = "-v"
 		}
@@ -170,16 +170,16 @@ func plan() []target {
 	return targets
 }
 
-// expand replaces the version placeholders in s; version is with its leading v.
+// expand replaces the version placeholders in s. version has a leading v.
 func expand(s, version string) string {
 	version = strings.TrimPrefix(version, "v")
 	parts := strings.SplitN(version+"..", ".", 3)
 	return strings.NewReplacer("{version}", version, "{major}", parts[0], "{minor}", parts[1]).Replace(s)
 }
 
-// choose returns the targets to make, in an order in which each comes after what
-// it needs. Names are those of targets, of modules or of programs; none stands
-// for every target that is not made on request only.
+// choose returns the targets to build, each after its needs. names are names of
+// targets, modules or programs. Without names it returns all targets that are not
+// built only on request.
 func choose(all []target, names []string) ([]target, error) {
 	wanted := map[string]bool{}
 	for _, t := range all {
@@ -195,7 +195,7 @@ func choose(all []target, names []string) ([]target, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("nothing is called %q; there is: %s", name, strings.Join(knownNames(all), " "))
+			return nil, fmt.Errorf("unknown name %q; known names: %s", name, strings.Join(knownNames(all), " "))
 		}
 	}
 
@@ -210,7 +210,7 @@ func choose(all []target, names []string) ([]target, error) {
 		for _, need := range t.needs {
 			n, ok := find(all, need)
 			if !ok {
-				return fmt.Errorf("target %s needs %s, which is none", t.name, need)
+				return fmt.Errorf("target %s needs unknown target %s", t.name, need)
 			}
 			if err := place(n); err != nil {
 				return err

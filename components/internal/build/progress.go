@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// How often something is shown while nothing ends: on a terminal the line at the
-// bottom, elsewhere a line a minute, so that a watcher sees it is alive.
+// Intervals between progress lines while no target ends: on a terminal for the
+// line at the bottom, elsewhere for a new line.
 const (
 	liveEvery  = 250 * time.Millisecond
 	plainEvery = time.Minute
 	liveWidth  = 79
 )
 
-// progress shows what is being built and how far it is.
+// progress shows the targets that are being built and the progress of the build.
 type progress struct {
 	w    io.Writer
 	live bool
@@ -44,7 +44,7 @@ func newProgress(file *os.File) *progress {
 	return &progress{w: file, live: terminal, now: time.Now}
 }
 
-// begin shows the size of the task and starts to show the time.
+// begin shows the number of targets and starts to show the progress.
 func (p *progress) begin(chosen, stale int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +118,7 @@ func (p *progress) done(name string, took time.Duration, size int64, err error) 
 	p.print("[%d/%d] %-24s %7s %9s", p.ended, p.total, name, short(took), megabytes(size))
 }
 
-// end says how long it all took. After a fault the error speaks for itself.
+// end prints the duration of a successful build.
 func (p *progress) end(ok bool) {
 	if p.stop != nil {
 		close(p.stop)
@@ -139,7 +139,7 @@ func (p *progress) tell(text string) {
 	p.print("%s", text)
 }
 
-// print writes a line above the live one.
+// print writes a line above the progress line.
 func (p *progress) print(format string, args ...any) {
 	if p.live {
 		format = "\r\x1b[K" + format

@@ -6,33 +6,34 @@ import (
 	"strings"
 )
 
-// recipe turns a target into a command to run.
+// recipe returns the command that builds a target.
 type recipe interface {
-	// command returns what to run in the module's directory so that it writes
-	// the file output. It must not depend on anything besides its arguments, as
-	// a change in its result is what makes a target be built again.
+	// command returns the command that writes the file output, to be run in the
+	// module's directory. Its result must depend only on the inputs, because a
+	// target is built again if the result changes.
 	command(in inputs) command
 	// tools are the host's programs and libraries that the command needs.
 	tools() toolset
 }
 
-// inputs are what a recipe may know.
+// inputs are the inputs of a recipe.
 type inputs struct {
 	toolchain toolchain
 	moduleDir string
 	outDir    string
 	output    string
-	version   string // with its leading v, if upstream has one
+	version   string // with a leading v, if upstream has one
 	image     string
 }
 
-// command is a program with its arguments, and its environment on top of ours.
+// command is a program with its arguments, and variables that are added to the
+// environment.
 type command struct {
 	args []string
 	env  []string
 }
 
-// toolset says what must be installed.
+// toolset is the set of tools that must be installed.
 type toolset struct {
 	c          bool // a C compiler and a static C library
 	libseccomp bool // the static library, its headers and pkg-config
@@ -46,7 +47,7 @@ var goTags = []string{"grpcnotrace"}
 // goProgram builds a Go main package.
 type goProgram struct {
 	pkg       string   // empty for the module's own
-	tags      []string // besides goTags
+	tags      []string // in addition to goTags
 	variables []string // PACKAGE.NAME=VALUE, set by the linker
 	// static links C code, but statically; without it there is no C code at all.
 	static bool
@@ -66,9 +67,9 @@ func (g goProgram) command(in inputs) command {
 	tags := slices.Concat(goTags, g.tags)
 	if g.static {
 		env[0] = "CGO_ENABLED=1"
-		// Position independent and static at once, as upstream's releases. The
-		// two tags keep the C library's resolver and user database out, which a
-		// static program could not use.
+		// Position independent and static, as in upstream's releases. The two tags
+		// exclude the C library's resolver and user database, which a static program
+		// cannot use.
 		args = append(args, "-buildmode=pie")
 		tags = append(tags, "netgo", "osusergo")
 		linker = append(linker, "-linkmode", "external", "-extldflags", "-static-pie")
@@ -99,7 +100,7 @@ func (p cProgram) command(in inputs) command {
 	return command{args: append(args, "-o", in.output, p.source)}
 }
 
-// imageArchive puts one program, made by another target, into an image archive.
+// imageArchive writes an image archive with one program of another target.
 type imageArchive struct {
 	part string // the program, in the directory of private parts and in the image's root
 	user string
@@ -115,7 +116,7 @@ func (a imageArchive) command(in inputs) command {
 			"-o", in.output, "-name", in.image, "-arch", in.toolchain.GOARCH, "-user", a.user,
 			"-entrypoint", name, "-file", name + "=" + filepath.Join(in.outDir, private, a.part),
 		},
-		// The tool runs here, whatever the archive is for.
+		// The tool runs on the build host, whatever the architecture of the image is.
 		env: []string{"CGO_ENABLED=0", "GOOS=", "GOARCH="},
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// stamp records how an output came about. An output whose stamp still holds is
-// not made again.
+// stamp records the inputs of an output. An output with a valid stamp is not built
+// again.
 type stamp struct {
-	Key     string `json:"key"` // what it was made from
+	Key     string `json:"key"` // digest of its inputs
 	Version string `json:"version"`
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
-	// ModTime lets an unchanged file be recognised without reading it.
+	// ModTime is used to detect an unchanged file without reading it.
 	ModTime int64 `json:"modTime"`
 }
 
@@ -36,7 +36,7 @@ func readStamp(path string) (stamp, error) {
 	return s, nil
 }
 
-// holds says whether output is still the file that was stamped.
+// holds reports whether output is still the file that was stamped.
 func (s stamp) holds(output string) bool {
 	info, err := os.Lstat(output)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != s.Size {
@@ -45,12 +45,12 @@ func (s stamp) holds(output string) bool {
 	if info.ModTime().UnixNano() == s.ModTime {
 		return true
 	}
-	// Copied or touched: look inside.
+	// The file was copied or touched: compare the content.
 	sum, err := sha256File(output)
 	return err == nil && sum == s.SHA256
 }
 
-// newStamp stamps the file output.
+// newStamp returns a stamp for the file output.
 func newStamp(key, version, output string) (stamp, error) {
 	sum, err := sha256File(output)
 	if err != nil {
@@ -76,9 +76,9 @@ func sha256File(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// keyOf digests all that an output depends on: the command, the tools, the
-// module's own sources and the outputs it is made from. The sources of upstream
-// modules need no look, as go.sum names their contents.
+// keyOf returns a digest of the inputs of an output: the command, the tools, the
+// module's sources and the outputs that it needs. It does not read the sources of
+// upstream modules, because go.sum contains their hashes.
 func keyOf(parts []string, moduleDir string) (string, error) {
 	h := sha256.New()
 	for _, p := range parts {
@@ -113,8 +113,8 @@ func isSource(name string) bool {
 	return false
 }
 
-// writeFile replaces a file at once, so that readers see the old or the new one,
-// and leaves one with the same contents alone.
+// writeFile replaces a file atomically. It does not change a file with the same
+// content.
 func writeFile(path string, data []byte) (err error) {
 	if old, err := os.ReadFile(path); err == nil && string(old) == string(data) {
 		return nil
@@ -138,7 +138,7 @@ func writeFile(path string, data []byte) (err error) {
 	return os.Rename(temp.Name(), path)
 }
 
-// link makes the symbolic link path, which points to name in its own directory.
+// link creates the symbolic link path to name in the same directory.
 func link(path, name string) error {
 	if to, err := os.Readlink(path); err == nil && to == name {
 		return nil

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// toolchain is what the host contributes to a build. Its fields are part of what
-// decides whether a target is up to date.
+// toolchain describes the tools of the host. Its fields are part of the inputs that
+// decide whether a target is up to date.
 type toolchain struct {
-	goCommand string // an absolute path, and so not part of the decision
+	goCommand string // an absolute path, and therefore not part of these inputs
 
 	GOVERSION, GOOS, GOARCH, GOAMD64, GOARM64, GOEXPERIMENT string
 	GOHOSTOS, GOHOSTARCH                                    string
@@ -46,11 +46,11 @@ func detectToolchain() (toolchain, error) {
 	return t, nil
 }
 
-// native says whether the programs that are built can run here.
+// native reports whether the built programs can run on this host.
 func (t toolchain) native() bool { return t.GOOS == t.GOHOSTOS && t.GOARCH == t.GOHOSTARCH }
 
-// cVersions identifies the C compiler and library that a target is linked with.
-// What is not installed adds nothing; checkTools reports it.
+// cVersions identifies the C compiler and library with which a target is linked.
+// It skips tools that are not installed; checkTools reports them.
 func (t toolchain) cVersions(need toolset) string {
 	var b strings.Builder
 	if cc := strings.Fields(t.CC); need.c && len(cc) > 0 {
@@ -65,8 +65,8 @@ func (t toolchain) cVersions(need toolset) string {
 	return b.String()
 }
 
-// checkTools reports everything that is missing at once, before minutes are spent
-// on the targets that do not need it.
+// checkTools returns one error with all missing tools, before the targets that do
+// not need them are built for minutes.
 func (t toolchain) checkTools(need toolset) error {
 	var missing, packages []string
 	if cc := strings.Fields(t.CC); need.c || need.libseccomp {
@@ -94,20 +94,21 @@ func (t toolchain) checkTools(need toolset) error {
 		"apt-get install "+strings.Join(packages, " "))
 }
 
-// hasStaticLibrary asks the compiler, which alone knows where it looks.
+// hasStaticLibrary reports whether the compiler finds the static library in its
+// search path.
 func (t toolchain) hasStaticLibrary(name string) bool {
 	cc := strings.Fields(t.CC)
 	if len(cc) == 0 {
 		return false
 	}
 	if _, err := exec.LookPath(cc[0]); err != nil {
-		return true // said already, and it could not be asked
+		return true // the missing compiler is reported already
 	}
 	out, err := exec.Command(cc[0], append(cc[1:], "-print-file-name="+name)...).Output()
 	if err != nil {
 		return false
 	}
-	// The compiler answers with the bare name when it has not found the file.
+	// The compiler prints the bare name if it does not find the file.
 	file := strings.TrimSpace(string(out))
 	if !filepath.IsAbs(file) {
 		return false
@@ -125,7 +126,7 @@ func moduleVersion(gomod, module string) (string, error) {
 			return fields[1], nil
 		}
 	}
-	return "", fmt.Errorf("go.mod requires no version of %s", module)
+	return "", fmt.Errorf("go.mod does not require %s", module)
 }
 
 func withStderr(err error) error {

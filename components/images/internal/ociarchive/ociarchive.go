@@ -1,12 +1,11 @@
-// Package ociarchive writes single-image OCI archives: a tar file holding an OCI
-// image layout, which containerd imports without a registry.
+// Package ociarchive writes OCI archives with a single image: a tar file with an
+// OCI image layout, which containerd imports without a registry.
 //
-// The same input gives the same bytes, on any day and with any Go release: all
-// times are zero, members are sorted, and the layer is not compressed, because a
-// compressor may change its output between releases. It needs no privileges and
-// runs wherever the build runs.
+// The output is reproducible with any Go release: all times are zero, members are
+// sorted, and the layer is not compressed, because a compressor may change its
+// output between releases. It needs no privileges.
 //
-// It refuses more than an image made of a few regular files needs: several
+// It supports only images of a few regular files. It does not support several
 // platforms or layers, links, devices and file ownership.
 package ociarchive
 
@@ -29,19 +28,19 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// annotationImageName is where containerd looks for the full name of an image in
-// an archive. The OCI annotation beside it may hold a bare tag only.
+// annotationImageName is the annotation from which containerd reads the full name
+// of an image in an archive. The OCI annotation may contain only a tag.
 const annotationImageName = "io.containerd.image.name"
 
-// Image is what goes into an archive.
+// Image is the image of an archive.
 type Image struct {
 	// Name is the full reference with a tag, for instance example.org/pause:1.
 	Name string
-	// Architecture is in Go's terms. The operating system is always Linux.
+	// Architecture is a GOARCH value. The operating system is always Linux.
 	Architecture string
-	// User is the user, and after a colon the group, that the image runs as.
+	// User is the user, or USER:GROUP, that runs the command.
 	User string
-	// Entrypoint is the command; its first element must be a file of the image.
+	// Entrypoint is the command. Its first element must be a file of the image.
 	Entrypoint []string
 	// Files maps absolute paths in the image to files of the build.
 	Files map[string]string
@@ -96,7 +95,7 @@ func Write(w io.Writer, image Image) error {
 	config, err := addJSON(ocispec.MediaTypeImageConfig, ocispec.Image{
 		Platform: platform,
 		Config:   ocispec.ImageConfig{User: image.User, Entrypoint: image.Entrypoint, WorkingDir: "/"},
-		// An uncompressed layer is its own diff.
+		// The diff id of an uncompressed layer is its digest.
 		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerDescriptor.Digest}},
 	})
 	if err != nil {
@@ -119,7 +118,7 @@ func Write(w io.Writer, image Image) error {
 	return writeLayout(w, manifest, blobs)
 }
 
-// writeLayout writes the members that the image layout specification asks for.
+// writeLayout writes the members that the image layout specification requires.
 func writeLayout(w io.Writer, manifest ocispec.Descriptor, blobs map[digest.Digest][]byte) error {
 	layout, err := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
 	if err != nil {
@@ -143,8 +142,8 @@ func writeLayout(w io.Writer, manifest ocispec.Descriptor, blobs map[digest.Dige
 	return writeTar(w, 0o644, members)
 }
 
-// layerOf returns the layer: every file executable by all and owned by root, so
-// that the image's user cannot change what it runs.
+// layerOf returns the layer. All files are executable by all and owned by root, so
+// that the image's user cannot change them.
 func layerOf(files map[string]string) ([]byte, error) {
 	members := map[string][]byte{}
 	for name, source := range files {
@@ -159,8 +158,8 @@ func layerOf(files map[string]string) ([]byte, error) {
 	return layer.Bytes(), err
 }
 
-// writeTar writes the members and, before the first one in each, the directories
-// that they are in.
+// writeTar writes the members, and each of their directories before its first
+// member.
 func writeTar(w io.Writer, mode int64, members map[string][]byte) error {
 	names := map[string]bool{}
 	for name := range members {
