@@ -17,12 +17,18 @@ import (
 type nodeLock struct{ *os.File }
 
 // ownLocks has the paths of the locks that this process holds. This process must not open these files again, because the kernel drops
-// all record locks of a process on a file as soon as the process closes any descriptor of that file (fcntl(2)).
-var ownLocks sync.Map
+// all record locks of a process on a file as soon as the process closes any descriptor of that file (fcntl(2)). The mutex is held
+// as long as a lock file is open for another purpose, or a lock is being acquired.
+var ownLocks = struct {
+	sync.Mutex
+	paths map[string]bool
+}{paths: map[string]bool{}}
 
 // Close releases the lock, unless another process shares it.
 func (l nodeLock) Close() error {
-	ownLocks.Delete(l.Name())
+	ownLocks.Lock()
+	defer ownLocks.Unlock()
+	delete(ownLocks.paths, l.Name())
 	return l.File.Close()
 }
 
@@ -36,14 +42,16 @@ func (l nodeLock) Close() error {
 //
 // Errors: of class errdefs.ErrAlreadyRunning if another process holds the lock.
 func takeLock(rt layout.Runtime) (nodeLock, error) {
-	if _, own := ownLocks.Load(rt.Lock()); own {
+	ownLocks.Lock()
+	defer ownLocks.Unlock()
+	if ownLocks.paths[rt.Lock()] {
 		return nodeLock{}, alreadyRunning(rt)
 	}
 	f, err := lockFile(rt)
 	if err != nil {
 		return nodeLock{}, err
 	}
-	ownLocks.Store(rt.Lock(), nil)
+	ownLocks.paths[rt.Lock()] = true
 	return nodeLock{f}, nil
 }
 
@@ -96,7 +104,7 @@ func alreadyRunning(rt layout.Runtime) error {
 }
 
 func holderText(rt layout.Runtime) string {
-	if h, err := Holder(rt); err == nil && h.ParentPID > 0 {
+	if h, err := holder(rt); err == nil && h.ParentPID > 0 {
 		return fmt.Sprintf(" (parent pid %d)", h.ParentPID)
 	}
 	return ""
@@ -115,7 +123,14 @@ type LockHolder struct {
 //
 // Runs in: parent.
 func Holder(rt layout.Runtime) (LockHolder, error) {
-	if _, own := ownLocks.Load(rt.Lock()); own {
+	ownLocks.Lock()
+	defer ownLocks.Unlock()
+	return holder(rt)
+}
+
+// holder is Holder for callers that have locked ownLocks.
+func holder(rt layout.Runtime) (LockHolder, error) {
+	if ownLocks.paths[rt.Lock()] {
 		return LockHolder{Locked: true, ParentPID: os.Getpid()}, nil
 	}
 	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -279,7 +280,13 @@ func TestLockOutlastsALook(t *testing.T) {
 	assert.Equal(t, h, LockHolder{Locked: true, ParentPID: os.Getpid()})
 	_, err = takeLock(rt)
 	assert.ErrorContains(t, err, fmt.Sprintf("parent pid %d", os.Getpid()))
-	// Other processes use F_GETLK, which ignores locks of the calling process. F_OFD_GETLK finds them.
+	assertRecordLock(t, rt)
+}
+
+// assertRecordLock checks that this process holds the record lock, and releases it. Other processes use F_GETLK, which ignores
+// locks of the calling process. F_OFD_GETLK finds them.
+func assertRecordLock(t *testing.T, rt layout.Runtime) {
+	t.Helper()
 	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)
 	assert.NilError(t, err)
 	defer f.Close()
@@ -287,6 +294,36 @@ func TestLockOutlastsALook(t *testing.T) {
 	assert.NilError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &record))
 	assert.Equal(t, record.Type, int16(unix.F_WRLCK), "the record lock must still be held")
 	assert.Equal(t, int(record.Pid), os.Getpid())
+}
+
+// TestLockUnderLooks checks that calls of Holder at the same time neither keep takeLock from the lock nor release its record lock.
+// An `up --foreground` under a service manager does both.
+func TestLockUnderLooks(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime(t.TempDir(), "x")
+	var lookers sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		lookers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_, err := Holder(rt)
+					assert.Check(t, err)
+				}
+			}
+		})
+	}
+	defer lookers.Wait()
+	defer close(stop)
+	for range 200 {
+		lock, err := takeLock(rt)
+		assert.NilError(t, err)
+		assertRecordLock(t, rt)
+		assert.NilError(t, lock.Close())
+	}
 }
 
 func TestWithSbin(t *testing.T) {
