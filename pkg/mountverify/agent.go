@@ -16,27 +16,27 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 )
 
-// Parties of a trial: each mounts at a place of its own name, and looks at all the places.
+// Parties of a test. Each mounts on a directory with its name, and checks the directories of all parties.
 const (
 	None            = "none"
 	HostToContainer = "host-to-container"
 	Bidirectional   = "bidirectional"
-	Node            = "node" // where the kubelet is
+	Node            = "node" // in the kubelet's mount namespace
 	Host            = "host"
 )
 
-// Parties lists them in the order of the matrix.
+// Parties returns the parties in the order of the matrix.
 func Parties() []string { return []string{Host, Node, Bidirectional, HostToContainer, None} }
 
-// Marks that the parties leave for one another: empty files MARK-PARTY, in a directory that no mount of the trial covers.
+// Marks with which the parties synchronize: files PARTY/MARK in a directory that no mount of the test covers.
 const (
 	markHere    = "here"
-	markMounted = "mounted" // it says why there is no mount, if there is none
+	markMounted = "mounted" // contains the error if the party could not mount
 	markLooked  = "looked"
 	markGone    = "gone"
 )
 
-// callerHosts, in the node's mark that it is here, tells the caller of Run to play the host.
+// callerHosts is the content of the node's markHere if the caller of Run must act as the host.
 const callerHosts = "the caller is the host"
 
 const (
@@ -44,38 +44,39 @@ const (
 	placesDir = "places"
 	tokenFile = "token"
 	dirMode   = 0o755
-	askEvery  = 20 * time.Millisecond
+	pollEvery = 20 * time.Millisecond
 )
 
-// AgentOptions say what an agent does. All are required but CallerMounts.
+// AgentOptions configures an agent. All options except CallerMounts are required.
 type AgentOptions struct {
-	// Party is whose part it plays: one of the pods' or Node.
+	// Party is the party that the agent acts as: that of a pod, or Node.
 	Party string
-	// Volume is the directory of the trial as this process sees it, Dir as the node does.
+	// Volume is the path of the test directory for this process, Dir its path on the node.
 	Volume, Dir string
-	// CallerMounts: the caller of Run mounts as the host, if it is on the same machine.
+	// CallerMounts: the caller of Run mounts as the host if it is on the same machine.
 	CallerMounts bool
 }
 
-// Result is what one party saw.
+// Result is what one party sees.
 type Result struct {
 	Party string `json:"party"`
-	// Sees says of each party's mount whether it is seen.
+	// Sees contains, for the mount of each party, whether it is visible.
 	Sees map[string]bool `json:"sees,omitempty"`
-	// Fault is why this party did not mount.
+	// Fault is the reason why this party did not mount.
 	Fault string `json:"fault,omitempty"`
-	// Of Node alone: UserNS is a rootless node's, Local tells that the caller of Run is on the same machine, Daemon that a
-	// process named kubelet was found, else process 1 took its place. Propagation is that of the mount of Dir there.
+	// The following fields are only set for Node. UserNS: the node is rootless. Local: the caller of Run is on the same
+	// machine. Daemon: a process named kubelet was found; otherwise process 1 is used. Propagation is that of the mount of
+	// Dir there.
 	UserNS      bool   `json:"userns,omitempty"`
 	Local       bool   `json:"local,omitempty"`
 	Daemon      bool   `json:"daemon,omitempty"`
 	Propagation string `json:"propagation,omitempty"`
-	// Host is what process 1 of the machine sees, on behalf of a caller that is elsewhere.
+	// Host is the result for process 1 of the machine, if the caller of Run is on another machine.
 	Host *Result `json:"host,omitempty"`
 }
 
-// RunAgent plays a party's part to its end and returns what it saw; nothing of its own stays mounted. It is run in a
-// container of the trial, and as process of the host by Run. Node needs the node's pid namespace.
+// RunAgent runs the agent of a party and returns what it sees. It unmounts its mount. It runs in the containers of the test,
+// and Run calls it as the host. Node needs the node's pid namespace.
 //
 // Runs in: either, in a process whose children have no parent death signal.
 func RunAgent(ctx context.Context, o AgentOptions) (Result, error) {
@@ -85,7 +86,7 @@ func RunAgent(ctx context.Context, o AgentOptions) (Result, error) {
 	r := Result{Party: o.Party}
 	for _, d := range []string{stateDir, placesDir} {
 		for _, p := range Parties() {
-			if err := os.MkdirAll(a.path(d, p), dirMode); err != nil { // state/PARTY keeps one party's marks
+			if err := os.MkdirAll(a.path(d, p), dirMode); err != nil { // state/PARTY contains the marks of a party
 				return r, err
 			}
 		}
@@ -95,18 +96,18 @@ func RunAgent(ctx context.Context, o AgentOptions) (Result, error) {
 			return r, err
 		}
 	}
-	err := a.play(ctx, &r)
+	err := a.run(ctx, &r)
 	if o.Party == Node && !r.Local {
 		err = errors.Join(err, a.views[Node].do(func() error { return os.RemoveAll(o.Dir) }))
 	}
 	return r, err
 }
 
-// view is from where a party looks.
+// view is the mount namespace and directory of a party.
 type view struct {
 	ns, base string
 	mounts   bool
-	absent   bool // nobody can look from there
+	absent   bool // no process can check it
 }
 
 func (v view) do(fn func() error) error {
@@ -119,15 +120,15 @@ func (v view) do(fn func() error) error {
 type agent struct {
 	o     AgentOptions
 	dir   string
-	views map[string]view // of the parties that this process plays
-	hosts bool            // somebody else plays the host
+	views map[string]view // the parties that this process acts as
+	hosts bool            // another process acts as the host
 }
 
 func (a *agent) path(parts ...string) string {
 	return filepath.Join(append([]string{a.dir}, parts...)...)
 }
 
-// prepareNode finds out where the kubelet is, and whether this process has to play the host too.
+// prepareNode finds the kubelet's mount namespace, and determines whether this process has to act as the host too.
 func (a *agent) prepareNode(r *Result) error {
 	ns, err := mountns.DaemonNamespace("kubelet")
 	if err != nil {
@@ -142,7 +143,7 @@ func (a *agent) prepareNode(r *Result) error {
 	a.views[Node] = node
 	err = node.do(func() (err error) { _, r.Propagation, err = mountns.MountOf(a.o.Dir); return err })
 	if err != nil {
-		return fmt.Errorf("look from where the kubelet is: %w", err)
+		return fmt.Errorf("read the mounts of the kubelet's namespace: %w", err)
 	}
 	r.UserNS = userns.Inside()
 	_, err = os.Stat(a.path(tokenFile))
@@ -160,7 +161,8 @@ func (a *agent) prepareNode(r *Result) error {
 	return nil
 }
 
-func (a *agent) play(ctx context.Context, r *Result) (err error) {
+// run mounts for all parties of this process, checks all mounts, and synchronizes with the other parties.
+func (a *agent) run(ctx context.Context, r *Result) (err error) {
 	others := a.others()
 	defer func() { err = errors.Join(err, a.mark(markGone, "")) }()
 	text := ""
@@ -183,7 +185,7 @@ func (a *agent) play(ctx context.Context, r *Result) (err error) {
 		} else {
 			fault = "not tried"
 		}
-		if err := a.leave(markMounted, party, fault); err != nil {
+		if err := a.writeMark(markMounted, party, fault); err != nil {
 			return err
 		}
 		a.result(r, party).Fault = fault
@@ -192,7 +194,7 @@ func (a *agent) play(ctx context.Context, r *Result) (err error) {
 		return err
 	}
 	for party, v := range a.views {
-		sees, err := v.look()
+		sees, err := v.check()
 		if err != nil {
 			return err
 		}
@@ -211,8 +213,8 @@ func (a *agent) result(r *Result, party string) *Result {
 	return r
 }
 
-// others are the parties that other processes play. Whoever does not play the host cannot know whether anybody does: the
-// node's agent does, and leaves the host's marks where nobody does.
+// others returns the parties of other processes. Other agents always expect a host. If there is none, the node's agent writes
+// the marks of the host.
 func (a *agent) others() []string {
 	var all []string
 	for _, p := range Parties() {
@@ -223,17 +225,17 @@ func (a *agent) others() []string {
 	return all
 }
 
-// mark leaves a mark for every party that this process plays, and for an absent host.
+// mark writes a mark for every party of this process, and for an absent host.
 func (a *agent) mark(kind, text string) error {
 	var errs []error
 	for p := range a.views {
-		errs = append(errs, a.leave(kind, p, text))
+		errs = append(errs, a.writeMark(kind, p, text))
 	}
 	return errors.Join(errs...)
 }
 
-// leave makes a mark appear whole.
-func (a *agent) leave(kind, party, text string) error {
+// writeMark writes a mark atomically.
+func (a *agent) writeMark(kind, party, text string) error {
 	name := a.path(stateDir, party, kind)
 	if err := os.WriteFile(name+".new", []byte(text), 0o644); err != nil {
 		return err
@@ -241,9 +243,9 @@ func (a *agent) leave(kind, party, text string) error {
 	return os.Rename(name+".new", name)
 }
 
-// await waits for the marks of others.
+// await waits for the marks of other parties.
 func (a *agent) await(ctx context.Context, kind string, others []string) error {
-	tick := time.NewTicker(askEvery)
+	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
 		missing := ""
@@ -290,14 +292,14 @@ func (a *agent) unmount() error {
 		}
 		err := v.do(func() error { return unix.Unmount(v.place(party), unix.MNT_DETACH) })
 		if err != nil && !errors.Is(err, unix.EINVAL) { // nothing is mounted there
-			errs = append(errs, fmt.Errorf("unmount the mount of %s: %w", party, err))
+			errs = append(errs, fmt.Errorf("unmount the tmpfs of %s: %w", party, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// look says whose mounts are seen.
-func (v view) look() (map[string]bool, error) {
+// check returns, for each party, whether its mount is visible.
+func (v view) check() (map[string]bool, error) {
 	if v.absent {
 		return nil, nil
 	}
@@ -305,14 +307,14 @@ func (v view) look() (map[string]bool, error) {
 	return sees, v.do(func() (err error) {
 		for _, p := range Parties() {
 			if sees[p], err = mountns.Mounted(v.place(p)); err != nil {
-				return fmt.Errorf("look at the mount of %s: %w", p, err)
+				return fmt.Errorf("check the mount of %s: %w", p, err)
 			}
 		}
 		return nil
 	})
 }
 
-// Report writes a result, or why there is none, for Run to read.
+// Report writes a result, or the error if there is none, to path. Run reads it.
 func Report(path string, r Result, err error) error {
 	a := answer{Result: r}
 	if err != nil {

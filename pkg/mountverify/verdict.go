@@ -9,10 +9,10 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// Cell answers whether one party sees the mount of another.
+// Cell is whether one party sees the mount of another.
 type Cell string
 
-// Cells. Own is a party's own mount, Unknown one that was not made, or not looked for.
+// Cells. Own is for a party's own mount, Unknown for a mount that was not created or not checked.
 const (
 	Seen    Cell = "yes"
 	Unseen  Cell = "no"
@@ -20,36 +20,36 @@ const (
 	Unknown Cell = "?"
 )
 
-// Row is who sees the mount of one party.
+// Row lists which parties see the mount of one party.
 type Row struct {
 	Mount string          `json:"mount"`
 	SeeIt map[string]Cell `json:"seenBy"`
 }
 
-// Verdict is what a trial found.
+// Verdict is the result of a test.
 type Verdict struct {
 	Node       string             `json:"node"`
 	Rows       []Row              `json:"matrix"`
 	Guarantees mountns.Guarantees `json:"guarantees"`
-	// Derived: nobody could mount as the host, so (1) is read from the propagation of the mounts on both sides, or, with
-	// none to be read, left false.
+	// Derived: no process could mount on the host, so (1) is derived from the propagation of the mounts on both sides. If
+	// that is unknown, (1) is false.
 	Derived bool `json:"derived"`
-	// Reasons say why (1), (2) or (3) does not hold, and begin with its number; Hint is what to do about them.
+	// Reasons are the reasons why (1), (2) or (3) does not hold. Each begins with its number. Hint is how to fix them.
 	Reasons []string `json:"reasons,omitempty"`
 	Hint    string   `json:"hint,omitempty"`
-	// Leaks are mounts that are seen where they must not be: those of volumes that do not propagate.
+	// Leaks are mounts that are visible where they must not be: those of volumes without propagation.
 	Leaks []string `json:"leaks,omitempty"`
-	// Notes are what else should be known.
+	// Notes are further notes for the user.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Text is the three answers in one line: "1 yes, 2 yes, 3 no".
+// Text returns the three results in one line, for example "1 yes, 2 yes, 3 no".
 func (v *Verdict) Text() string {
 	g := v.Guarantees
 	return (&status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside, NodeToHost: g.InsideToHost}).Text()
 }
 
-// hostMount is the host's mount of the trial's directory, as evaluate needs it.
+// hostMount is the host's mount of the test directory.
 type hostMount struct{ point, propagation string }
 
 func evaluate(node, dir string, results map[string]Result) (*Verdict, error) {
@@ -63,7 +63,7 @@ func evaluate(node, dir string, results map[string]Result) (*Verdict, error) {
 	return verdict(node, results, h), nil
 }
 
-// verdict is pure.
+// verdict evaluates the results. It is pure.
 func verdict(node string, results map[string]Result, h hostMount) *Verdict {
 	v := &Verdict{Node: node}
 	cells := map[[2]string]Cell{}
@@ -98,16 +98,16 @@ func verdict(node string, results map[string]Result, h hostMount) *Verdict {
 		}
 	}
 	if !n.Daemon {
-		v.Notes = append(v.Notes, "no process named kubelet: process 1 of the node stands for it")
+		v.Notes = append(v.Notes, "no process named kubelet was found; process 1 of the node is used instead")
 	}
 	return v
 }
 
 func derivedNote(local bool) string {
 	if local {
-		return "1 is read from the propagation of the mounts on both sides: only root can mount on the host"
+		return "1 is derived from the propagation of the mounts on both sides, because only root can mount on the host"
 	}
-	return "1 is not known: the host of this rootless node is another machine; run this there"
+	return "1 is unknown, because the host of this rootless node is another machine; run the command there"
 }
 
 func cell(results map[string]Result, mount, by string) Cell {
@@ -127,43 +127,44 @@ func (v *Verdict) reasons(n Result, h hostMount, hostPrivate bool) {
 	var hints []string
 	if !v.Guarantees.HostToInside {
 		switch {
-		case !n.Local && v.Derived: // it is in the notes
+		case !n.Local && v.Derived: // a note contains the reason
 		case !n.Local:
-			v.Reasons = append(v.Reasons, "1: what the host mounts does not reach the kubelet and the volumes")
+			v.Reasons = append(v.Reasons, "1: mounts of the host are not visible to the kubelet and the volumes")
 		case hostPrivate:
 			v.Reasons = append(v.Reasons, fmt.Sprintf("1: the host's mount of %s is private", h.point))
-			hints = append(hints, fmt.Sprintf("mount --make-rshared %s    # as root of the host; then start the node anew", h.point))
+			hints = append(hints, fmt.Sprintf("mount --make-rshared %s    # as root of the host; then restart the node", h.point))
 		default:
-			v.Reasons = append(v.Reasons, fmt.Sprintf("1: the node's mounts receive nothing from the host's mount of %s", h.point))
-			hints = append(hints, "# mounts.propagation: rslave, and start the node anew")
+			v.Reasons = append(v.Reasons, fmt.Sprintf("1: the node's mounts do not receive mounts from the host's mount of %s", h.point))
+			hints = append(hints, "# set mounts.propagation: rslave, and restart the node")
 		}
 	}
 	if !v.Guarantees.Inside {
-		why := "a volume and the kubelet do not see one another's mounts"
+		why := "a volume and the kubelet do not see each other's mounts"
 		if !strings.Contains(n.Propagation, "shared:") {
-			why = "the mounts where the kubelet is are not shared"
-			hints = append(hints, "mount --make-rshared /    # where the kubelet and the runtime are")
+			why = "the mounts in the kubelet's mount namespace are not shared"
+			hints = append(hints, "mount --make-rshared /    # in the mount namespace of the kubelet and the runtime")
 		}
 		v.Reasons = append(v.Reasons, "2: "+why)
 	}
 	if !v.Guarantees.InsideToHost {
-		why := "the kubelet's and the volumes' mounts are hidden from the host"
+		why := "mounts of the kubelet and the volumes are not visible on the host"
 		if n.UserNS {
-			why = "a rootless node's mounts never reach the host: its mounts are another user namespace's"
+			why = "mounts of a rootless node are never visible on the host, because they are in another user namespace"
 		}
 		v.Reasons = append(v.Reasons, "3: "+why)
 	}
 	v.Hint = strings.Join(hints, "\n")
 }
 
-// leaks are mounts of volumes without propagation to the host that others see, and mounts that a volume without any sees.
+// leaks returns the mounts of volumes without propagation to the host that are visible elsewhere, and the mounts that are
+// visible in a volume without propagation.
 func leaks(cells map[[2]string]Cell) []string {
 	var found []string
 	for _, mount := range Parties() {
 		for _, by := range Parties() {
-			must := mount == None || mount == HostToContainer || by == None
-			if must && cells[[2]string{mount, by}] == Seen {
-				found = append(found, fmt.Sprintf("the mount of %s is seen by %s", mount, by))
+			hidden := mount == None || mount == HostToContainer || by == None
+			if hidden && cells[[2]string{mount, by}] == Seen {
+				found = append(found, fmt.Sprintf("the mount of %s is visible to %s", mount, by))
 			}
 		}
 	}

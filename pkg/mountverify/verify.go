@@ -1,10 +1,10 @@
-// Package mountverify finds out, against any node of any cluster, which guarantees for mounts hold: it is the equivalent
-// of Kubernetes' end-to-end test "Mount propagation", with the host's view as an answer and not as a demand.
+// Package mountverify tests which guarantees for mounts hold on any node of any cluster. It is the equivalent of Kubernetes'
+// end-to-end test "Mount propagation", but reports the host's view instead of requiring a particular one.
 //
-// Run makes three pods over one hostPath directory, one for each kind of mount propagation, and a fourth in the node's pid
-// namespace that stands where the kubelet does. All run this very program from the node's own disk (RunAgent), so that no
-// image with a shell is needed. Each mounts an empty tmpfs and looks for those of the others; they wait for one another by
-// files in the directory. What they saw comes back in their termination messages. Nothing is left.
+// Run creates three pods with one hostPath directory, one for each kind of mount propagation, and a fourth pod in the node's
+// pid namespace that enters the kubelet's mount namespace. All of them run this program from the node's disk (RunAgent), so
+// that no image with a shell is needed. Each mounts an empty tmpfs and checks whether it sees those of the others. They
+// synchronize with files in the directory, and return their results in termination messages. Run removes everything.
 //
 // Runs in: parent (Run), either (RunAgent).
 package mountverify
@@ -29,7 +29,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// API are the calls that Run makes; kubeapi.Client has them.
+// API contains the API calls of Run. kubeapi.Client implements it.
 type API interface {
 	NodeNames(ctx context.Context) ([]string, error)
 	CreateNamespace(ctx context.Context, prefix string) (string, error)
@@ -38,25 +38,26 @@ type API interface {
 	RemoveNamespace(ctx context.Context, name string) error
 }
 
-// Options for Run. API, Image and Program are required.
+// Options configures Run. API, Image and Program are required.
 type Options struct {
 	API API
-	// Node is the Node object's name; empty: the only one of the cluster.
+	// Node is the name of the Node object. Empty: the only one of the cluster.
 	Node string
-	// Image is any image that the node has or can pull; nothing of it is executed.
+	// Image is any image that the node has or can pull. Its programs are not executed.
 	Image string
 	// Program is the path of this program on the node.
 	Program string
-	// Args make Program call RunAgent, with the flags --party, --volume, --dir, --caller-mounts, --limit and --report after them.
+	// Args are the arguments with which Program calls RunAgent. The flags --party, --volume, --dir, --caller-mounts, --limit
+	// and --report are appended.
 	Args []string
-	// Dir is where the directory of the trial is made, on this machine and on the node; empty: the directory for temporary
-	// files.
+	// Dir is the directory in which the test directory is created, on this machine and on the node. Empty: the directory for
+	// temporary files.
 	Dir string
-	// CanMount: this process may mount, so on the node's own machine it plays the host.
+	// CanMount: this process may mount, so it acts as the host if it is on the node's machine.
 	CanMount bool
-	// Limit is for the trial, without the removal of what it made. 0: two minutes.
+	// Limit is the timeout of the test, without the clean-up. 0: two minutes.
 	Limit time.Duration
-	// Started is told the names of node and namespace.
+	// Started is called with the names of the node and the namespace.
 	Started func(node, namespace string)
 }
 
@@ -71,8 +72,8 @@ const (
 	reportPath   = "/dev/termination-log" // the kubelet's default
 )
 
-// Run tries the propagation of mounts on a node and says which guarantees hold. When it cannot be found out the error says
-// how far it came; of class errdefs.ErrTimeout when the pods did not end in time. What it made is removed in every case.
+// Run tests the propagation of mounts on a node and returns which guarantees hold. If the pods do not end in time, the error
+// has class errdefs.ErrTimeout and contains the state of a pod. It always removes everything that it created.
 func Run(ctx context.Context, o Options) (_ *Verdict, err error) {
 	limit := o.Limit
 	if limit == 0 {
@@ -104,7 +105,7 @@ func Run(ctx context.Context, o Options) (_ *Verdict, err error) {
 	if o.Started != nil {
 		o.Started(o.Node, ns)
 	}
-	results, err := trial(within, o, ns, dir, limit)
+	results, err := runTest(within, o, ns, dir, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -125,16 +126,16 @@ func onlyNode(ctx context.Context, api API) (string, error) {
 		"--node NAME, one of: "+strings.Join(names, " "))
 }
 
-// makeDir makes the directory of the trial with all that the parties write to: where the node is this machine they may be
-// another user.
+// makeDir creates the test directory, with subdirectories that all parties can write to: if this machine is the node, they may
+// be another user.
 func makeDir(parent string) (string, error) {
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	if os.Geteuid() == 0 { // it mounts there
+	if os.Geteuid() == 0 { // root mounts there
 		if err := hostinfo.RootOnlyForNow(parent); err != nil {
-			return "", errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(fmt.Errorf("make the directory of the trial: %w", err),
-				"--dir DIR that only root can replace, or run it as the account"))
+			return "", errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(fmt.Errorf("create the test directory: %w", err),
+				"use --dir with a directory that only root can replace, or run the command as the account"))
 		}
 	}
 	dir, err := os.MkdirTemp(parent, "rootlessnode-mounts-verify-")
@@ -148,7 +149,7 @@ func makeDir(parent string) (string, error) {
 	for _, p := range Parties() {
 		marks := filepath.Join(dir, stateDir, p)
 		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, placesDir, p), dirMode), os.MkdirAll(marks, dirMode)) //nolint:gosec // as above
-		if p != Host {                                                                                              // there this process writes, perhaps as root: nobody else may
+		if p != Host {                                                                                              // this process, maybe root, writes there: no other account may
 			err = errors.Join(err, os.Chmod(marks, marksMode)) //nolint:gosec // a rootless node's root is any user here
 		}
 	}
@@ -159,8 +160,8 @@ func makeDir(parent string) (string, error) {
 	return dir, nil
 }
 
-// trial runs the pods, and the host's part, to their ends.
-func trial(ctx context.Context, o Options, ns, dir string, limit time.Duration) (map[string]Result, error) {
+// runTest runs the pods, and the host's agent if it is on this machine, and returns the results of all parties.
+func runTest(ctx context.Context, o Options, ns, dir string, limit time.Duration) (map[string]Result, error) {
 	parties := []string{None, HostToContainer, Bidirectional, Node}
 	for _, p := range parties {
 		if err := o.API.CreatePod(ctx, podOf(o, p, ns, dir, limit)); err != nil {
@@ -173,7 +174,7 @@ func trial(ctx context.Context, o Options, ns, dir string, limit time.Duration) 
 	defer ended()
 	hosts, _ := errgroup.WithContext(ctx)
 	var host *Result
-	hosts.Go(func() (err error) { host, err = playHost(podsEnd, o, dir); return err })
+	hosts.Go(func() (err error) { host, err = runHost(podsEnd, o, dir); return err })
 	pods, gctx := errgroup.WithContext(ctx)
 	for i, p := range parties {
 		pods.Go(func() (err error) { all[i], err = resultOf(gctx, o.API, ns, p); return err })
@@ -198,11 +199,11 @@ func trial(ctx context.Context, o Options, ns, dir string, limit time.Duration) 
 	return results, nil
 }
 
-// playHost waits until the node's agent is here, if it is on this machine, and plays the host if that wants it.
-func playHost(ctx context.Context, o Options, dir string) (*Result, error) {
+// runHost waits until the node's agent has started, if that is on this machine, and acts as the host if the agent requests it.
+func runHost(ctx context.Context, o Options, dir string) (*Result, error) {
 	a := &agent{dir: dir}
 	if err := a.await(ctx, markHere, []string{Node}); err != nil {
-		return nil, nil //nolint:nilerr // the pods have ended: the node is another machine, or nothing came of it
+		return nil, nil //nolint:nilerr // the pods have ended: the node is another machine, or the test failed
 	}
 	text, err := readMark(a.path(stateDir, Node, markHere))
 	if err != nil || text != callerHosts {
@@ -212,7 +213,8 @@ func playHost(ctx context.Context, o Options, dir string) (*Result, error) {
 	return &r, err
 }
 
-// readMark reads a mark of a party whose directory any account here may write: this process may be root's.
+// readMark reads a mark of a party. It follows no links and does not block, because any account may write to the directory and
+// this process may be root.
 func readMark(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -259,9 +261,9 @@ func podOf(o Options, party, ns, dir string, limit time.Duration) *corev1.Pod {
 	}
 }
 
-// resultOf waits for a pod's end and reads its termination message.
+// resultOf waits for the end of a pod and returns the result in its termination message.
 func resultOf(ctx context.Context, api API, ns, party string) (Result, error) {
-	last := "it was not looked at"
+	last := "in an unknown state"
 	for {
 		pod, err := api.ReadPod(ctx, ns, party)
 		if err != nil && ctx.Err() == nil {
@@ -271,14 +273,14 @@ func resultOf(ctx context.Context, api API, ns, party string) (Result, error) {
 			if t := terminated(pod); t != nil {
 				return readAnswer(party, t)
 			}
-			last = standing(pod)
+			last = podState(pod)
 		}
 		select {
 		case <-ctx.Done():
 			err := fmt.Errorf("wait for the end of pod %s: %w; it is %s", party, ctx.Err(), last)
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				err = errdefs.WithHint(errdefs.Class(errdefs.ErrTimeout, err),
-					"# has the node the image (--image), and this program at the same path (--program)?")
+					"# check that the node has the image (--image), and this program at the same path (--program)")
 			}
 			return Result{}, err
 		case <-time.After(podPause):
@@ -298,7 +300,7 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return nil
 }
 
-func standing(pod *corev1.Pod) string {
+func podState(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil {
 			return strings.TrimSpace(w.Reason + " " + w.Message)

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeCluster ends every pod at once, in the way that end says.
+// fakeCluster ends every pod at once, with the state that end returns.
 type fakeCluster struct {
 	nodes   []string
 	end     func(pod *corev1.Pod) *corev1.ContainerState
@@ -92,7 +92,7 @@ func TestRun(t *testing.T) {
 			"ended with code 1 and no result: exec format error", nil, ""},
 		{"never started", []string{"n"}, func(*corev1.Pod) *corev1.ContainerState {
 			return &corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}
-		}, "it is ErrImagePull", errdefs.ErrTimeout, "# has the node the image (--image), and this program at the same path (--program)?"},
+		}, "it is ErrImagePull", errdefs.ErrTimeout, "# check that the node has the image (--image), and this program at the same path (--program)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +130,7 @@ func checkPods(t *testing.T, pods map[string]*corev1.Pod) {
 	}
 }
 
-// party is a process that plays one part in a directory of the test and mounts nothing.
+// party returns an agent for one party in the test directory that mounts nothing.
 func party(dir, name string) *agent {
 	return &agent{o: AgentOptions{Party: name}, dir: dir, hosts: true, views: map[string]view{name: {base: dir}}}
 }
@@ -143,7 +143,7 @@ func TestParties(t *testing.T) {
 	for _, p := range Parties() {
 		wg.Go(func() {
 			r := Result{Party: p}
-			assert.Check(t, party(dir, p).play(t.Context(), &r))
+			assert.Check(t, party(dir, p).run(t.Context(), &r))
 			assert.Check(t, is.Equal(r.Fault, "not tried"))
 			assert.Check(t, is.Len(r.Sees, len(Parties())))
 			for mount, sees := range r.Sees {
@@ -164,12 +164,12 @@ func TestPartyThatEndsEarly(t *testing.T) {
 			assert.NilError(t, party(dir, p).mark(markHere, ""))
 		}
 	}
-	err = party(dir, Node).play(t.Context(), &Result{})
+	err = party(dir, Node).run(t.Context(), &Result{})
 	assert.ErrorContains(t, err, "none ended early")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.NilError(t, os.Remove(filepath.Join(dir, stateDir, None, markGone)))
-	err = party(dir, Node).play(ctx, &Result{})
+	err = party(dir, Node).run(ctx, &Result{})
 	assert.ErrorContains(t, err, "wait until none is here")
 	assert.Assert(t, errors.Is(err, context.Canceled))
 }
@@ -184,7 +184,8 @@ func TestReport(t *testing.T) {
 	assert.Error(t, err, "pod none: no way")
 }
 
-// TestDirOfAnAccount: root neither mounts where an account can put something else, nor waits for what it left there.
+// TestDirOfAnAccount checks that root does not mount in a directory that an account can replace, and does not follow or block
+// on files of an account.
 func TestDirOfAnAccount(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.Root)
@@ -203,6 +204,6 @@ func TestDirOfAnAccount(t *testing.T) {
 
 	assert.NilError(t, os.Chown(roots, 64123, 0))
 	_, err = makeDir(roots)
-	assert.ErrorContains(t, err, "make the directory of the trial: "+roots+" belongs to uid 64123")
+	assert.ErrorContains(t, err, "create the test directory: "+roots+" belongs to uid 64123")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 }

@@ -1,8 +1,8 @@
-// Package mountview tells what is mounted inside a rootless node, whose it is, and what of it the host sees.
+// Package mountview lists the mounts inside a rootless node, with their owners and whether they are visible on the host.
 //
-// It is pure but for Host, which reads the caller's mounts. What is inside is printed there by Command and read by Parse.
+// It is pure, except for Host, which reads the caller's mounts. Command prints the mounts inside, and Parse parses its output.
 //
-// Runs in: parent (Parse, Host); Command is run in child.
+// Runs in: parent (Parse, Host). Command is run in the child.
 package mountview
 
 import (
@@ -20,16 +20,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
-// Kind is what a mount belongs to.
+// Kind is the kind of owner of a mount.
 type Kind string
 
-// Kinds, in the order in which they are listed.
+// Kinds, in the order of the output.
 const (
-	// KindHost: a mount of the host that came in.
+	// KindHost: a mount of the host that is visible inside.
 	KindHost Kind = "host"
-	// KindNode: made by the node itself, before any pod: file systems of its own, copied-up directories, binds of its data.
+	// KindNode: created by the node before any pod: its own file systems, copied-up directories, binds of its data.
 	KindNode Kind = "node"
-	// KindPod: made for pods by the kubelet, its plugins or the runtime, or by the pod.
+	// KindPod: created for pods by the kubelet, its plugins or the runtime, or by a pod.
 	KindPod Kind = "pod"
 )
 
@@ -40,16 +40,17 @@ type Mount struct {
 	Path   string `json:"path"`
 	FSType string `json:"fsType"`
 	Kind   Kind   `json:"kind"`
-	// Pod is NAMESPACE/NAME; the pod's uid or the container's id where no container tells the name; empty for what pods share.
+	// Pod is NAMESPACE/NAME. It is the pod's uid or the container's id if the name is unknown, and empty for mounts that pods
+	// share.
 	Pod string `json:"pod,omitempty"`
-	// What it is of its owner: "volume NAME", "container NAME", "network", "shm", "staged volume of DRIVER (CSI)", or for the node's own
-	// "copy-up", "data".
+	// What describes the purpose: "volume NAME", "container NAME", "network", "shm", "staged volume of DRIVER (CSI)", or for
+	// the node "copy-up", "data".
 	What string `json:"what,omitempty"`
-	// HostSees: the host has the same file system at the same place. Of a mount that is not the host's it should not.
+	// HostSees: the host has the same file system at the same path. This should only be true for KindHost.
 	HostSees bool `json:"hostSees"`
 }
 
-// Group is how many mounts belong to one owner.
+// Group is the number of mounts of one owner.
 type Group struct {
 	Kind   Kind   `json:"kind"`
 	Pod    string `json:"pod,omitempty"`
@@ -57,10 +58,10 @@ type Group struct {
 	Mounts int    `json:"mounts"`
 }
 
-// View is all that is mounted inside.
+// View contains all mounts inside.
 type View struct {
 	Groups []Group `json:"groups"`
-	// Own is how many mounts inside are not the host's, HostSees how many of those the host sees.
+	// Own is the number of mounts inside that are not the host's, HostSees the number of these that are visible on the host.
 	Own      int     `json:"own"`
 	HostSees int     `json:"hostSees"`
 	Mounts   []Mount `json:"mounts"`
@@ -74,14 +75,14 @@ const (
 	pluginsDir   = layout.InsideKubelet + "/plugins"
 )
 
-// Command is what prints, inside, what Parse reads: the mounts, an empty line, and for each container its id and its OCI
-// configuration, whose annotations name its pod.
+// Command returns the command that prints the input of Parse inside: the mounts, an empty line, and for each container its id
+// and its OCI configuration, whose annotations contain the name of its pod.
 func Command() []string {
 	return []string{"/bin/sh", "-c", `cat /proc/self/mountinfo && echo && cd "$1" 2>/dev/null || exit 0
 for f in */config.json; do [ ! -e "$f" ] || { printf '%s ' "${f%/*}"; tr -d '\n' <"$f"; echo; }; done`, "sh", tasksDir}
 }
 
-// container is what the OCI configuration of one tells.
+// container is the OCI configuration of a container.
 type container struct {
 	Annotations map[string]string `json:"annotations"`
 	Linux       struct {
@@ -97,17 +98,17 @@ const (
 
 func (c container) pod() string { return c.Annotations[podNamespace] + "/" + c.Annotations[podName] }
 
-// names are what the containers tell.
+// names are the names of pods and containers, from the configurations of containers.
 type names struct {
 	pods       map[string]string // by uid, sandbox id, container id and network path
 	containers map[string]string // by container id
 }
 
-// Parse reads what Command printed, and compares with the host's mounts.
+// Parse parses the output of Command and compares the mounts with the host's.
 func Parse(text []byte, host []*mountinfo.Info) (*View, error) {
 	mounts, rest, ok := bytes.Cut(text, []byte("\n\n"))
 	if !ok {
-		return nil, errors.New("read the node's mounts: the list breaks off")
+		return nil, errors.New("read the node's mounts: incomplete list")
 	}
 	inside, err := mountinfo.GetMountsFromReader(bytes.NewReader(mounts), nil)
 	if err != nil {
@@ -129,10 +130,10 @@ func Parse(text []byte, host []*mountinfo.Info) (*View, error) {
 	return v, nil
 }
 
-// Host are the mounts of the calling process.
+// Host returns the mounts of the calling process.
 func Host() ([]*mountinfo.Info, error) { return mountinfo.GetMounts(nil) }
 
-// place tells whether two mount namespaces show the same at one path.
+// place identifies a mount across mount namespaces: the file system and its path.
 type place struct {
 	major, minor int
 	root, point  string
@@ -145,14 +146,14 @@ func readNames(text string) (names, error) {
 	for line := range strings.Lines(text) {
 		id, spec, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if !ok {
-			continue // a container whose directory was just made, or is going
+			continue // the container is being created or removed
 		}
 		var c container
 		if err := json.Unmarshal([]byte(spec), &c); err != nil {
 			return n, fmt.Errorf("read the configuration of container %s: %w", id, err)
 		}
 		if c.Annotations[podName] == "" {
-			continue // not of the CRI
+			continue // not a CRI container
 		}
 		for _, key := range []string{id, c.Annotations[podUID], c.Annotations[sandboxID]} {
 			n.pods[key] = c.pod()
@@ -167,7 +168,7 @@ func readNames(text string) (names, error) {
 	return n, nil
 }
 
-// pod is the name that a uid, id or path stands for, or that itself.
+// pod returns the name of the pod with a uid, id or path, or the last element of key if it is unknown.
 func (n names) pod(key string) string { return cmp.Or(n.pods[key], path.Base(key)) }
 
 func (n names) describe(info *mountinfo.Info, onHost bool) Mount {
@@ -199,13 +200,14 @@ func (n names) describe(info *mountinfo.Info, onHost bool) Mount {
 	return m
 }
 
-// below splits what follows dir in a path.
+// below returns the path elements of name below dir, and whether it is below dir.
 func below(name, dir string) (fields []string, ok bool) {
 	rest, ok := strings.CutPrefix(name, dir+"/")
 	return strings.Split(rest, "/"), ok
 }
 
-// volumeOf reads what follows a pod's uid: volumes/PLUGIN/NAME/… or volume-subpaths/NAME/CONTAINER/N.
+// volumeOf describes a mount by the path elements after a pod's uid: volumes/PLUGIN/NAME/… or
+// volume-subpaths/NAME/CONTAINER/N.
 func volumeOf(f []string) string {
 	const plugin, name, subName = 1, 2, 1
 	switch {
@@ -219,8 +221,8 @@ func volumeOf(f []string) string {
 	return path.Join(f...)
 }
 
-// pluginMount reads what follows the directory of the kubelet's plugins: kubernetes.io/csi/DRIVER/… are the staging paths of
-// volumes, which the pods with one share; DRIVER/… is the driver's own.
+// pluginMount describes a mount by the path elements after the directory of the kubelet's plugins: kubernetes.io/csi/DRIVER/…
+// is the staging path of a volume, which pods share; DRIVER/… belongs to the driver.
 func pluginMount(f []string) string {
 	const kind, driver = 1, 2
 	switch {
@@ -232,14 +234,14 @@ func pluginMount(f []string) string {
 	return "plugin " + f[0]
 }
 
-// nodeMount distinguishes the node's binds, copied-up directories and covers from the file systems that it made.
+// nodeMount describes a mount of the node: a copied-up directory, a cover, a bind of its data, or another file system.
 func nodeMount(info *mountinfo.Info) string {
 	const original = ".ro"
 	switch {
 	case strings.HasPrefix(path.Base(info.Mountpoint), original):
 		return "copy-up"
 	case strings.Contains(info.Mountpoint, "/"+original):
-		return "cover" // of what lies in an original, or kept visible in one
+		return "cover" // of a path in an original, or of a path kept visible in one
 	case strings.HasSuffix(info.Root, layout.NewData("/").Inside()+info.Mountpoint):
 		return "data"
 	}
@@ -262,7 +264,7 @@ func (v *View) add(m Mount) {
 	}
 }
 
-// group counts by owner, in the order of kinds and names.
+// group counts the mounts by owner, sorted by kind and name.
 func (v *View) group() {
 	count := map[Group]int{}
 	for _, m := range v.Mounts {

@@ -12,7 +12,7 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// hostMounts are those of the host on which testdata/inside.txt was taken.
+// hostMounts returns the mounts of the host on which testdata/inside.txt was recorded.
 func hostMounts(t *testing.T, more string) []*mountinfo.Info {
 	t.Helper()
 	b, err := os.ReadFile("testdata/host.txt")
@@ -59,7 +59,7 @@ func TestNodeMount(t *testing.T) {
 	}
 }
 
-// TestHostSees: a mount of a pod that leaked to the host is counted.
+// TestHostSees checks that a mount of a pod that leaked to the host is counted.
 func TestHostSees(t *testing.T) {
 	t.Parallel()
 	const leaked = "1 2 0:47 / " + tasksDir + "/5555555555555555555555555555555555555555555555555555555555555555/rootfs rw - overlay overlay rw\n"
@@ -71,7 +71,7 @@ func TestHostSees(t *testing.T) {
 func TestBrokenLists(t *testing.T) {
 	t.Parallel()
 	_, err := Parse([]byte("1 2 0:47 / / rw - x x rw\n"), nil)
-	assert.Check(t, is.ErrorContains(err, "the list breaks off"))
+	assert.Check(t, is.ErrorContains(err, "incomplete list"))
 	_, err = Parse([]byte("nonsense\n\n"), nil)
 	assert.Check(t, is.ErrorContains(err, "read the node's mounts"))
 	_, err = Parse([]byte("1 2 0:47 / / rw - x x rw\n\nabc {\n"), nil)

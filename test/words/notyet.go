@@ -14,8 +14,6 @@ var notYet = []string{
 	"pkg/datadir",
 	"pkg/errdefs",
 	"pkg/layout",
-	"pkg/mountverify",
-	"pkg/mountview",
 	"pkg/node",
 	"pkg/nodeexec",
 	"pkg/parent",
