@@ -1,10 +1,9 @@
-// Package podstop stops the pods of a node the way the kubelet stops a pod: preStop hooks, the image's stop signal, the
-// grace period, sidecars after main containers, critical pods after ordinary ones. It talks to the container runtime
-// through the CRI, after the kubelet has ended.
+// Package podstop stops the pods of a node like the kubelet does: preStop hooks, the image's stop signal, the grace period, sidecars
+// after main containers, critical pods after ordinary ones. It uses the CRI of the container runtime after the kubelet has ended.
 //
-// The CRI client is a program of its own, rootlessnode-podstop, so that no other role pays for gRPC: docs/dependencies.md
-// has the figures. This package starts that program and holds the messages between the two; its subpackage cristop is
-// what the program runs.
+// The CRI client is a separate program, rootlessnode-podstop, so that other roles do not link gRPC (docs/dependencies.md has the costs).
+// This package starts the program and defines the messages between the two. The subpackage cristop is the implementation of the
+// program.
 //
 // Runs in: child (the node role and its helper program).
 package podstop
@@ -24,65 +23,64 @@ import (
 // Program is the file name of the helper program.
 const Program = "rootlessnode-podstop"
 
-// Request is what the helper program reads from its standard input, as JSON.
+// Request is the input of the helper program. It reads it as JSON from standard input.
 type Request struct {
 	// Socket is the path of the runtime's CRI socket.
 	Socket string `json:"socket"`
 	// NodeIP is the address of pods in the node's network namespace.
 	NodeIP string `json:"nodeIP"`
-	// Limit is the time for all pods together.
+	// Limit is the time limit for all pods together.
 	Limit time.Duration `json:"limit"`
-	// CriticalReserve is the part of Limit that is kept for critical pods.
+	// CriticalReserve is the part of Limit that is reserved for critical pods.
 	CriticalReserve time.Duration `json:"criticalReserve"`
-	// Known reports that Pods is complete. Otherwise the pods of the namespace kube-system count as critical, and the
-	// sidecars are not known.
+	// Known is set if Pods is complete. Otherwise the pods of the namespace kube-system are treated as critical, and sidecars are
+	// unknown.
 	Known bool `json:"known"`
-	// Pods is what the API server has about the pods of the node.
+	// Pods are the pods of the node according to the API server.
 	Pods []Pod `json:"pods,omitempty"`
 }
 
-// Pod is the part of a Pod object that decides how it is stopped and that the runtime does not have.
+// Pod has the fields of a Pod object that determine how the pod is stopped and that the runtime does not know.
 type Pod struct {
-	// UID is the one that the kubelet uses: for a mirror pod that of its static pod.
+	// UID is the UID that the kubelet uses: for a mirror pod, the UID of its static pod.
 	UID string `json:"uid"`
-	// Critical: the pod is stopped after the ordinary pods.
+	// Critical is set if the pod is stopped after the ordinary pods.
 	Critical bool `json:"critical,omitempty"`
 	// Containers are the names of the main containers.
 	Containers []string `json:"containers,omitempty"`
 	// Sidecars are the names of the restartable init containers, in the order of the specification.
 	Sidecars []string `json:"sidecars,omitempty"`
-	// RestartPolicy of the pod; empty for Always.
+	// RestartPolicy is the restart policy of the pod; empty for Always.
 	RestartPolicy string `json:"restartPolicy,omitempty"`
-	// GraceSeconds replaces the grace period of the specification for a pod that is being deleted.
+	// GraceSeconds replaces the grace period of the specification if the pod is being deleted.
 	GraceSeconds *int64 `json:"graceSeconds,omitempty"`
 }
 
-// Report is one line of the helper program's standard output, as JSON.
+// Report is a message of the helper program. It writes one JSON object per line to standard output.
 type Report struct {
-	// Waiting is what is being waited for, one text a container: "default/db/postgres (preStop hook)". A report with
-	// Changed has the complete list.
+	// Waiting describes each container that has not stopped yet, such as "default/db/postgres (preStop hook)". It is complete if
+	// Changed is set.
 	Changed bool     `json:"changed,omitempty"`
 	Waiting []string `json:"waiting,omitempty"`
-	// Interrupted is a pod of which the runtime has nothing any more, so that it can run again.
+	// Interrupted is a pod whose containers were removed from the runtime, so that it can run again.
 	Interrupted *Interrupted `json:"interrupted,omitempty"`
-	// Warning is a fault that did not end the work, such as a failed hook.
+	// Warning is an error that did not end the stop, such as a failed hook.
 	Warning string `json:"warning,omitempty"`
-	// Error is why not all pods were stopped. It is in the last report.
+	// Error is the reason why some pods could not be stopped. The last report has it.
 	Error string `json:"error,omitempty"`
 }
 
-// Interrupted is a pod whose containers were removed after they had been stopped, because the kubelet would take them for
-// ended otherwise.
+// Interrupted is a pod whose containers were removed after they were stopped. Otherwise the kubelet would regard them as finished.
 type Interrupted struct {
 	UID        string   `json:"uid"`
 	Containers []string `json:"containers"`
 }
 
-// killDelay is how long the helper program may keep its output open after it was killed.
+// killDelay is how long Run waits for the end of the helper program's output after it was killed.
 const killDelay = time.Second
 
-// Run starts the helper program at path, gives it the request, and calls fn with each report, one at a time. It returns when
-// the program has ended; nil means that every container has stopped. The program is killed when ctx ends.
+// Run starts the helper program at path with the request, and calls fn with each report, one at a time. It returns nil if all containers
+// have stopped. When ctx ends, it kills the program and returns an error.
 func Run(ctx context.Context, path string, env []string, r Request, fn func(Report)) error {
 	request, err := json.Marshal(r)
 	if err != nil {
@@ -124,7 +122,7 @@ func read(r io.Reader, fn func(Report)) (fault string, err error) {
 			if errors.Is(err, io.EOF) {
 				return fault, nil
 			}
-			_, _ = io.Copy(io.Discard, r) // the program must be able to end
+			_, _ = io.Copy(io.Discard, r) // otherwise the program would block
 			return fault, err
 		}
 		fault = report.Error

@@ -11,7 +11,7 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 )
 
-// helper writes a shell script that plays the helper program.
+// helper writes a shell script that replaces the helper program.
 func helper(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "helper")
@@ -42,7 +42,7 @@ func TestRun(t *testing.T) {
 	assert.ErrorContains(t, Run(t.Context(), "/nonexistent", nil, Request{}, nil), "stop pods: start rootlessnode-podstop: ")
 }
 
-// A helper program that does not end is killed, with what it says until then.
+// TestRunEndsWithItsContext checks that a helper program that does not end is killed.
 func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

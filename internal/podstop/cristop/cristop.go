@@ -1,7 +1,7 @@
-// Package cristop is what the helper program of package podstop runs: it stops pods through the CRI. Only that program
-// imports it, because gRPC costs every process that links it time and memory at its start.
+// Package cristop stops pods through the CRI. It is the implementation of the helper program of package podstop. Only that program
+// imports it, because linking gRPC makes each start of a process slower and larger.
 //
-// Its order and its times are those of the kubelet (pkg/kubelet/kuberuntime), with the time for all pods as a limit.
+// The order and the times are those of the kubelet (pkg/kubelet/kuberuntime), within the time limit for all pods.
 package cristop
 
 import (
@@ -21,43 +21,44 @@ import (
 )
 
 const (
-	// answerLimit is how long the runtime may take to answer a call that does not wait for a container. It is generous:
-	// a busy machine must not cost the pods their orderly end. It is at most a third of the time for all pods.
-	answerLimit = 10 * time.Second
-	// pingEvery is the pause between two calls that find out whether the runtime still answers.
+	// responseLimit is the timeout of a call that does not wait for a container. It is long, so that pods are stopped in order on a
+	// busy machine too. It is at most a third of the time limit for all pods.
+	responseLimit = 10 * time.Second
+	// pingEvery is the interval of the calls that check whether the runtime responds.
 	pingEvery = 2 * time.Second
-	// minimumGrace is the least time between the stop signal and KILL, as in the kubelet.
+	// minimumGrace is the minimum time between the stop signal and KILL, as in the kubelet.
 	minimumGrace = 2 * time.Second
-	// roundTrip is the part of the limit that is kept for the runtime itself: the end of a killed container is not immediate.
+	// roundTrip is the part of the limit that is reserved for the runtime, because a killed container does not end immediately.
 	roundTrip = time.Second
-	// maxMessage is the size of an answer that is accepted, as in the kubelet.
+	// maxMessage is the maximum size of a response in bytes, as in the kubelet.
 	maxMessage = 16 << 20
 )
 
-// errSilent: the runtime does not answer. The caller has to stop the pods without it.
-var errSilent = errors.New("the container runtime does not answer")
+// errUnresponsive means that the runtime does not respond. The caller has to stop the pods without it.
+var errUnresponsive = errors.New("the container runtime does not respond")
 
-// Dial prepares a connection to the runtime at a socket. It does not connect yet.
+// Dial returns a connection to the runtime at a socket. It connects at the first call.
 func Dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
-// stopper is one stop of all pods.
+// stopper stops all pods.
 type stopper struct {
-	rt     cri.RuntimeServiceClient
-	req    podstop.Request
-	report func(podstop.Report)
-	answer time.Duration // answerLimit
+	rt      cri.RuntimeServiceClient
+	req     podstop.Request
+	report  func(podstop.Report)
+	timeout time.Duration // of calls that do not wait for a container; see responseLimit
 
 	mu      sync.Mutex
 	waiting map[string]string // container id -> text
 	faults  []error
 }
 
-// Stop stops the containers of all pods and then their sandboxes. It returns nil when every container has stopped.
+// Stop stops the containers of all pods and then their sandboxes. It returns nil if all containers have stopped. It passes its progress
+// to report.
 func Stop(ctx context.Context, rt cri.RuntimeServiceClient, req podstop.Request, report func(podstop.Report)) error {
-	s := &stopper{rt: rt, req: req, report: report, answer: min(answerLimit, req.Limit/3), waiting: map[string]string{}}
+	s := &stopper{rt: rt, req: req, report: report, timeout: min(responseLimit, req.Limit/3), waiting: map[string]string{}}
 	end := time.Now().Add(req.Limit)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -79,14 +80,13 @@ func Stop(ctx context.Context, rt cri.RuntimeServiceClient, req podstop.Request,
 	s.stopAll(ctx, ordinary, ordinaryEnd, &sandboxes)
 	s.stopAll(ctx, critical, end, &sandboxes)
 	sandboxes.Wait()
-	if errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
+	if errors.Is(context.Cause(ctx), errUnresponsive) {
+		return errUnresponsive
 	}
 	return errors.Join(s.faults...)
 }
 
-// ping ends the work with errSilent when the runtime stops answering, because a call that waits for a container does not
-// notice.
+// ping cancels the stop with errUnresponsive when the runtime does not respond. A call that waits for a container would not detect that.
 func (s *stopper) ping(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -96,18 +96,18 @@ func (s *stopper) ping(ctx context.Context, cancel context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		call, done := context.WithTimeout(ctx, s.answer)
+		call, done := context.WithTimeout(ctx, s.timeout)
 		_, err := s.rt.Version(call, &cri.VersionRequest{})
 		done()
 		if err != nil && ctx.Err() == nil {
-			cancel(errSilent)
+			cancel(errUnresponsive)
 			return
 		}
 	}
 }
 
-// stopAll stops pods side by side and returns when all their containers have ended. What is left of the pods after that
-// is added to sandboxes, because no other pod needs to wait for it.
+// stopAll stops pods concurrently and returns when all their containers have ended. It stops their sandboxes in goroutines of sandboxes,
+// because other pods need not wait for that.
 func (s *stopper) stopAll(ctx context.Context, pods []*pod, end time.Time, sandboxes *sync.WaitGroup) {
 	var all sync.WaitGroup
 	for _, p := range pods {
@@ -142,11 +142,11 @@ func (s *stopper) stopPod(ctx context.Context, p *pod, end time.Time) bool {
 	return !slices.ContainsFunc(p.running, func(c *container) bool { return !c.stopped })
 }
 
-// stopContainer runs the preStop hook, waits for the container's turn, and has the runtime stop it with the rest of the
-// grace period.
+// stopContainer runs the preStop hook, waits for the containers that must end before, and stops the container with the rest of the grace
+// period.
 func (s *stopper) stopContainer(ctx context.Context, c *container, turns *turns, end time.Time) error {
 	graceEnd := earlier(time.Now().Add(c.pod.grace), end.Add(-roundTrip))
-	// What comes before the stop signal leaves the minimum to it.
+	// The steps before the stop signal must leave at least minimumGrace.
 	before, cancel := context.WithDeadline(ctx, earlier(graceEnd, end.Add(-roundTrip-minimumGrace)))
 	defer cancel()
 	hook, endHook := context.WithCancel(ctx)
@@ -155,13 +155,13 @@ func (s *stopper) stopContainer(ctx context.Context, c *container, turns *turns,
 		s.wait(c, "preStop hook")
 		s.runHook(before, hook, c)
 	}
-	if turns.await(before, c, func() { s.wait(c, "its turn after the main containers") }); ctx.Err() != nil {
+	if turns.await(before, c, func() { s.wait(c, "waiting for the main containers") }); ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	c.interrupted = !c.pod.mayRunAgain() || s.isRunning(ctx, c)
 	seconds := max(time.Until(graceEnd), minimumGrace)
 	s.wait(c, "stop signal sent, up to "+seconds.Round(time.Second).String())
-	call, cancelCall := context.WithTimeout(ctx, seconds+roundTrip+s.answer)
+	call, cancelCall := context.WithTimeout(ctx, seconds+roundTrip+s.timeout)
 	defer cancelCall()
 	_, err := s.rt.StopContainer(call, &cri.StopContainerRequest{ContainerId: c.id, Timeout: int64((seconds + time.Second - 1) / time.Second)})
 	if isNotFound(err) {
@@ -177,18 +177,18 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// isRunning reports whether the container has not ended by itself. If the runtime does not answer it counts as running.
+// isRunning reports whether the container is still running. If the runtime does not respond, it returns true.
 func (s *stopper) isRunning(ctx context.Context, c *container) bool {
-	call, cancel := context.WithTimeout(ctx, s.answer)
+	call, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	r, err := s.rt.ContainerStatus(call, &cri.ContainerStatusRequest{ContainerId: c.id})
 	return err != nil || r.GetStatus().GetState() == cri.ContainerState_CONTAINER_RUNNING
 }
 
-// finish stops the sandbox of a pod whose containers have ended, which gives its address back, and removes the traces of
-// interrupted containers where the kubelet would otherwise take them for ended.
+// finish stops the sandboxes of a pod whose containers have ended, which releases its address. It also removes interrupted containers that
+// the kubelet would otherwise regard as finished.
 func (s *stopper) finish(ctx context.Context, p *pod) {
-	call, cancel := context.WithTimeout(ctx, 2*s.answer)
+	call, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
 	for _, id := range p.sandboxes {
 		if _, err := s.rt.StopPodSandbox(call, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil && !isNotFound(err) && ctx.Err() == nil {
@@ -196,15 +196,15 @@ func (s *stopper) finish(ctx context.Context, p *pod) {
 			return
 		}
 	}
-	if err := s.forget(call, p); err != nil && ctx.Err() == nil {
+	if err := s.removeInterrupted(call, p); err != nil && ctx.Err() == nil {
 		s.warn("prepare pod %s to run again: %v", p.name, err)
 	}
 }
 
-// forget removes what makes the kubelet report a pod as ended that was only interrupted. A pod with restart policy Never
-// runs again only when the runtime has nothing of it; one with OnFailure when it has no container that succeeded, as a
-// container does that exits with 0 on its stop signal.
-func (s *stopper) forget(ctx context.Context, p *pod) error {
+// removeInterrupted removes containers and sandboxes from the runtime, so that the kubelet does not report an interrupted pod as finished. A
+// pod with restart policy Never runs again only if the runtime has no sandbox of it. A pod with OnFailure runs again only if none of its
+// containers has succeeded; a container that exits with 0 on its stop signal counts as succeeded.
+func (s *stopper) removeInterrupted(ctx context.Context, p *pod) error {
 	if !p.mayRunAgain() {
 		return nil
 	}
@@ -250,19 +250,20 @@ func (s *stopper) warn(format string, args ...any) {
 	s.report(podstop.Report{Warning: fmt.Sprintf(format, args...)})
 }
 
-// wait reports what a container is waited for.
-func (s *stopper) wait(c *container, why string) {
+// wait reports that a container has not stopped yet. step is the current step; if it is empty, the container is reported with the next
+// change.
+func (s *stopper) wait(c *container, step string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := c.pod.name
 	if len(c.pod.running) > 1 {
 		name += "/" + c.name
 	}
-	if why == "" {
-		s.waiting[c.id] = name // reported with the next change
+	if step == "" {
+		s.waiting[c.id] = name
 		return
 	}
-	s.waiting[c.id] = fmt.Sprintf("%s (%s)", name, why)
+	s.waiting[c.id] = fmt.Sprintf("%s (%s)", name, step)
 	s.reportWaiting()
 }
 

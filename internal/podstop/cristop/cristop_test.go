@@ -19,12 +19,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
 )
 
-// minute is a request with a minute for all pods, of which ten seconds are kept for critical ones.
+// minute returns a request with a time limit of one minute, of which ten seconds are reserved for critical pods.
 func minute(pods ...podstop.Pod) podstop.Request {
 	return podstop.Request{Limit: time.Minute, CriticalReserve: 10 * time.Second, Known: true, Pods: pods}
 }
 
-// The hook comes first and its time counts into the grace period. A stop takes no longer than needed.
+// TestHookAndGrace checks that the hook runs first, that its time is part of the grace period, and that the stop does not wait longer than
+// needed.
 func TestHookAndGrace(t *testing.T) {
 	t.Parallel()
 	r := stop(t, &fakeRuntime{all: []*fakeContainer{
@@ -55,10 +56,10 @@ func TestTimes(t *testing.T) {
 			[]string{"0s p/c TERM, KILL after 2s", "2s p/c ended"}, nil},
 		{"stuck in its hook", fakeContainer{grace: 10, preStop: execHook("x"), hookTakes: forever, termTakes: time.Second}, time.Minute,
 			[]string{"0s p/c hook x", "10s p/c TERM, KILL after 2s", "11s p/c ended"},
-			[]string{"preStop hook of container c of pod n/p: not over within the grace period"}},
+			[]string{"preStop hook of container c of pod n/p: not finished within the grace period"}},
 		{"stuck in its hook beyond the limit", fakeContainer{grace: 3600, preStop: execHook("x"), hookTakes: forever, termTakes: forever}, 20 * time.Second,
 			[]string{"0s p/c hook x", "17s p/c TERM, KILL after 2s", "19s p/c ended"},
-			[]string{"preStop hook of container c of pod n/p: not over within the grace period"}},
+			[]string{"preStop hook of container c of pod n/p: not finished within the grace period"}},
 		{"hook fails", fakeContainer{grace: 30, preStop: execHook("x", "secret"), hookCode: 7, termTakes: 20 * time.Second}, time.Minute,
 			[]string{"0s p/c hook x secret", "0s p/c hook over", "0s p/c TERM, KILL after 30s", "20s p/c ended"},
 			[]string{`preStop hook of container c of pod n/p: run ["x"]: exit code 7`}},
@@ -66,7 +67,7 @@ func TestTimes(t *testing.T) {
 			[]string{"3s p/c TERM, KILL after 27s", "3s p/c ended"}, nil},
 		{"unknown hook", fakeContainer{grace: 30, preStop: &corev1.LifecycleHandler{}}, time.Minute,
 			[]string{"0s p/c TERM, KILL after 30s", "0s p/c ended"},
-			[]string{"preStop hook of container c of pod n/p: it has no action that is known here"}},
+			[]string{"preStop hook of container c of pod n/p: unsupported action"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -82,8 +83,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// Sidecars end after the main containers, in reverse order; a debug container holds nobody up. Their hooks run at once, as
-// the kubelet has it.
+// TestSidecars checks that sidecars end after the main containers in reverse order, that they do not wait for a debug container, and that
+// their hooks run immediately, as in the kubelet.
 func TestSidecars(t *testing.T) {
 	t.Parallel()
 	f := &fakeRuntime{all: []*fakeContainer{
@@ -101,7 +102,7 @@ func TestSidecars(t *testing.T) {
 	assert.DeepEqual(t, lines(r.log, "main"), []string{"0s p/main TERM, KILL after 30s", "5s p/main ended"})
 }
 
-// A main container that does not end leaves its sidecars the minimum.
+// TestSidecarOfStuckContainer checks that a sidecar of a main container that does not end gets the minimum time.
 func TestSidecarOfStuckContainer(t *testing.T) {
 	t.Parallel()
 	f := &fakeRuntime{all: []*fakeContainer{
@@ -121,7 +122,7 @@ func lines(log []string, word string) (out []string) {
 	return out
 }
 
-// Ordinary pods end side by side and before critical ones, which keep their part of the time.
+// TestCriticalPodsEndLast checks that ordinary pods are stopped concurrently and before critical ones, for which time is reserved.
 func TestCriticalPodsEndLast(t *testing.T) {
 	t.Parallel()
 	pods := func() []*fakeContainer {
@@ -152,7 +153,7 @@ func TestCriticalPodsEndLast(t *testing.T) {
 	})
 }
 
-// The grace period of a deletion that has begun replaces that of the specification.
+// TestPodThatIsBeingDeleted checks that the grace period of a deletion replaces that of the specification.
 func TestPodThatIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	seconds := int64(3)
@@ -162,19 +163,19 @@ func TestPodThatIsBeingDeleted(t *testing.T) {
 	assert.DeepEqual(t, r.log, []string{"0s p/c TERM, KILL after 3s", "3s p/c ended"})
 }
 
-// A runtime that does not answer, from the start or later on, is given up soon, for another way to stop the pods.
+// TestSilentRuntime checks that the stop ends soon if the runtime does not respond, from the start or later.
 func TestSilentRuntime(t *testing.T) {
 	t.Parallel()
 	for after, took := range map[time.Duration]time.Duration{atOnce: 10 * time.Second, 3 * time.Second: 14 * time.Second} {
 		r := stop(t, &fakeRuntime{frozen: after, all: []*fakeContainer{
 			{pod: "p", name: "c", grace: 30, termTakes: forever, preStop: execHook("x"), hookTakes: forever},
 		}}, minute())
-		assert.ErrorIs(t, r.err, errSilent)
+		assert.ErrorIs(t, r.err, errUnresponsive)
 		assert.Equal(t, r.took, took)
 	}
 }
 
-// A container that cannot be stopped is reported, one that is gone is not.
+// TestStopFails checks that a container that cannot be stopped is reported, and that a removed one is not.
 func TestStopFails(t *testing.T) {
 	t.Parallel()
 	r := stop(t, &fakeRuntime{all: []*fakeContainer{
@@ -184,7 +185,8 @@ func TestStopFails(t *testing.T) {
 	assert.Error(t, r.err, "stop container c of pod n/b: rpc error: code = Internal desc = shim is gone")
 }
 
-// Nothing is left of what was interrupted, so that the kubelet starts it again; what had ended by itself stays.
+// TestInterruptedPodsRunAgain checks that interrupted containers are removed, so that the kubelet starts them again, and that finished ones
+// stay.
 func TestInterruptedPodsRunAgain(t *testing.T) {
 	t.Parallel()
 	work := func(ended bool, endsAfter time.Duration) *fakeRuntime {
@@ -226,7 +228,7 @@ func TestInterruptedPodsRunAgain(t *testing.T) {
 	}
 }
 
-// served is a runtime behind a real socket.
+// served is a fake runtime that is served on a socket.
 type served struct {
 	cri.UnimplementedRuntimeServiceServer
 	f *fakeRuntime

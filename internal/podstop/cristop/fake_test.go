@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// atOnce is the least time for fakeRuntime.frozen.
+// atOnce is the minimum value for fakeRuntime.frozen.
 const atOnce = -1
 
 const forever = time.Duration(1<<62 - 1)
@@ -38,7 +38,7 @@ type fakeContainer struct {
 	hookCode             int32
 	termTakes            time.Duration // from the stop signal to its end
 	ended                bool          // before the stop
-	endsAfter            time.Duration // by itself, if above 0
+	endsAfter            time.Duration // without a stop, if above 0
 	stopFails            error
 }
 
@@ -46,7 +46,7 @@ type fakeContainer struct {
 type fakeRuntime struct {
 	cri.RuntimeServiceClient
 	all      []*fakeContainer
-	frozen   time.Duration // since the start, it answers nothing from then on; 0 for never
+	frozen   time.Duration // since the start; it does not respond afterwards; 0 for never
 	podIP    string
 	hostPods bool
 
@@ -61,8 +61,8 @@ func (f *fakeRuntime) note(format string, args ...any) {
 	f.log = append(f.log, fmt.Sprintf("%v ", time.Since(f.start))+fmt.Sprintf(format, args...))
 }
 
-// answers blocks a call to a frozen runtime until its context ends.
-func (f *fakeRuntime) answers(ctx context.Context) error {
+// respond blocks a call to a frozen runtime until its context ends.
+func (f *fakeRuntime) respond(ctx context.Context) error {
 	if f.frozen != 0 && time.Since(f.start) >= f.frozen {
 		<-ctx.Done()
 		return ctx.Err()
@@ -71,7 +71,7 @@ func (f *fakeRuntime) answers(ctx context.Context) error {
 }
 
 func (f *fakeRuntime) Version(ctx context.Context, _ *cri.VersionRequest, _ ...grpc.CallOption) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{}, f.answers(ctx)
+	return &cri.VersionResponse{}, f.respond(ctx)
 }
 
 func labels(c *fakeContainer) map[string]string {
@@ -87,7 +87,7 @@ func (f *fakeRuntime) ListPodSandbox(ctx context.Context, _ *cri.ListPodSandboxR
 		}
 		seen[c.pod] = true
 	}
-	return r, f.answers(ctx)
+	return r, f.respond(ctx)
 }
 
 func (f *fakeRuntime) ListContainers(ctx context.Context, _ *cri.ListContainersRequest, _ ...grpc.CallOption) (*cri.ListContainersResponse, error) {
@@ -106,9 +106,9 @@ func (f *fakeRuntime) ListContainers(ctx context.Context, _ *cri.ListContainersR
 			Id: c.pod + "/" + c.name, PodSandboxId: "box-" + c.pod, Labels: labels(c), Annotations: a, State: state,
 		})
 	}
-	// What others than the kubelet run.
+	// Containers that the kubelet has not started.
 	r.Containers = append(r.Containers, &cri.Container{Id: "foreign", State: cri.ContainerState_CONTAINER_RUNNING})
-	return r, f.answers(ctx)
+	return r, f.respond(ctx)
 }
 
 func (f *fakeRuntime) find(id string) *fakeContainer {
@@ -129,11 +129,11 @@ func (f *fakeRuntime) ContainerStatus(ctx context.Context, r *cri.ContainerStatu
 	if f.gone(f.find(r.ContainerId)) {
 		state = cri.ContainerState_CONTAINER_EXITED
 	}
-	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{State: state}}, f.answers(ctx)
+	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{State: state}}, f.respond(ctx)
 }
 
 func (f *fakeRuntime) ExecSync(ctx context.Context, r *cri.ExecSyncRequest, _ ...grpc.CallOption) (*cri.ExecSyncResponse, error) {
-	if err := f.answers(ctx); err != nil {
+	if err := f.respond(ctx); err != nil {
 		return nil, err
 	}
 	c := f.find(r.ContainerId)
@@ -146,7 +146,7 @@ func (f *fakeRuntime) ExecSync(ctx context.Context, r *cri.ExecSyncRequest, _ ..
 }
 
 func (f *fakeRuntime) StopContainer(ctx context.Context, r *cri.StopContainerRequest, _ ...grpc.CallOption) (*cri.StopContainerResponse, error) {
-	if err := f.answers(ctx); err != nil {
+	if err := f.respond(ctx); err != nil {
 		return nil, err
 	}
 	c := f.find(r.ContainerId)
@@ -165,17 +165,17 @@ func (f *fakeRuntime) StopContainer(ctx context.Context, r *cri.StopContainerReq
 }
 
 func (f *fakeRuntime) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequest, _ ...grpc.CallOption) (*cri.StopPodSandboxResponse, error) {
-	return &cri.StopPodSandboxResponse{}, f.answers(ctx)
+	return &cri.StopPodSandboxResponse{}, f.respond(ctx)
 }
 
 func (f *fakeRuntime) RemovePodSandbox(ctx context.Context, r *cri.RemovePodSandboxRequest, _ ...grpc.CallOption) (*cri.RemovePodSandboxResponse, error) {
 	f.note("removed %s", r.PodSandboxId)
-	return &cri.RemovePodSandboxResponse{}, f.answers(ctx)
+	return &cri.RemovePodSandboxResponse{}, f.respond(ctx)
 }
 
 func (f *fakeRuntime) RemoveContainer(ctx context.Context, r *cri.RemoveContainerRequest, _ ...grpc.CallOption) (*cri.RemoveContainerResponse, error) {
 	f.note("removed %s", r.ContainerId)
-	return &cri.RemoveContainerResponse{}, f.answers(ctx)
+	return &cri.RemoveContainerResponse{}, f.respond(ctx)
 }
 
 func (f *fakeRuntime) PodSandboxStatus(ctx context.Context, r *cri.PodSandboxStatusRequest, _ ...grpc.CallOption) (*cri.PodSandboxStatusResponse, error) {
@@ -183,12 +183,12 @@ func (f *fakeRuntime) PodSandboxStatus(ctx context.Context, r *cri.PodSandboxSta
 	if f.hostPods {
 		s.Linux = &cri.LinuxPodSandboxStatus{Namespaces: &cri.Namespace{Options: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE}}}
 	}
-	return &cri.PodSandboxStatusResponse{Status: s}, f.answers(ctx)
+	return &cri.PodSandboxStatusResponse{Status: s}, f.respond(ctx)
 }
 
 var errNotFound = status.Error(codes.NotFound, "no such container")
 
-// result is how a stop went.
+// result is the result of a stop.
 type result struct {
 	log      []string
 	warnings []string

@@ -18,14 +18,14 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// userAgent identifies the request of an httpGet hook. The kubelet's begins with the same word.
+// userAgent is the User-Agent of httpGet hooks. It begins with the same word as the kubelet's.
 const userAgent = "kube-lifecycle/rootlessnode"
 
-// maxBody is how much of an answer to an httpGet hook is read.
+// maxBody is the maximum number of bytes that are read of the response to an httpGet hook.
 const maxBody = 10 << 10
 
-// runHook runs the preStop hook of a container until it is over or limit ends. A hook that is not over then runs on until
-// ctx ends, that is, until its container has ended. A hook that fails changes nothing about the stop.
+// runHook runs the preStop hook of a container and waits until the hook or limit ends. An unfinished hook continues until ctx ends, which is
+// when its container has ended. A failed hook does not affect the stop.
 func (s *stopper) runHook(limit, ctx context.Context, c *container) {
 	over := make(chan error, 1)
 	go func() { over <- s.hook(ctx, c) }()
@@ -36,7 +36,7 @@ func (s *stopper) runHook(limit, ctx context.Context, c *container) {
 		}
 	case <-limit.Done():
 		if ctx.Err() == nil {
-			s.warn("preStop hook of container %s of pod %s: not over within the grace period", c.name, c.pod.name)
+			s.warn("preStop hook of container %s of pod %s: not finished within the grace period", c.name, c.pod.name)
 		}
 	}
 }
@@ -50,7 +50,7 @@ func (s *stopper) hook(ctx context.Context, c *container) error {
 	case h.Sleep != nil:
 		return sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 	}
-	return errors.New("it has no action that is known here")
+	return errors.New("unsupported action")
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -64,7 +64,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// exec runs a command in the container. Its output may hold secrets and is not reported, as in the kubelet.
+// exec runs a command in the container. Its output is not reported because it may contain secrets, as in the kubelet.
 func (s *stopper) exec(ctx context.Context, c *container, command []string) error {
 	r, err := s.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: c.id, Cmd: command})
 	if err != nil {
@@ -76,8 +76,8 @@ func (s *stopper) exec(ctx context.Context, c *container, command []string) erro
 	return nil
 }
 
-// httpGet sends the request of a hook. As in the kubelet any answer counts as success, certificates are not checked, and a
-// server that speaks HTTP where HTTPS is wanted gets the request again.
+// httpGet sends the request of a hook. As in the kubelet, any response is a success, certificates are not verified, and the request is
+// repeated with HTTP if the server does not support HTTPS.
 func (s *stopper) httpGet(ctx context.Context, c *container, get *corev1.HTTPGetAction) error {
 	host := get.Host
 	if host == "" {
@@ -107,11 +107,11 @@ func send(client *http.Client, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // whatever it is, it is an answer
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // any response is a success
 	return resp.Body.Close()
 }
 
-// sameHost follows redirects that stay at the host.
+// sameHost follows only redirects to the same host.
 func sameHost(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -122,9 +122,9 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// address is that of the container's pod, as seen from the node.
+// address returns the address of the container's pod.
 func (s *stopper) address(ctx context.Context, c *container) (string, error) {
-	call, cancel := context.WithTimeout(ctx, s.answer)
+	call, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	r, err := s.rt.PodSandboxStatus(call, &cri.PodSandboxStatusRequest{PodSandboxId: c.sandbox})
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *stopper) address(ctx context.Context, c *container) (string, error) {
 	if r.GetStatus().GetLinux().GetNamespaces().GetOptions().GetNetwork() == cri.NamespaceMode_NODE && s.req.NodeIP != "" {
 		return s.req.NodeIP, nil
 	}
-	return "", errors.New("find the pod's address: it has none")
+	return "", errors.New("find the pod's address: the pod has no address")
 }
 
 func request(ctx context.Context, c *container, get *corev1.HTTPGetAction, host string) (*http.Request, error) {
@@ -169,9 +169,9 @@ func request(ctx context.Context, c *container, get *corev1.HTTPGetAction, host 
 	return req, nil
 }
 
-// portOf resolves a port that may be the name of one of the container's.
+// portOf returns the number of a port. port may be the name of one of the container's ports.
 func portOf(c *container, port intstr.IntOrString) (int, error) {
-	n := port.IntValue() // of a name that is a number, too
+	n := port.IntValue() // also parses a string with a number
 	if port.Type == intstr.String {
 		for _, p := range c.ports {
 			if p.Name == port.StrVal {

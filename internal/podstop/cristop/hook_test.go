@@ -15,13 +15,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
 )
 
-// An httpGet hook reaches the pod at its address, on a port by number or name, with its headers.
+// TestHTTPGetHook checks the address, the port by number or name, and the headers of an httpGet hook.
 func TestHTTPGetHook(t *testing.T) {
 	t.Parallel()
 	var got []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got = append(got, r.Host+" "+r.URL.String()+" "+r.Header.Get("X-Key")+" "+r.Header.Get("User-Agent"))
-		w.WriteHeader(http.StatusInternalServerError) // an answer all the same
+		w.WriteHeader(http.StatusInternalServerError) // any response is a success
 	}))
 	defer server.Close()
 	host, text, err := net.SplitHostPort(server.Listener.Addr().String())
@@ -42,11 +42,11 @@ func TestHTTPGetHook(t *testing.T) {
 		{"number as text", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Port: intstr.FromString(text)}, host + ":" + text + " /  " + userAgent},
 		{"host", &fakeRuntime{}, corev1.HTTPGetAction{Host: host, Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
 		{"host network", &fakeRuntime{hostPods: true}, corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
-		{"HTTPS is not spoken", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Scheme: "HTTPS", Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
+		{"HTTPS is not supported", &fakeRuntime{podIP: host}, corev1.HTTPGetAction{Scheme: "HTTPS", Port: intstr.FromInt32(int32(port))}, host + ":" + text + " /  " + userAgent},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got = nil
-			s := &stopper{rt: tc.f, answer: time.Minute, req: podstop.Request{NodeIP: host}}
+			s := &stopper{rt: tc.f, timeout: time.Minute, req: podstop.Request{NodeIP: host}}
 			c := &container{name: "c", pod: &pod{}, ports: ports, preStop: &corev1.LifecycleHandler{HTTPGet: &tc.get}}
 			assert.NilError(t, s.hook(t.Context(), c))
 			assert.DeepEqual(t, got, []string{tc.want})
@@ -59,10 +59,10 @@ func TestHTTPGetHook(t *testing.T) {
 		want string
 	}{
 		"no such port": {&fakeRuntime{podIP: host}, corev1.HTTPGetAction{Port: intstr.FromString("none")}, `container c has no port "none"`},
-		"no address":   {&fakeRuntime{}, corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}, "find the pod's address: it has none"},
+		"no address":   {&fakeRuntime{}, corev1.HTTPGetAction{Port: intstr.FromInt32(int32(port))}, "find the pod's address: the pod has no address"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &stopper{rt: tc.f, answer: time.Minute}
+			s := &stopper{rt: tc.f, timeout: time.Minute}
 			assert.Error(t, s.httpGet(t.Context(), &container{name: "c", pod: &pod{}}, &tc.get), tc.want)
 		})
 	}

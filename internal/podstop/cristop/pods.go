@@ -16,8 +16,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
 )
 
-// Labels and annotations by which the kubelet restores what it must know of a container to stop it
-// (pkg/kubelet/kuberuntime/labels.go, and k8s.io/kubelet/pkg/types).
+// Labels and annotations in which the kubelet stores the data that it needs to stop a container (pkg/kubelet/kuberuntime/labels.go and
+// k8s.io/kubelet/pkg/types).
 const (
 	labelPodName       = "io.kubernetes.pod.name"
 	labelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -35,10 +35,10 @@ const (
 	restartOnFailure = string(corev1.RestartPolicyOnFailure)
 )
 
-// systemNamespace has the cluster's own pods: the critical ones where priorities are not known.
+// systemNamespace is the namespace of system pods. They are treated as critical if priorities are unknown.
 const systemNamespace = "kube-system"
 
-// pod is a pod of the kubelet, as the runtime has it.
+// pod is a pod in the runtime that the kubelet has started.
 type pod struct {
 	uid           string
 	name          string // namespace/name
@@ -47,45 +47,45 @@ type pod struct {
 	main          []string
 	sidecars      []string
 	restartPolicy string
-	sandboxes     []string // ids of those that are ready
+	sandboxes     []string // ids of the ready sandboxes
 	running       []*container
-	someEnded     bool // a main container has ended before
+	someEnded     bool // a main container had ended before the stop
 }
 
-// container is one that runs.
+// container is a running container.
 type container struct {
 	pod      *pod
 	id, name string
 	sandbox  string
 	preStop  *corev1.LifecycleHandler
 	ports    []corev1.ContainerPort
-	// interrupted: it had not ended by itself when it was stopped. stopped: the runtime says that it has ended.
+	// interrupted is set if the container was running when it was stopped, and stopped if the runtime reports that it has ended.
 	interrupted, stopped bool
 }
 
-// mayRunAgain reports whether the kubelet could take an interrupted container of the pod for one that has done its work.
+// mayRunAgain reports whether the kubelet could regard an interrupted container of the pod as finished.
 func (p *pod) mayRunAgain() bool {
 	return p.restartPolicy == restartNever || p.restartPolicy == restartOnFailure
 }
 
 // list returns the pods that have a sandbox or a running container.
 func (s *stopper) list(ctx context.Context) ([]*pod, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.answer, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errUnresponsive)
 	defer cancel()
 	sandboxes, err := s.rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
-		return nil, listFault(ctx, "pods", err)
+		return nil, listError(ctx, "pods", err)
 	}
 	containers, err := s.rt.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
-		return nil, listFault(ctx, "containers", err)
+		return nil, listError(ctx, "containers", err)
 	}
 	byUID := map[string]*pod{}
 	var pods []*pod
 	of := func(labels map[string]string) *pod {
 		uid := labels[labelPodUID]
 		if uid == "" {
-			return nil // not the kubelet's
+			return nil // not started by the kubelet
 		}
 		if byUID[uid] == nil {
 			byUID[uid] = s.pod(uid, labels)
@@ -115,14 +115,14 @@ func (s *stopper) list(ctx context.Context) ([]*pod, error) {
 	return pods, nil
 }
 
-func listFault(ctx context.Context, what string, err error) error {
+func listError(ctx context.Context, objects string, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return fmt.Errorf("list %s: %w", what, err)
+	return fmt.Errorf("list %s: %w", objects, err)
 }
 
-// pod returns what is known of a pod from its labels and from the request.
+// pod returns the pod with the data of its labels and of the request.
 func (s *stopper) pod(uid string, labels map[string]string) *pod {
 	p := &pod{
 		uid: uid, name: labels[labelPodNamespace] + "/" + labels[labelPodName],
@@ -140,8 +140,7 @@ func (s *stopper) pod(uid string, labels map[string]string) *pod {
 	return p
 }
 
-// container returns what the annotations of a container say. A fault in them is reported, and the container is stopped without
-// what it concerns.
+// container returns the container with the data of its annotations. It reports a malformed annotation as a warning and ignores it.
 func (s *stopper) container(p *pod, c *cri.Container) *container {
 	a := c.GetAnnotations()
 	out := &container{pod: p, id: c.GetId(), name: c.GetLabels()[labelContainerName], sandbox: c.GetPodSandboxId()}
@@ -167,7 +166,7 @@ func (s *stopper) container(p *pod, c *cri.Container) *container {
 	return out
 }
 
-// grace is the grace period in a container's annotations; without any it is the minimum, as in the kubelet.
+// grace returns the grace period in a container's annotations, or minimumGrace if there is none, as in the kubelet.
 func grace(annotations map[string]string) time.Duration {
 	for _, key := range []string{annotationDeletionGrace, annotationGrace} {
 		if seconds, err := strconv.ParseInt(annotations[key], 10, 32); err == nil && seconds >= 0 {
@@ -189,8 +188,8 @@ func split(pods []*pod) (ordinary, critical []*pod) {
 	return ordinary, critical
 }
 
-// turns is the order in which the containers of a pod are stopped: a sidecar after the main containers and after the
-// sidecars that come later in the specification.
+// turns is the order in which the containers of a pod are stopped: a sidecar is stopped after the main containers and after the sidecars
+// that come later in the specification.
 type turns struct {
 	ended map[*container]chan struct{}
 	after map[*container][]*container
@@ -213,7 +212,7 @@ func newTurns(p *pod) *turns {
 	return t
 }
 
-// await blocks until it is the turn of c or ctx ends. It calls waiting before it blocks.
+// await blocks until the containers that must be stopped before c have ended, or ctx ends. If it has to wait, it calls waiting first.
 func (t *turns) await(ctx context.Context, c *container, waiting func()) {
 	for i, other := range t.after[c] {
 		if i == 0 {
