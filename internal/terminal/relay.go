@@ -11,19 +11,19 @@ import (
 
 const relayBuffer = 32 << 10
 
-// backgroundPoll is how often, in milliseconds, a relay in the background checks whether it is in the foreground again.
+// backgroundPoll is the interval in milliseconds at which a relay in the background checks whether it is in the foreground.
 const backgroundPoll = 200
 
-// CopyOut copies what the program writes, read from near, to out until its end, which a terminal reports as EIO (pty(7)),
-// or until the read deadline of near passes. Output that out does not take is dropped, because the program would block
-// otherwise. The returned channel is closed at the end.
-func CopyOut(wg *sync.WaitGroup, near, out *os.File) <-chan struct{} {
+// CopyOut starts to copy the output of the program from pty to out. It ends when the terminal is closed, which pty reports as EIO (pty(7)), or
+// at the read deadline of pty. If writing to out fails, it discards the output so that the program does not block. The returned channel is
+// closed at the end.
+func CopyOut(wg *sync.WaitGroup, pty, out *os.File) <-chan struct{} {
 	drained := make(chan struct{})
 	wg.Go(func() {
 		defer close(drained)
 		buf := make([]byte, relayBuffer)
 		for {
-			n, err := near.Read(buf)
+			n, err := pty.Read(buf)
 			if n > 0 && out != nil {
 				if _, werr := out.Write(buf[:n]); werr != nil {
 					out = nil
@@ -37,10 +37,9 @@ func CopyOut(wg *sync.WaitGroup, near, out *os.File) <-chan struct{} {
 	return drained
 }
 
-// CopyIn copies in to near until the returned function is called, and calls end at the end of in. in is read only while it
-// has data and, if it is a terminal, while the caller is in the foreground, so that no input is taken that is meant for
-// another program.
-func CopyIn(wg *sync.WaitGroup, near io.Writer, in *os.File, end func()) (cancel func()) {
+// CopyIn starts to copy in to pty until the returned function is called. It calls end at the end of in. It reads in only while in has data
+// and, if in is a terminal, while this process is in the foreground, so that it does not read input for another program.
+func CopyIn(wg *sync.WaitGroup, pty io.Writer, in *os.File, end func()) (cancel func()) {
 	if in == nil {
 		return func() {}
 	}
@@ -52,7 +51,7 @@ func CopyIn(wg *sync.WaitGroup, near io.Writer, in *os.File, end func()) (cancel
 	ended.Add(1)
 	wg.Go(func() {
 		defer ended.Done()
-		copyPolled(near, in, wake, end)
+		copyPolled(pty, in, wake, end)
 	})
 	return func() {
 		_, _ = unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -61,13 +60,12 @@ func CopyIn(wg *sync.WaitGroup, near io.Writer, in *os.File, end func()) (cancel
 	}
 }
 
-// EndOfInput returns what CopyIn calls at the end of its input where near is a terminal: it sends VEOF, as a user does who
-// ends the input (termios(3)).
-func EndOfInput(near *os.File) func() {
-	return func() { _, _ = near.Write([]byte{4}) }
+// EndOfInput returns a function for the argument end of CopyIn. It writes VEOF to pty, like a user who ends the input (termios(3)).
+func EndOfInput(pty *os.File) func() {
+	return func() { _, _ = pty.Write([]byte{4}) }
 }
 
-func copyPolled(near io.Writer, in *os.File, wake int, end func()) {
+func copyPolled(pty io.Writer, in *os.File, wake int, end func()) {
 	fd, err := rawFD(in)
 	if err != nil {
 		return
@@ -87,7 +85,7 @@ func copyPolled(near io.Writer, in *os.File, wake int, end func()) {
 			continue
 		case ready[0].Revents != 0:
 			return
-		case Background(in): // since the poll
+		case Background(in): // changed during the poll
 			continue
 		}
 		n, err = unix.Read(fd, buf)
@@ -100,7 +98,7 @@ func copyPolled(near io.Writer, in *os.File, wake int, end func()) {
 			end()
 			return
 		}
-		if _, err := near.Write(buf[:n]); err != nil {
+		if _, err := pty.Write(buf[:n]); err != nil {
 			return
 		}
 	}

@@ -1,5 +1,5 @@
-// Package terminal makes pseudo terminals and copies between one and the terminal of the caller, for a program that must
-// not get the caller's own.
+// Package terminal creates pseudoterminals and copies data between a pseudoterminal and the caller's terminal, for programs that must not have
+// access to the caller's terminal.
 //
 // Runs in: parent.
 package terminal
@@ -14,23 +14,22 @@ import (
 	"golang.org/x/term"
 )
 
-// Open returns both ends of a new pseudo terminal. near is in non-blocking mode, so that reads and writes of it can have a
-// deadline. far is what the program gets.
-func Open() (near, far *os.File, err error) {
+// Open returns both sides of a new pseudoterminal. pty is in non-blocking mode, so that it supports deadlines. tty is the side for the program.
+func Open() (pty, tty *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open /dev/ptmx: %w", err)
 	}
-	near = os.NewFile(uintptr(fd), "/dev/ptmx")
+	pty = os.NewFile(uintptr(fd), "/dev/ptmx")
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("unlock terminal: %w", err), near.Close())
+		return nil, nil, errors.Join(fmt.Errorf("unlock terminal: %w", err), pty.Close())
 	}
-	// TIOCGPTPEER opens the far end without its name, which need not be valid here (ioctl_tty(2)).
+	// TIOCGPTPEER opens the tty without its name, which may not be valid in this mount namespace (ioctl_tty(2)).
 	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
-		return nil, nil, errors.Join(fmt.Errorf("open terminal: %w", errno), near.Close())
+		return nil, nil, errors.Join(fmt.Errorf("open terminal: %w", errno), pty.Close())
 	}
-	return near, os.NewFile(peer, "terminal"), nil
+	return pty, os.NewFile(peer, "terminal"), nil
 }
 
 // Is reports whether f is a terminal. f may be nil.
@@ -42,7 +41,7 @@ func Is(f *os.File) bool {
 	return err == nil && term.IsTerminal(fd)
 }
 
-// Raw puts in, if it is a terminal, in raw mode. restore may be called more than once. Anything else is left as it is.
+// Raw sets in to raw mode if it is a terminal, and does nothing otherwise. restore restores the mode; it may be called more than once.
 func Raw(in *os.File) (restore func(), err error) {
 	if !Is(in) {
 		return func() {}, nil
@@ -53,14 +52,14 @@ func Raw(in *os.File) (restore func(), err error) {
 	}
 	was, err := term.MakeRaw(fd)
 	if err != nil {
-		return nil, fmt.Errorf("put terminal in raw mode: %w", err)
+		return nil, fmt.Errorf("set terminal to raw mode: %w", err)
 	}
 	var once sync.Once
 	return func() { once.Do(func() { _ = term.Restore(fd, was) }) }, nil
 }
 
-// Resize gives near the size of the first of the files that is a terminal.
-func Resize(near *os.File, like ...*os.File) {
+// Resize sets the size of pty to that of the first terminal among the files like.
+func Resize(pty *os.File, like ...*os.File) {
 	for _, f := range like {
 		if f == nil {
 			continue
@@ -70,16 +69,16 @@ func Resize(near *os.File, like ...*os.File) {
 			continue
 		}
 		if ws, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); err == nil {
-			if nearFD, err := rawFD(near); err == nil {
-				_ = unix.IoctlSetWinsize(nearFD, unix.TIOCSWINSZ, ws)
+			if ptyFD, err := rawFD(pty); err == nil {
+				_ = unix.IoctlSetWinsize(ptyFD, unix.TIOCSWINSZ, ws)
 			}
 			return
 		}
 	}
 }
 
-// Background reports whether f is a terminal on which another process group of the caller's session is in the foreground:
-// reading from it or changing its mode would stop the caller (termios(3), job control).
+// Background reports whether f is the terminal of this session and another process group is in its foreground. In this case, reading from f or
+// changing its mode would stop this process (termios(3), job control).
 func Background(f *os.File) bool {
 	fd, err := rawFD(f)
 	if err != nil {
@@ -89,8 +88,8 @@ func Background(f *os.File) bool {
 	return err == nil && group != unix.Getpgrp()
 }
 
-// rawFD returns the descriptor of f without the change to blocking mode that Fd makes, which would end deadlines and
-// would affect every process that shares the descriptor.
+// rawFD returns the descriptor of f. Unlike Fd, it does not set the descriptor to blocking mode, which would disable deadlines and affect all
+// processes that share the descriptor.
 func rawFD(f *os.File) (int, error) {
 	rc, err := f.SyscallConn()
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 // drainTime is how long output is read from the terminal after the program has ended, if other processes have the terminal open.
 const drainTime = 500 * time.Millisecond
 
-// runTerminal creates a pseudoterminal on the host's devpts, passes its slave to the program and relays data between its master and the
+// runTerminal creates a pseudoterminal on the host's devpts, passes its tty to the program, and relays data between its pty side and the
 // caller's terminal.
 func runTerminal(c *net.UnixConn, req Request) (code int, err error) {
-	master, slave, err := terminal.Open()
+	pty, tty, err := terminal.Open()
 	if err != nil {
 		return 1, err
 	}
-	defer master.Close()
+	defer pty.Close()
 	in, out := req.Stdin, req.Stdout
-	w := watchTerminal(c, func() { terminal.Resize(master, out, in) }, req.ForwardSignals)
+	w := watchTerminal(c, func() { terminal.Resize(pty, out, in) }, req.ForwardSignals)
 	defer w.stop()
-	err = send(c, req, []*os.File{slave, slave, slave})
-	if cerr := slave.Close(); err == nil {
+	err = send(c, req, []*os.File{tty, tty, tty})
+	if cerr := tty.Close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
@@ -43,13 +43,13 @@ func runTerminal(c *net.UnixConn, req Request) (code int, err error) {
 	w.start()
 
 	var relay sync.WaitGroup
-	cancelIn := terminal.CopyIn(&relay, master, in, terminal.EndOfInput(master))
-	drained := terminal.CopyOut(&relay, master, out)
+	cancelIn := terminal.CopyIn(&relay, pty, in, terminal.EndOfInput(pty))
+	drained := terminal.CopyOut(&relay, pty, out)
 	code, err = waitExit(c, req.Argv[0])
-	// The master supports deadlines, so these calls cannot fail. Input that the program has not read is dropped.
-	_ = master.SetWriteDeadline(time.Now())
+	// The pty supports deadlines, so these calls cannot fail. Input that the program has not read is dropped.
+	_ = pty.SetWriteDeadline(time.Now())
 	cancelIn()
-	_ = master.SetReadDeadline(time.Now().Add(drainTime))
+	_ = pty.SetReadDeadline(time.Now().Add(drainTime))
 	<-drained
 	relay.Wait()
 	w.stop()
