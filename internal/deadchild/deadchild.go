@@ -1,5 +1,5 @@
-// Package deadchild looks at dead children of this process without reaping them, and reaps those that nobody waits for.
-// Whoever waits for a child does so within a moment of its end.
+// Package deadchild finds zombie children of this process without reaping them, and reaps orphans that no code waits for. It assumes that
+// code that waits for a child reaps it shortly after its end.
 package deadchild
 
 import (
@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that is dead and not reaped yet.
+// Child is a child process that has ended and is not reaped yet.
 type Child struct {
 	PID int
-	// Status is in the words of os.ProcessState.
+	// Status is the text of os.ProcessState, such as "exit status 1".
 	Status string
 }
 
-// Any returns one that is dead, if any is: the same one until that is reaped.
+// Any returns a zombie child if there is one. It returns the same one until that is reaped.
 func Any() (Child, bool) { return find(unix.P_ALL, 0) }
 
-// ByPID returns the child pid if it is one, and dead.
+// ByPID returns the child with the given pid if it is a zombie.
 func ByPID(pid int) (Child, bool) { return find(unix.P_PID, pid) }
 
-// siginfo is the head of siginfo_t as waitid(2) fills it in for SIGCHLD on 64-bit Linux.
+// siginfo is the start of siginfo_t in the layout of waitid(2) for SIGCHLD on 64-bit Linux.
 type siginfo struct {
 	signo, errno, code, _ int32
 	pid, uid, status      int32

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReapOrphans reaps the children that have been dead for after and that nobody waited for, as process 1 of a pid namespace
-// must, until stop is called. It takes no child from whoever waits for it, as wait4(2) for any child would: to them their
-// child seems to have failed.
+// ReapOrphans reaps children that have been zombies for the duration after, until stop is called. Process 1 of a pid namespace must do so.
+// Other code that waits for a child within that time still gets its exit status. With wait4(2) for any child, that code would get an error.
 func ReapOrphans(after time.Duration) (stop func()) {
 	chld := make(chan os.Signal, 1)
 	signal.Notify(chld, unix.SIGCHLD)
@@ -47,14 +46,14 @@ func ReapOrphans(after time.Duration) (stop func()) {
 	}
 }
 
-// all are the dead children. /proc is of this process's pid namespace, or else shows none that is a child of ours.
+// all returns the pids of the zombie children. If /proc belongs to another pid namespace, it returns none.
 func all() []int {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer d.Close()
-	names, _ := d.Readdirnames(-1) // what could be read will do
+	names, _ := d.Readdirnames(-1) // a partial list is sufficient
 	var dead []int
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const soon = 50 * time.Millisecond
 
-// Orphans come to this process, which makes itself their subreaper, as they come to process 1.
+// TestReapOrphans makes this process a child subreaper, so that it gets orphans like process 1.
 func TestReapOrphans(t *testing.T) {
 	assert.NilError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	defer func() { assert.NilError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)) }()
@@ -34,14 +34,14 @@ func TestReapOrphans(t *testing.T) {
 				return poll.Error(err)
 			}
 			if unix.Kill(pid, 0) == nil {
-				return poll.Continue("%d is there", pid)
+				return poll.Continue("process %d still exists", pid)
 			}
 		}
 		return poll.Success()
 	}, poll.WithTimeout(30*time.Second))
 }
 
-// Whoever waits for a child gets it, however many end beside it.
+// TestNotTaken checks that code that waits for a child gets it while many other children end.
 func TestNotTaken(t *testing.T) {
 	stop := ReapOrphans(30 * time.Second)
 	defer stop()
@@ -69,7 +69,7 @@ func TestByPID(t *testing.T) {
 	poll.WaitOn(t, func(poll.LogT) poll.Result {
 		var is bool
 		if found, is = ByPID(cmd.Process.Pid); !is {
-			return poll.Continue("not dead yet")
+			return poll.Continue("the child has not ended yet")
 		}
 		return poll.Success()
 	}, poll.WithTimeout(30*time.Second))
