@@ -1,5 +1,4 @@
-// Package descriptors keeps open files that a process inherited, or that it holds itself, from processes that must not get
-// them.
+// Package descriptors prevents a process from passing open files, its own or inherited ones, to other programs.
 //
 // Runs in: parent.
 package descriptors
@@ -15,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// first is the lowest descriptor behind standard input, output and error, which are always left alone.
+// first is the lowest descriptor after standard input, output and error, which this package does not change.
 const first = 3
 
-// CloseOnExec keeps every descriptor of this process but the first three from the program that is executed next.
+// CloseOnExec sets all descriptors except the first three to close on exec.
 func CloseOnExec() error {
 	err := unix.CloseRange(first, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err == nil {
 		return nil
 	}
-	// The system call is of Linux 5.9, its flag of 5.11, and containers may forbid what they do not know.
+	// close_range(2) exists since Linux 5.9, its flag since 5.11, and seccomp filters of containers may forbid it.
 	open, err := list()
 	if err != nil {
 		return err
@@ -35,8 +34,8 @@ func CloseOnExec() error {
 	return nil
 }
 
-// CloseInherited closes every descriptor that this program has inherited but the first three and those in keep. A
-// descriptor was inherited if it stays open at execve(2): Go opens its own, also those of its runtime, close-on-exec.
+// CloseInherited closes all inherited descriptors except the first three and those in keep. It closes descriptors that are not close-on-exec,
+// because Go opens its own descriptors, including those of its runtime, close-on-exec.
 func CloseInherited(keep ...int) error {
 	open, err := list()
 	if err != nil {
@@ -47,16 +46,16 @@ func CloseInherited(keep ...int) error {
 			continue
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err != nil || flags&unix.FD_CLOEXEC != 0 { // closed since it was listed, or not inherited
+		if err != nil || flags&unix.FD_CLOEXEC != 0 { // closed meanwhile, or not inherited
 			continue
 		}
-		// An error is about data that was not written before; the descriptor is closed in any case (close(2)).
+		// An error means that earlier data was not written; the descriptor is closed in any case (close(2)).
 		_ = unix.Close(fd)
 	}
 	return nil
 }
 
-// list returns the open descriptors from the fourth on.
+// list returns the open descriptors except the first three.
 func list() ([]int, error) {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"gotest.tools/v3/assert"
 )
 
-// envCall makes the test binary call one function and then execute `ls /proc/self/fd`.
+// envCall makes the test binary call a function and then execute a shell that prints which of the descriptors 3 to 5 are open.
 const envCall = "DESCRIPTORS_TEST_CALL"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-func TestWhatTheNextProgramGets(t *testing.T) {
+func TestInheritedByNextProgram(t *testing.T) {
 	t.Parallel()
 	for call, want := range map[string]string{"nothing": "3 4 5", "CloseOnExec": "", "fallback": "", "CloseInherited": "4"} {
 		t.Run(call, func(t *testing.T) {
