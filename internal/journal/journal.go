@@ -1,4 +1,4 @@
-// Package journal writes a log to systemd's journal, field by field, where standard error leads there anyway.
+// Package journal writes a log to the systemd journal with structured fields, if standard error is connected to the journal.
 package journal
 
 import (
@@ -16,8 +16,8 @@ import (
 // identifier is the SYSLOG_IDENTIFIER of all roles, which journalctl(1) shows before each line.
 const identifier = "rootlessnode"
 
-// Attach has log write to the journal if standard error is a stream of the journal (JOURNAL_STREAM, systemd.exec(5)) and the
-// journal can be reached: the component that a line is about becomes the field COMPONENT. Else it changes nothing.
+// Attach makes log write to the journal if standard error is connected to the journal (JOURNAL_STREAM, systemd.exec(5)) and the journal is
+// available. The component of a message becomes the field COMPONENT. Otherwise Attach changes nothing.
 func Attach(log *logrus.Logger) {
 	if streams, err := systemd.StderrIsJournalStream(); err != nil || !streams || !systemd.Enabled() {
 		return
@@ -34,7 +34,7 @@ type hook struct {
 // Levels implements logrus.Hook.
 func (*hook) Levels() []logrus.Level { return logrus.AllLevels }
 
-// Fire implements logrus.Hook. What the journal does not take goes to standard error, as a line.
+// Fire implements logrus.Hook. If the journal does not accept a message, Fire writes it to standard error.
 func (h *hook) Fire(e *logrus.Entry) error {
 	text, vars := e.Message, map[string]string{"SYSLOG_IDENTIFIER": identifier}
 	for _, k := range slices.Sorted(maps.Keys(e.Data)) {
@@ -57,12 +57,11 @@ var priorities = map[logrus.Level]systemd.Priority{
 	logrus.TraceLevel: systemd.PriDebug,
 }
 
-// unitKey is the supervisor's field, and its name in the journal: UNIT is systemd's own there, and the units that users look
-// for are components.
+// unitKey is the supervisor's log field, and unitField its name in the journal. In the journal, systemd uses UNIT itself.
 const unitKey, unitField = "unit", "COMPONENT"
 
-// fieldName makes a name that the journal takes: capitals, digits and underscores, no underscore first
-// (systemd.journal-fields(7)). It is empty if nothing is left.
+// fieldName returns a valid name of a journal field for key: capital letters, digits and underscores, beginning with a letter
+// (systemd.journal-fields(7)). It returns "" if key has no letter.
 func fieldName(key string) string {
 	if key == unitKey {
 		return unitField

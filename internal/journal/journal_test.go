@@ -30,7 +30,7 @@ func TestFields(t *testing.T) {
 	})
 }
 
-func TestJournalThatIsGone(t *testing.T) {
+func TestJournalUnavailable(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	l := logrus.New()
@@ -40,8 +40,8 @@ func TestJournalThatIsGone(t *testing.T) {
 	assert.Equal(t, lines.String(), "started component=\"etcd\"\n")
 }
 
-// Standard error of a test is no stream of the journal's.
-func TestAttachLeavesOthersAlone(t *testing.T) {
+// TestAttachWithoutJournal checks that Attach changes nothing if standard error is not connected to the journal.
+func TestAttachWithoutJournal(t *testing.T) {
 	t.Parallel()
 	var lines bytes.Buffer
 	l := logrus.New()
