@@ -1,11 +1,10 @@
-// Package userns tells whether this process runs in a user namespace. It is the only package that imports the library
-// which knows, so that changing the library is a change of one line.
+// Package userns detects user namespaces. No other package imports the library that it uses, so that the library can be replaced in one place.
 //
 // Runs in: parent, child or either.
 package userns
 
-import "github.com/opencontainers/runc/libcontainer/userns" //nolint:staticcheck // the library that was asked for
+import "github.com/opencontainers/runc/libcontainer/userns" //nolint:staticcheck // required library
 
-// Inside tells whether this process runs in a user namespace other than the initial one. Where /proc does not tell it
-// says no.
-func Inside() bool { return userns.RunningInUserNS() } //nolint:staticcheck // the same
+// Inside reports whether this process runs in a user namespace other than the initial one. It returns false if /proc does not have that
+// information.
+func Inside() bool { return userns.RunningInUserNS() } //nolint:staticcheck // required library

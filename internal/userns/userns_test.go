@@ -12,11 +12,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// envAsk makes the test binary print what Inside says, and end.
-const envAsk = "USERNS_TEST_ASK"
+// envPrint makes the test binary print the result of Inside and exit.
+const envPrint = "USERNS_TEST_PRINT"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envAsk) != "" {
+	if os.Getenv(envPrint) != "" {
 		fmt.Print(Inside())
 		return
 	}
@@ -28,7 +28,7 @@ func TestInsideAnotherUserNamespace(t *testing.T) {
 	t.Parallel()
 	testutil.Require(t, testutil.UserNS)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), envAsk+"=1")
+	cmd.Env = append(os.Environ(), envPrint+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
