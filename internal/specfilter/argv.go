@@ -5,29 +5,29 @@ import (
 	"strings"
 )
 
-// call is what the shim has to know of one command line of runc.
+// call is a parsed command line of runc.
 type call struct {
 	command string
-	// bundle is the bundle directory of create, run and restore: "." unless named.
+	// bundle is the bundle directory of create, run and restore; "." if it is not set.
 	bundle string
-	// resources is update's --resources: a path, "-" for standard input, "" when the limits are flags.
+	// resources is the value of --resources of update: a path, "-" for standard input, or "" if the limits are flags.
 	resources string
-	// log and jsonLog are --log and --log-format=json.
+	// log is the value of --log, and jsonLog is set for --log-format=json.
 	log     string
 	jsonLog bool
 
 	flags []flagArg
 }
 
-// flagArg is one flag with its place in the argument list; two places when the value is an argument of its own.
+// flagArg is a flag with its position in the argument list. It has two arguments if the value is a separate argument.
 type flagArg struct {
 	name       string
 	value      string
 	first, end int
 }
 
-// The flags of runc 1.5 that take a value: the global ones, and those of create, run, restore and update. A flag that is
-// not here is taken for a switch.
+// The flags of runc 1.5 that have a value: the global ones, and those of create, run, restore and update. Other flags are treated as
+// switches without a value.
 const (
 	globalValues  = " log log-format root rootless criu "
 	commandValues = " bundle b console-socket pidfd-socket pid-file preserve-fds" +
@@ -37,8 +37,8 @@ const (
 		" l3-cache-schema mem-bw-schema "
 )
 
-// parseCall reads the arguments of runc (without the program's name) as Go's flag package does, which runc's
-// command-line library uses: one dash or two, "=" or the next argument, flags end at the first other argument.
+// parseCall parses the arguments of runc (without the program's name) like Go's flag package, which runc's command-line library uses: flags
+// have one or two dashes, the value follows "=" or is the next argument, and the first other argument ends the flags.
 func parseCall(args []string) call {
 	c := call{bundle: "."}
 	next := c.scan(args, 0, globalValues)
@@ -89,7 +89,7 @@ func (c *call) take(f flagArg) {
 	}
 }
 
-// resourcesFromStdin returns args with --resources pointing at standard input.
+// resourcesFromStdin returns args with --resources=-, so that runc reads standard input.
 func (c *call) resourcesFromStdin(args []string) []string {
 	var out []string
 	last := 0
@@ -116,7 +116,7 @@ func (c *call) withoutFlags(args, drop []string) []string {
 	return append(out, args[last:]...)
 }
 
-// flagController names the controller behind a flag of `runc update`, "" for any other.
+// flagController returns the cgroup controller for a flag of `runc update`, or "" for other flags.
 func flagController(name string) string {
 	switch name {
 	case "cpuset-cpus", "cpuset-mems":

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// Move says that containers whose cgroup would lie below From are to lie below To. Both are absolute cgroup paths. The
-// zero Move moves nothing.
+// Move moves the cgroups of containers from below From to below To. Both are absolute cgroup paths. The zero value moves nothing.
 //
-// A kubelet that keeps no cgroups for classes of pods names no parent, and containerd then uses its own default, the
-// name of its namespace, at the root of the tree.
+// A kubelet without cgroups per QoS class does not set a parent cgroup. Then containerd uses its default, the name of its namespace at the
+// root of the tree.
 type Move struct {
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
@@ -28,7 +27,7 @@ func (m Move) check() error {
 	return nil
 }
 
-// Cgroup returns config, the text of a bundle's config.json, with linux.cgroupsPath moved, and whether it was. Pure.
+// Cgroup returns config, the text of a bundle's config.json, with linux.cgroupsPath moved. moved reports whether it was changed. Pure.
 func Cgroup(config []byte, move Move) (out []byte, moved bool, err error) {
 	if move == (Move{}) {
 		return config, false, nil
@@ -47,7 +46,7 @@ func Cgroup(config []byte, move Move) (out []byte, moved bool, err error) {
 				return m, true, nil
 			}
 			moved = true
-			m.value, _ = json.Marshal(move.To + "/" + rest) // a string always encodes
+			m.value, _ = json.Marshal(move.To + "/" + rest) // encoding a string cannot fail
 			return m, true, nil
 		})
 		top.value = linux

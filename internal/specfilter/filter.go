@@ -1,13 +1,14 @@
-// Package specfilter takes out of an OCI runtime specification the limits that cannot be set, because the cgroup
-// controller behind them was not delegated to the node. It is the logic of rootlessnode-runc, the shim in front of runc.
+// Package specfilter removes limits from an OCI runtime specification that cannot be set because their cgroup controller is not delegated to
+// the node. It is the implementation of rootlessnode-runc, a shim for runc.
 //
-// runc 1.5 writes every limit that a specification names, and a container whose cpu.weight file does not exist is not
-// started (opencontainers/cgroups, fs2: setCPU, setMemory, setPids, setCpuset, setIo, setHugeTlb, RdmaSet and setUnified
-// all return the error of the write). Its own --rootless option forgives device rules and errors while the cgroup is
-// made, never these writes.
+// runc 1.5 writes all limits of a specification and does not start a container if a file such as cpu.weight does not exist
+// (opencontainers/cgroups, fs2: setCPU, setMemory, setPids, setCpuset, setIo, setHugeTlb, RdmaSet and setUnified return the error of the
+// write). With its --rootless option, runc ignores errors of device rules and of the creation of the cgroup, but not of these writes.
 //
-// It refuses to guess: a limit whose controller is present stays as it is, and so do device rules, the cgroup's path,
-// oomScoreAdj and every field it does not know. Runs in: child, as a process that containerd's shim starts.
+// The package does not change limits whose controller is available, device rules, the cgroup's path (except for Move), oomScoreAdj and
+// unknown fields.
+//
+// Runs in: child, as a process that containerd's shim starts.
 package specfilter
 
 import (
@@ -18,11 +19,10 @@ import (
 	"strings"
 )
 
-// known are the controllers that an OCI specification can address on cgroup v2.
+// known has the controllers that an OCI specification can use on cgroup v2.
 const known = "cpu cpuset io memory hugetlb pids rdma"
 
-// Missing returns the controllers that a specification can address and that are not in available: what Config.Drop has
-// to hold. Pure.
+// Missing returns the controllers that a specification can use and that are not in available. It is the value for Config.Drop. Pure.
 func Missing(available []string) []string {
 	var out []string
 	for _, c := range strings.Fields(known) {
@@ -33,9 +33,9 @@ func Missing(available []string) []string {
 	return out
 }
 
-// Spec returns config, the text of a bundle's config.json, without the entries of linux.resources whose controller is in
-// drop, and the names of what was taken out ("cpu.shares", "memory", …). Nothing taken out gives back the very bytes.
-// Keys keep their order, and unknown ones their place. Pure.
+// Spec returns config, the text of a bundle's config.json, without the entries of linux.resources whose controller is in drop. dropped has the
+// names of the removed entries ("cpu.shares", "memory", …). If no entry is removed, Spec returns config unchanged. The order of keys does not
+// change. Pure.
 func Spec(config []byte, drop []string) (out []byte, dropped []string, err error) {
 	out, err = edit(config, func(top member) (member, bool, error) {
 		if !top.is("linux") || !top.isObject() {
@@ -62,7 +62,7 @@ func Spec(config []byte, drop []string) (out []byte, dropped []string, err error
 	return out, dropped, nil
 }
 
-// Resources is Spec for a bare linux.resources object, the form that `runc update --resources` reads. Pure.
+// Resources is like Spec for a linux.resources object only, which `runc update --resources` reads. Pure.
 func Resources(resources []byte, drop []string) (out []byte, dropped []string, err error) {
 	without := func(controller string) bool { return slices.Contains(drop, controller) }
 	out, err = edit(resources, func(m member) (member, bool, error) {
@@ -96,8 +96,8 @@ func Resources(resources []byte, drop []string) (out []byte, dropped []string, e
 	return out, dropped, nil
 }
 
-// wholeController names the controller that a member of linux.resources belongs to as a whole. Device rules need none
-// (they are eBPF programs), network is a matter of v1 and ignored by runc on v2.
+// wholeController returns the controller to which all settings in a member of linux.resources belong, or "". Device rules need no controller
+// because they are eBPF programs. runc ignores network on cgroup v2.
 func wholeController(m member) string {
 	switch {
 	case m.is("memory"):
@@ -114,7 +114,7 @@ func wholeController(m member) string {
 	return ""
 }
 
-// cpuController: linux.resources.cpu holds two controllers.
+// cpuController returns the controller for a key of linux.resources.cpu, which is cpu or cpuset, or "".
 func cpuController(key string) string {
 	for _, k := range []string{"cpus", "mems"} {
 		if strings.EqualFold(key, k) {
@@ -129,8 +129,8 @@ func cpuController(key string) string {
 	return ""
 }
 
-// unifiedController: a key of linux.resources.unified is a file name, CONTROLLER.PARAMETER; "cgroup.…" files need none
-// and no such name is ever in a drop list.
+// unifiedController returns the controller for a key of linux.resources.unified, which is a file name CONTROLLER.PARAMETER. It returns "" for
+// "cgroup.…" files, which need no controller.
 func unifiedController(key string) string {
 	c, _, ok := strings.Cut(key, ".")
 	if !ok || c == "cgroup" {
@@ -139,13 +139,13 @@ func unifiedController(key string) string {
 	return c
 }
 
-// member is one key of a JSON object, its value as written.
+// member is a key of a JSON object with the unparsed text of its value.
 type member struct {
 	key   string
 	value json.RawMessage
 }
 
-// is compares as encoding/json does in runc: without regard to case.
+// is reports whether the key equals key, ignoring case, as encoding/json in runc does.
 func (m member) is(key string) bool { return strings.EqualFold(m.key, key) }
 
 func (m member) isObject() bool {
@@ -157,7 +157,7 @@ func (m member) isEmpty() bool {
 	return len(inner) >= 2 && len(bytes.TrimSpace(inner[1:len(inner)-1])) == 0
 }
 
-// filter takes out of the object m.value the keys that unwanted names and returns them as "m.key".
+// filter removes the keys for which unwanted returns true from the object m.value. It returns their names as "m.key".
 func (m *member) filter(unwanted func(key string) bool) (names []string, err error) {
 	v, err := edit(m.value, func(n member) (member, bool, error) {
 		if !unwanted(n.key) {
@@ -172,8 +172,8 @@ func (m *member) filter(unwanted func(key string) bool) (names []string, err err
 	return names, err
 }
 
-// edit passes each member of a JSON object through f, which may change it or (false) take it out. Order, repeated keys
-// and the text of values stay.
+// edit calls f for each member of a JSON object. f returns the member, possibly changed, or false to remove it. The order, duplicate keys and
+// the text of values are preserved.
 func edit(object []byte, f func(member) (member, bool, error)) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	tok, err := dec.Token()
@@ -181,7 +181,7 @@ func edit(object []byte, f func(member) (member, bool, error)) ([]byte, error) {
 		return nil, err
 	}
 	if tok != json.Delim('{') {
-		return nil, fmt.Errorf("an object is wanted, not %v", tok)
+		return nil, fmt.Errorf("must be an object, got %v", tok)
 	}
 	out := append(make([]byte, 0, len(object)), '{')
 	for dec.More() {
@@ -190,7 +190,7 @@ func edit(object []byte, f func(member) (member, bool, error)) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.key = key.(string) // the decoder takes nothing else for a key
+		m.key = key.(string) // the decoder accepts only strings as keys
 		if err := dec.Decode(&m.value); err != nil {
 			return nil, err
 		}
@@ -206,7 +206,7 @@ func edit(object []byte, f func(member) (member, bool, error)) ([]byte, error) {
 		return nil, err
 	}
 	if rest := object[dec.InputOffset():]; len(bytes.TrimSpace(rest)) > 0 {
-		return nil, fmt.Errorf("text after the object, at byte %d", dec.InputOffset())
+		return nil, fmt.Errorf("unexpected text after the object at byte %d", dec.InputOffset())
 	}
 	return append(out, '}'), nil
 }
@@ -218,7 +218,7 @@ func (m member) append(out []byte) []byte {
 	var key bytes.Buffer
 	enc := json.NewEncoder(&key)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(m.key) // a string always encodes
+	_ = enc.Encode(m.key) // encoding a string cannot fail
 	out = append(out, bytes.TrimSpace(key.Bytes())...)
 	out = append(out, ':')
 	return append(out, m.value...)

@@ -13,7 +13,7 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// hybrid is what a hybrid host leaves: hugetlb alone.
+// hybrid returns the controllers that are missing on a host with hybrid cgroups, which has only hugetlb.
 func hybrid() []string { return Missing([]string{"hugetlb"}) }
 
 func TestSpecGolden(t *testing.T) {
@@ -65,7 +65,7 @@ func TestSpecKeepsBytesWhenNothingIsDropped(t *testing.T) {
 	assert.Equal(t, string(out), string(full))
 }
 
-// encoding/json, with which runc reads, takes keys without regard to case and the last of repeated ones.
+// TestSpecSeesWhatRuncSees checks keys with another case and duplicate keys. encoding/json in runc ignores case and uses the last duplicate.
 func TestSpecSeesWhatRuncSees(t *testing.T) {
 	t.Parallel()
 	out, _, err := Spec([]byte(`{"Linux":{"RESOURCES":{"CPU":{"Shares":2},"cpu":{"quota":1}}},"linux":{"resources":{"pids":{}}}}`), hybrid())
@@ -87,7 +87,7 @@ func TestMissing(t *testing.T) {
 	assert.DeepEqual(t, Missing([]string{"memory", "pids"}), []string{"cpu", "cpuset", "io", "hugetlb", "rdma"})
 }
 
-// FuzzSpec: what comes out is JSON, a second time changes nothing, and what needs no missing controller is untouched.
+// FuzzSpec checks that the output is JSON, that a second run changes nothing, and that entries of available controllers are unchanged.
 func FuzzSpec(f *testing.F) {
 	for _, name := range []string{"sandbox", "container"} {
 		b, err := os.ReadFile(filepath.Join("testdata", name+".json"))
@@ -116,7 +116,7 @@ func FuzzSpec(f *testing.F) {
 			assert.Equal(t, len(dropped), 0)
 			assert.Equal(t, string(out), string(in))
 		}
-		// Dropping for the rest of the controllers afterwards finds all of theirs: nothing was dropped too early.
+		// Dropping the other controllers afterwards must find all their entries.
 		rest := slices.DeleteFunc(strings.Fields(known), func(c string) bool { return slices.Contains(drop, c) })
 		_, restOfIn, err := Spec(in, rest)
 		assert.NilError(t, err)

@@ -13,24 +13,24 @@ import (
 	"time"
 )
 
-// Config is what the shim has to know and cannot be told on a command line that belongs to containerd. The node role
-// writes it to layout.InsideOCIShim before containerd starts.
+// Config is the configuration of the shim. It is read from a file, because containerd determines the command line. The node role writes it to
+// layout.InsideOCIShim before containerd starts.
 type Config struct {
 	// Runc is the absolute path of the real runc.
 	Runc string `json:"runc"`
-	// Drop are the controllers whose limits are taken out; see Missing.
+	// Drop are the controllers whose limits are removed; see Missing.
 	Drop []string `json:"drop"`
-	// Cgroup is where containers' cgroups are moved.
+	// Cgroup moves the cgroups of containers.
 	Cgroup Move `json:"cgroup,omitzero"`
 }
 
-// Render returns c as the text of its file.
+// Render returns the content of the configuration file.
 func (c Config) Render() []byte {
-	b, _ := json.Marshal(c) // strings only: cannot fail
+	b, _ := json.Marshal(c) // encoding strings cannot fail
 	return append(b, '\n')
 }
 
-// ParseConfig is the strict inverse of Render. Pure.
+// ParseConfig parses the output of Render. Unknown fields are an error. Pure.
 func ParseConfig(text []byte) (Config, error) {
 	var c Config
 	dec := json.NewDecoder(bytes.NewReader(text))
@@ -39,11 +39,11 @@ func ParseConfig(text []byte) (Config, error) {
 		return Config{}, fmt.Errorf("parse shim configuration: %w", err)
 	}
 	if !filepath.IsAbs(c.Runc) {
-		return Config{}, fmt.Errorf("shim configuration: runc: an absolute path is wanted, not %q", c.Runc)
+		return Config{}, fmt.Errorf("shim configuration: runc: %q is not an absolute path", c.Runc)
 	}
 	for _, d := range c.Drop {
 		if d == "" || d == "cgroup" || strings.ContainsAny(d, "./ ") {
-			return Config{}, fmt.Errorf("shim configuration: drop: %q is not the name of a controller", d)
+			return Config{}, fmt.Errorf("shim configuration: drop: %q is not a controller name", d)
 		}
 	}
 	if err := c.Cgroup.check(); err != nil {
@@ -52,12 +52,11 @@ func ParseConfig(text []byte) (Config, error) {
 	return c, nil
 }
 
-// Exec does the work of one call of the shim: filters what args (without the program's name) point at, then becomes the
-// real runc, whose exit code is the caller's. It returns only when that does not come about. The error then is in runc's
-// log too, where containerd looks for the reason.
+// Exec runs the shim: it filters the specification or the limits to which args refer, and then executes the real runc. args are the arguments
+// without the program's name. Exec returns only if it fails. It also writes the error to runc's log, where containerd looks for it.
 //
-// Limits given to `runc update` are filtered on their way. When nothing of them remains runc is still called, with an
-// empty set: that changes nothing, and an unknown or stopped container remains an error.
+// For `runc update`, it filters the limits in the arguments or the input. If no limit remains, it still executes runc with an empty set, which
+// changes nothing but reports an unknown or stopped container.
 func Exec(configPath string, args []string) error {
 	c := parseCall(args)
 	err := c.exec(configPath, args)
@@ -87,7 +86,8 @@ func (c *call) exec(configPath string, args []string) error {
 	return fmt.Errorf("execute %s: %w", cfg.Runc, err)
 }
 
-// prepare filters what the call points at. It returns the arguments for runc and, when not nil, its standard input.
+// prepare filters the specification or the limits of the call. It returns the arguments for runc and its standard input, or nil if the input
+// does not change.
 func (c *call) prepare(args []string, cfg Config, scratch string, stdin io.Reader) ([]string, *os.File, error) {
 	drop := cfg.Drop
 	switch c.command {
@@ -109,12 +109,12 @@ func (c *call) prepare(args []string, cfg Config, scratch string, stdin io.Reade
 	return args, nil, nil
 }
 
-// filterBundle rewrites the bundle's config.json, atomically, its mode and owner kept; not at all when nothing changes.
+// filterBundle rewrites the bundle's config.json atomically and preserves its mode and owner. It does not write the file if nothing changes.
 func filterBundle(bundle string, cfg Config) error {
 	path := filepath.Join(bundle, "config.json")
 	before, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // runc says it in its own words
+		return nil // runc reports the missing file
 	}
 	if err != nil {
 		return err
@@ -158,10 +158,10 @@ func replaceFile(path string, text []byte) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// maxResources bounds what update reads; a set of limits has a few hundred bytes.
+// maxResources is the maximum size in bytes of the limits for update, which usually have a few hundred bytes.
 const maxResources = 1 << 20
 
-// filteredInput returns a nameless file, at its start, with the filtered limits that from ("-": stdin) holds.
+// filteredInput returns an unlinked file with the filtered limits from the file from, or from stdin if from is "-". The file offset is 0.
 func filteredInput(from string, drop []string, scratch string, stdin io.Reader) (_ *os.File, err error) {
 	if from != "-" {
 		f, err := os.Open(from)
@@ -176,7 +176,7 @@ func filteredInput(from string, drop []string, scratch string, stdin io.Reader) 
 		return nil, err
 	}
 	if len(text) > maxResources {
-		return nil, fmt.Errorf("more than %d bytes", maxResources)
+		return nil, fmt.Errorf("larger than %d bytes", maxResources)
 	}
 	text, _, err = Resources(text, drop)
 	if err != nil {
@@ -195,14 +195,14 @@ func filteredInput(from string, drop []string, scratch string, stdin io.Reader) 
 	return f, nil
 }
 
-// logError adds err to runc's own log, in the form that containerd's shim reads.
+// logError appends err to runc's log in the format that containerd's shim reads.
 func (c *call) logError(err error) {
 	if err == nil || c.log == "" {
 		return
 	}
 	f, oerr := os.OpenFile(c.log, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
 	if oerr != nil {
-		return // standard error has it
+		return // the error is also on standard error
 	}
 	defer func() { _ = f.Close() }()
 	msg := "rootlessnode-runc: " + err.Error()

@@ -17,7 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
-// The test binary plays the shim (envShim: the path of its configuration).
+// envShim makes the test binary the shim. Its value is the path of the configuration.
 const envShim = "ROOTLESSNODE_TEST_SHIM"
 
 func TestMain(m *testing.M) {
@@ -79,10 +79,10 @@ func TestParseConfig(t *testing.T) {
 	assert.NilError(t, err)
 	assert.DeepEqual(t, got, c)
 	for text, want := range map[string]string{
-		`{"runc":"runc"}`:                  "an absolute path is wanted",
-		`{"runc":"/r","drop":["cgroup"]}`:  `"cgroup" is not the name of a controller`,
-		`{"runc":"/r","drop":["cpu.max"]}`: "is not the name of a controller",
-		`{"runc":"/r","drop":[""]}`:        "is not the name of a controller",
+		`{"runc":"runc"}`:                  "is not an absolute path",
+		`{"runc":"/r","drop":["cgroup"]}`:  `"cgroup" is not a controller name`,
+		`{"runc":"/r","drop":["cpu.max"]}`: "is not a controller name",
+		`{"runc":"/r","drop":[""]}`:        "is not a controller name",
 		`{"runc":"/r","dorp":[]}`:          "unknown field",
 		`nonsense`:                         "parse shim configuration",
 		``:                                 "parse shim configuration",
@@ -92,7 +92,7 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// shim is an installed shim whose runc writes down how it was called and ends with 7.
+// shim is an installed shim with a fake runc that records its arguments and exits with 7.
 type shim struct{ dir string }
 
 func newShim(t *testing.T, drop ...string) shim {
@@ -146,7 +146,7 @@ func TestCreate(t *testing.T) {
 	assert.Equal(t, len(left), 0)
 }
 
-func TestCreateInCurrentDirectoryChangesNothingNeedlessly(t *testing.T) {
+func TestCreateInCurrentDirectoryKeepsUnchangedFile(t *testing.T) {
 	t.Parallel()
 	s := newShim(t, "memory")
 	s.write(t, "config.json", `{ "linux": {"resources": {"cpu": {"shares": 2}}}}`, 0o600)
@@ -175,7 +175,7 @@ func TestUpdate(t *testing.T) {
 	assert.Equal(t, s.read(t, "argv"), "update\n--resources=-\nid\n")
 	assert.Equal(t, s.read(t, "res"), in)
 
-	// Nothing remains: runc is called with an empty set.
+	// If no limit remains, runc is called with an empty set.
 	code, stderr = s.run(strings.NewReader(`{"cpu":{"shares":2}}`), "update", "--resources=-", "id")
 	assert.Equal(t, code, 7, stderr)
 	assert.Equal(t, s.read(t, "stdin"), `{}`)
@@ -187,7 +187,7 @@ func TestUpdate(t *testing.T) {
 	big := io.MultiReader(strings.NewReader(`{"a":"`), strings.NewReader(strings.Repeat("x", maxResources)))
 	code, stderr = s.run(big, "update", "--resources=-", "id")
 	assert.Equal(t, code, 1)
-	assert.Assert(t, is.Contains(stderr, "more than 1048576 bytes"))
+	assert.Assert(t, is.Contains(stderr, "larger than 1048576 bytes"))
 }
 
 func TestEverythingElsePassesThrough(t *testing.T) {
@@ -199,7 +199,7 @@ func TestEverythingElsePassesThrough(t *testing.T) {
 	assert.Equal(t, s.read(t, "argv"), "exec\n--process\n/p\nid\n")
 }
 
-// containerd's shim finds the reason in runc's log, as the last JSON line of level error.
+// TestErrorsReachContainerd checks that runc's log ends with a JSON line of level error, from which containerd's shim reads the reason.
 func TestErrorsReachContainerd(t *testing.T) {
 	t.Parallel()
 	s := newShim(t, "cpu")
