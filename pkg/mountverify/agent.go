@@ -267,7 +267,7 @@ func (a *agent) await(ctx context.Context, kind string, others []string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s is %s: %w", missing, kind, ctx.Err())
+			return fmt.Errorf("wait for mark %q of %s: %w", kind, missing, ctx.Err())
 		case <-tick.C:
 		}
 	}

@@ -170,7 +170,7 @@ func TestPartyThatEndsEarly(t *testing.T) {
 	cancel()
 	assert.NilError(t, os.Remove(filepath.Join(dir, stateDir, None, markGone)))
 	err = party(dir, Node).run(ctx, &Result{})
-	assert.ErrorContains(t, err, "wait until none is here")
+	assert.ErrorContains(t, err, `wait for mark "here" of none`)
 	assert.Assert(t, errors.Is(err, context.Canceled))
 }
 
