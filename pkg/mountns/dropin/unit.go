@@ -106,7 +106,7 @@ func sets(text, key string) bool {
 func (u *unit) check() (notes []string, err error) {
 	var errs []error
 	if user := u.props["User"]; user != "" && user != "root" && user != "0" {
-		errs = append(errs, fmt.Errorf("User=%s: only root can enter a mount namespace", user))
+		errs = append(errs, fmt.Errorf("setting User=%s: only root can enter a mount namespace", user))
 	}
 	if r := u.props["RestrictNamespaces"]; !slices.Contains(off, r) && !slices.Contains(strings.Fields(r), "mnt") {
 		errs = append(errs, fmt.Errorf("RestrictNamespaces=%s: the service may not enter a mount namespace", r))
