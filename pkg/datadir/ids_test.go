@@ -40,7 +40,7 @@ func TestChanges(t *testing.T) {
 		"one more after it":     {of(a), of(a, b), ""},
 		"longer":                {of(a), of(IDRange{100000, 70000}), ""},
 		"one row split in two":  {of(a), of(IDRange{100000, 536}, IDRange{100536, 65000}), ""},
-		"two rows made one":     {of(IDRange{100000, 536}, IDRange{100536, 65000}), of(a), ""},
+		"two rows joined":       {of(IDRange{100000, 536}, IDRange{100536, 65000}), of(a), ""},
 		"another":               {of(a), of(b), "the subordinate uids were 100000-165535 and are now 200000-265535"},
 		"none":                  {of(a), of(), "the subordinate uids were 100000-165535 and are now none"},
 		"one more before it":    {of(a), of(b, a), "the subordinate uids were 100000-165535 and are now 200000-265535 100000-165535"},

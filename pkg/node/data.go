@@ -83,7 +83,8 @@ func (n *Node) claim() error {
 		return err
 	}
 	if before := slices.Concat(dirs, []string{n.defaultDataDir()})[0]; before != n.data.Dir && exists(before) {
-		n.log.Warnf("node %q used the data dir %s before, and its data is still there; to continue with that data, stop the node and start it with --data-dir %[2]s", name, before)
+		n.log.Warnf("node %q used the data dir %s before, and its data is still there; "+
+			"to continue with that data, stop the node and start it with --data-dir %[2]s", name, before)
 	}
 	return n.reg.Put(name, n.data.Dir)
 }

@@ -45,7 +45,7 @@ func TestNotifier(t *testing.T) {
 		{status.NodeStarting, "kubelet\nstarts", "STATUS=starting: kubelet starts"},
 		{status.NodeReady, "", "STATUS=ready\nREADY=1"},
 		{status.NodeDegraded, "a port", "STATUS=degraded: a port"},
-		{status.NodeStopping, "asked", "STATUS=stopping: asked\nSTOPPING=1\nEXTEND_TIMEOUT_USEC=105000000"},
+		{status.NodeStopping, "requested", "STATUS=stopping: requested\nSTOPPING=1\nEXTEND_TIMEOUT_USEC=105000000"},
 		{status.NodeStopped, "", "STATUS=stopped"},
 	} {
 		n.notify(&status.Status{State: c.state, Reason: c.reason})

@@ -151,7 +151,7 @@ func (f *fakeRuntime) StopContainer(ctx context.Context, r *cri.StopContainerReq
 	}
 	c := f.find(r.ContainerId)
 	if c == nil {
-		return nil, errors.New("asked to stop " + r.ContainerId)
+		return nil, errors.New("unexpected stop of " + r.ContainerId)
 	}
 	if c.stopFails != nil {
 		return nil, c.stopFails
