@@ -12,7 +12,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// style is what the output can show.
+// style describes the capabilities of the output.
 type style struct {
 	colour  bool
 	unicode bool

@@ -26,7 +26,7 @@ func TestLimit(t *testing.T) {
 	}
 	_, err := os.Stat(filepath.Join(f.mount, "s", pidsMaxFile))
 	assert.ErrorIs(t, err, os.ErrNotExist, "a limit must not make the file")
-	assert.Equal(t, len(s.Limit(layout.Limits{})), 0, "nothing is asked for")
+	assert.Equal(t, len(s.Limit(layout.Limits{})), 0, "no limits are requested")
 }
 
 func TestCeiling(t *testing.T) {

@@ -36,17 +36,17 @@ func TestChanges(t *testing.T) {
 		was, now IDs
 		text     string
 	}{
-		"same":                  {of(a), of(a), ""},
-		"one more after it":     {of(a), of(a, b), ""},
-		"longer":                {of(a), of(IDRange{100000, 70000}), ""},
-		"one row split in two":  {of(a), of(IDRange{100000, 536}, IDRange{100536, 65000}), ""},
-		"two rows joined":       {of(IDRange{100000, 536}, IDRange{100536, 65000}), of(a), ""},
-		"another":               {of(a), of(b), "the subordinate uids were 100000-165535 and are now 200000-265535"},
-		"none":                  {of(a), of(), "the subordinate uids were 100000-165535 and are now none"},
-		"one more before it":    {of(a), of(b, a), "the subordinate uids were 100000-165535 and are now 200000-265535 100000-165535"},
-		"another order":         {of(a, b), of(b, a), "the subordinate uids were 100000-165535 200000-265535 and are now 200000-265535 100000-165535 (another order maps them to other ids)"},
-		"shorter":               {of(a), of(IDRange{100000, 65535}), "the subordinate uids were 100000-165535 and are now 100000-165534"},
-		"the second taken away": {of(a, b), of(a), "the subordinate uids were 100000-165535 200000-265535 and are now 100000-165535"},
+		"same":                 {of(a), of(a), ""},
+		"one more after it":    {of(a), of(a, b), ""},
+		"longer":               {of(a), of(IDRange{100000, 70000}), ""},
+		"one row split in two": {of(a), of(IDRange{100000, 536}, IDRange{100536, 65000}), ""},
+		"two rows joined":      {of(IDRange{100000, 536}, IDRange{100536, 65000}), of(a), ""},
+		"another":              {of(a), of(b), "the subordinate uids were 100000-165535 and are now 200000-265535"},
+		"none":                 {of(a), of(), "the subordinate uids were 100000-165535 and are now none"},
+		"one more before it":   {of(a), of(b, a), "the subordinate uids were 100000-165535 and are now 200000-265535 100000-165535"},
+		"another order":        {of(a, b), of(b, a), "the subordinate uids were 100000-165535 200000-265535 and are now 200000-265535 100000-165535 (another order maps them to other ids)"},
+		"shorter":              {of(a), of(IDRange{100000, 65535}), "the subordinate uids were 100000-165535 and are now 100000-165534"},
+		"the second removed":   {of(a, b), of(a), "the subordinate uids were 100000-165535 200000-265535 and are now 100000-165535"},
 	} {
 		changes := tc.was.Changes(tc.now)
 		if tc.text == "" {

@@ -14,7 +14,7 @@ import (
 type Step struct {
 	// Name identifies the step in the record. It is one word.
 	Name string
-	// Title is what the step does, and Why the reason. One line each.
+	// Title describes the step, and Why is the reason. One line each.
 	Title, Why string
 	// Commands are equivalent shell commands for root, for the current state of the host. Empty if nothing is needed.
 	Commands []string
@@ -26,7 +26,7 @@ type Step struct {
 	Do func(ctx context.Context) error
 	// Undo reverts the changes that Do recorded.
 	Undo func(ctx context.Context) error
-	// Note is what the administrator has to do or know afterwards, if anything.
+	// Note has further instructions for the administrator, if there are any.
 	Note string
 }
 

@@ -57,7 +57,7 @@ type AgentOptions struct {
 	CallerMounts bool
 }
 
-// Result is what one party sees.
+// Result has the observations of one party.
 type Result struct {
 	Party string `json:"party"`
 	// Sees contains, for the mount of each party, whether it is visible.

@@ -111,14 +111,14 @@ func (h *testHost) waitLogin() {
 	})
 }
 
-// tell writes the result of the test to a file in the machine, whose script then continues.
-func (h *testHost) tell(failed bool) {
+// writeResult writes the result of the test to a file in the machine, whose script then continues.
+func (h *testHost) writeResult(failed bool) {
 	word := "passed"
 	if failed {
 		word = "failed"
 	}
 	if _, err := h.inMachine(podLimit, "/bin/sh", "-c", "echo "+word+" >"+machineWord); err != nil {
-		h.t.Errorf("tell the machine: %v", err)
+		h.t.Errorf("write the result in the machine: %v", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (h *testHost) machineForgot(name, data string) {
 func TestJoinMachine(t *testing.T) {
 	hosts := newHostAndMachine(t)
 	const m = 1
-	t.Cleanup(func() { hosts[m].tell(t.Failed()) })
+	t.Cleanup(func() { hosts[m].writeResult(t.Failed()) })
 	c := newJoinedOn(t, "machine", hosts, "")
 	c.part("the host", func(c *joined) {
 		c.control().up()
