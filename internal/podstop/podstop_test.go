@@ -9,13 +9,15 @@ import (
 
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // helper writes a shell script that replaces the helper program.
 func helper(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "helper")
-	assert.NilError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700))
+	testutil.Script(t, path, script)
 	return path
 }
 

@@ -98,7 +98,7 @@ type shim struct{ dir string }
 func newShim(t *testing.T, drop ...string) shim {
 	t.Helper()
 	s := shim{t.TempDir()}
-	s.write(t, "runc", "#!/bin/sh\ncd \"$(dirname \"$0\")\"\nprintf '%s\\n' \"$@\" > argv\ncat > stdin\nexit 7\n", 0o755)
+	testutil.Script(t, filepath.Join(s.dir, "runc"), "cd \"$(dirname \"$0\")\"\nprintf '%s\\n' \"$@\" > argv\ncat > stdin\nexit 7\n")
 	s.write(t, "shim.json", string(Config{Runc: filepath.Join(s.dir, "runc"), Drop: drop}.Render()), 0o600)
 	return s
 }

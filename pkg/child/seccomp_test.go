@@ -1,13 +1,13 @@
 package child
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 func TestRuncSeccomp(t *testing.T) {
@@ -23,7 +23,7 @@ func TestRuncSeccomp(t *testing.T) {
 		"unexpected end of JSON":     `true`,
 	} {
 		runc := filepath.Join(t.TempDir(), "runc")
-		assert.NilError(t, os.WriteFile(runc, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+		testutil.Script(t, runc, script+"\n")
 		err := runcSeccomp(t.Context(), runc)
 		if want == "" {
 			assert.NilError(t, err)

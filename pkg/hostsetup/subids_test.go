@@ -177,9 +177,9 @@ func TestSubidsOfDirectoryServices(t *testing.T) {
 				"passwd": "dev:x:2000:2000::/:/bin/sh\n" + tc.passwd, "group": tc.group, "login.defs": tc.defs,
 			})
 			getent := e.path("getent")
-			script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = passwd ] || exit 2\nshift\nif [ $# = 0 ]; then echo '%s'; exit; fi\n"+
+			script := fmt.Sprintf("[ \"$1\" = passwd ] || exit 2\nshift\nif [ $# = 0 ]; then echo '%s'; exit; fi\n"+
 				"for id; do [ \"$id\" != '%s' ] || echo '%s'; done; exit 2\n", tc.listed, firstOf(tc.found), tc.found)
-			assert.NilError(t, os.WriteFile(getent, []byte(script), 0o755))
+			testutil.Script(t, getent, script)
 			e.LookPath = func(program string) string {
 				if program == "getent" {
 					return getent
@@ -208,7 +208,7 @@ func TestSubidsFromAService(t *testing.T) {
 		return ""
 	}
 	answer := func(text string) {
-		assert.NilError(t, os.WriteFile(getsubids, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+		testutil.Script(t, getsubids, text+"\n")
 	}
 	answer("echo 0: dev 2147483648 65536")
 	rows, err := e.missingRows(t.Context())

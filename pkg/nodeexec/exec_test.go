@@ -101,7 +101,7 @@ func TestEnvironmentAndDirectory(t *testing.T) {
 func TestPathOfTheRequestCounts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	assert.NilError(t, os.WriteFile(filepath.Join(dir, "special"), []byte("#!/bin/sh\necho found\n"), 0o700))
+	testutil.Script(t, filepath.Join(dir, "special"), "echo found\n")
 	s := serve(t, Options{})
 	out, _, err := s.run(t, Request{Argv: []string{"special"}, Env: []string{"PATH=" + dir}})
 	assert.NilError(t, err)

@@ -148,7 +148,7 @@ func TestSlirpConfinement(t *testing.T) {
 	}{
 		{name: "default", want: confinement{true, true}},
 		{
-			name: "no sandbox", script: "#!/bin/sh\ncase \"$*\" in *--enable-sandbox*) echo cannot pivot_root to /tmp >&2; exit 1;; esac\nexec slirp4netns \"$@\"\n",
+			name: "no sandbox", script: "case \"$*\" in *--enable-sandbox*) echo cannot pivot_root to /tmp >&2; exit 1;; esac\nexec slirp4netns \"$@\"\n",
 			want: confinement{false, true}, warning: "slirp4netns runs without its sandbox: ",
 		},
 	} {
@@ -158,7 +158,7 @@ func TestSlirpConfinement(t *testing.T) {
 			program := config.DriverSlirp
 			if tc.script != "" {
 				program = filepath.Join(t.TempDir(), "slirp4netns")
-				assert.NilError(t, os.WriteFile(program, []byte(tc.script), 0o755)) //nolint:gosec // a program
+				testutil.Script(t, program, tc.script)
 			}
 			child := exec.Command("sleep", "infinity")
 			child.SysProcAttr = &syscall.SysProcAttr{

@@ -22,7 +22,7 @@ func TestNodeAddress(t *testing.T) {
 		"a server on this host": {func(c *config.NodeConfig) { c.Join.Server = "https://127.0.0.1:6443" }, "on the route to 127.0.0.1:6443: it is 127.0.0.1, which other hosts"},
 		"a server without port": {func(c *config.NodeConfig) { c.Join.Server = "https://127.0.0.1" }, "on the route to 127.0.0.1:6443: it is 127.0.0.1, which other hosts"},
 		"an IPv6 server":        {func(c *config.NodeConfig) { c.Join.Server = "https://[2001:db8::1]:6443" }, "on the route to [2001:db8::1]:6443"},
-		"no server":             {func(c *config.NodeConfig) { c.Join.Server = "127.0.0.1:6443" }, "want https://HOST:PORT"},
+		"no server":             {func(c *config.NodeConfig) { c.Join.Server = "127.0.0.1:6443" }, "must have the form https://HOST:PORT"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
