@@ -25,6 +25,11 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 // errBulk means that much data is arriving, so that the kernel should copy it.
 var errBulk = errors.New("bulk transfer")
 
+// writeError is an error of the connection that is written to, not of the one that is read.
+type writeError struct{ error }
+
+func (e *writeError) Unwrap() error { return e.error }
+
 // direction is one direction of a pair of connections.
 type direction struct {
 	in, out  syscall.RawConn
@@ -73,7 +78,7 @@ func (d *direction) write(b []byte) error {
 	return nil
 }
 
-// send calls f until the outgoing socket accepts data.
+// send calls f until the outgoing socket accepts data. It returns a writeError.
 func (d *direction) send(f func(fd int) (int, error)) (int, error) {
 	waited := false
 	n, err := wait(d.out.Write, func(fd int) (int, error) {
@@ -84,7 +89,10 @@ func (d *direction) send(f func(fd int) (int, error)) (int, error) {
 		}
 		return n, err
 	})
-	if waited && err == nil {
+	switch {
+	case err != nil:
+		err = &writeError{err}
+	case waited:
 		d.writable(true)
 	}
 	return n, err

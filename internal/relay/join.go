@@ -27,7 +27,8 @@ func (c *Client) Join(ctx context.Context, conn, server *net.TCPConn, pipes *Pip
 		_ = copyStream(server, conn, pipes, j.writable) // either side may have closed
 		_ = server.CloseWrite()
 	})
-	if err := copyStream(conn, server, pipes, nil); err != nil {
+	err := copyStream(conn, server, pipes, nil)
+	if toClient := new(writeError); err != nil && !errors.As(err, &toClient) && !j.gone.Load() {
 		_ = conn.SetReadDeadline(past) // the server has gone: no more data of the client can be delivered
 	}
 	_ = conn.CloseWrite()
