@@ -25,7 +25,7 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 // errBulk means that much data is arriving, so that the kernel should copy it.
 var errBulk = errors.New("bulk transfer")
 
-// writeError is an error of the connection that is written to, not of the one that is read.
+// writeError is an error of the connection that is written to, not of the connection that is read.
 type writeError struct{ error }
 
 func (e *writeError) Unwrap() error { return e.error }
