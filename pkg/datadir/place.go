@@ -72,6 +72,18 @@ func (p Place) Check() error {
 	return errdefs.Class(errdefs.ErrConfig, err)
 }
 
+// runtimeDir returns the directory below which no data dir may be: RuntimeDir, or only the part of it that nodes use if RuntimeDir
+// contains a home directory, as in containers where both are the same directory.
+func (p Place) runtimeDir() string {
+	dir := real(p.RuntimeDir)
+	for _, home := range p.Homes {
+		if home = real(home); dir != "" && home != "" && within(dir, home) {
+			return filepath.Join(dir, "rootlessnode")
+		}
+	}
+	return dir
+}
+
 // checkPath checks the path of the directory and not its content.
 func (p Place) checkPath() error {
 	var texts []string
@@ -98,9 +110,9 @@ func (p Place) checkPath() error {
 		}
 	}
 	for _, other := range []struct{ path, name string }{
-		{p.RuntimeDir, "the runtime directory"}, {p.ComponentsDir, "the components directory"}, {p.Exe, "the executable"},
+		{p.runtimeDir(), "the runtime directory"}, {real(p.ComponentsDir), "the components directory"}, {real(p.Exe), "the executable"},
 	} {
-		switch path := real(other.path); {
+		switch path := other.path; {
 		case path == "":
 		case path == p.Dir:
 			add("is %s", other.name)

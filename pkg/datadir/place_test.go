@@ -71,7 +71,10 @@ func TestPlace(t *testing.T) {
 			a.files("data/x")
 			_ = os.Remove(a.path("data/x"))
 		}, nil},
-		"home": {"home/dev", nil, []string{"/home/dev: is the home directory of the account"}},
+		"home":                {"home/dev", nil, []string{"/home/dev: is the home directory of the account"}},
+		"home as runtime dir": {"home/dev/data", func(a *account) { a.RuntimeDir = a.path("home/dev") }, nil},
+		"runtime dir in home": {"home/dev/rootlessnode/data", func(a *account) { a.RuntimeDir = a.path("home/dev") },
+			[]string{"is inside the runtime directory, ", "/home/dev/rootlessnode"}},
 		"an empty home": {"home/empty", func(a *account) {
 			a.files("home/empty/x")
 			_ = os.Remove(a.path("home/empty/x"))
