@@ -258,7 +258,13 @@ func (n *testNode) copiedUp() {
 	}
 	n.down()
 	n.up()
-	n.waitPod("persistent")
-	assert.Equal(n.t, n.sh("persistent", "cat /d/*/file /log; ls /run-volume"), strings.Repeat("kept\n", 6))
+	// The pod has the status of the last run until the kubelet has started its container again.
+	eventually(n.t, podLimit, "the files are there after a restart", func() error {
+		out, stderr, code := n.try(podLimit, "kubectl", "exec", "persistent", "--", "/bin/sh", "-ec", "cat /d/*/file /log; ls /run-volume")
+		if code != 0 || out != strings.Repeat("kept\n", 6) {
+			return fmt.Errorf("exit code %d: %s%s", code, out, stderr)
+		}
+		return nil
+	})
 	assert.Equal(n.t, n.inside("cat", "/opt/e2e-by-exec"), "kept\n")
 }
