@@ -70,6 +70,7 @@ for module in $(git ls-files '*go.mod' | xargs -n 1 dirname); do
 	dir=$(cd "$module" && pwd)
 	list=$(targets "$dir")
 	while read -r package name; do
+		[ -n "$package" ] || continue # an empty list is one empty line
 		[[ "$package.$name" =~ $wanted ]] || continue
 		count=$((count + 1))
 		fuzz "$dir" "$package" "$name" </dev/null || failed+=("$package.$name")
