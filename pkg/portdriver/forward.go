@@ -209,11 +209,13 @@ func exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN)
 }
 
-func (f *forward) requestConnection(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
+// requestConnection requests a connection to the port's destination from the child, which listens at socket. client is nil if the
+// connection need not have the client's address.
+func requestConnection(ctx context.Context, socket string, spec port.Spec, client net.Addr) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	var d net.Dialer
-	child, err := d.DialContext(ctx, "unix", f.socket)
+	child, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, err
 	}
@@ -221,13 +223,17 @@ func (f *forward) requestConnection(ctx context.Context, client net.Addr) (*net.
 	// Do not close the connection instead: a descriptor that has just arrived would leak.
 	stop := context.AfterFunc(ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
 	defer stop()
-	fd, err := msg.ConnectToChild(child.(*net.UnixConn), f.spec, client)
+	fd, err := msg.ConnectToChild(child.(*net.UnixConn), spec, client)
 	if err != nil {
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), "node")
 	defer file.Close() // FileConn duplicates the descriptor
-	c, err := net.FileConn(file)
+	return net.FileConn(file)
+}
+
+func (f *forward) requestConnection(ctx context.Context, client net.Addr) (*net.TCPConn, error) {
+	c, err := requestConnection(ctx, f.socket, f.spec, client)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/port/builtin/msg"
 
 	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
@@ -240,24 +239,7 @@ func (f *udpForward) connect(ctx context.Context) (*net.UDPConn, error) {
 }
 
 func (f *udpForward) requestConnection(ctx context.Context) (*net.UDPConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectLimit)
-	defer cancel()
-	var d net.Dialer
-	child, err := d.DialContext(ctx, "unix", f.socket)
-	if err != nil {
-		return nil, err
-	}
-	defer child.Close()
-	// Do not close the connection instead: a descriptor that has just arrived would leak.
-	stop := context.AfterFunc(ctx, func() { _ = child.SetDeadline(time.Unix(0, 1)) })
-	defer stop()
-	fd, err := msg.ConnectToChild(child.(*net.UnixConn), f.spec, nil)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), "node")
-	defer file.Close() // FileConn duplicates the descriptor
-	c, err := net.FileConn(file)
+	c, err := requestConnection(ctx, f.socket, f.spec, nil)
 	if err != nil {
 		return nil, err
 	}
