@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // dnsHostNumber is the number of the cluster DNS Service's address in the Service network, as in kubeadm.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // Minimum limits with which a node still starts in an acceptable time, measured with the embedded control plane and CoreDNS as

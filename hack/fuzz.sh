@@ -2,7 +2,7 @@
 # `make fuzz`: runs all fuzz targets of the repository one after another, each for a limited time. It fails if a target finds a failing
 # input, which Go saves below testdata/fuzz of the package, or if a target ran too few times.
 #
-#   hack/fuzz.sh [REGEXP]      only the targets whose package and name, as in pkg/supervisor.FuzzTail, match it
+#   hack/fuzz.sh [REGEXP]      only the targets whose package and name, as in internal/supervisor.FuzzTail, match it
 #
 # FUZZTIME (default 10s, or a number of runs such as 1000x) applies to each target. FUZZPROCS (default: all processors) is the number of
 # parallel processes.

@@ -70,15 +70,17 @@ as_account() {
 # account runs them in copies of their directories, which contain the test data.
 unit_as_user() {
 	prepare_account
-	local pkg failed=0 packages='cgroupv2 copyup datadir supervisor nodeexec parent node child status preflight hostsetup mountns'
+	local pkg failed=0 packages='pkg/cgroupv2 pkg/copyup pkg/parent pkg/node pkg/child pkg/status pkg/mountns
+		internal/datadir internal/supervisor internal/nodeexec internal/preflight internal/hostsetup'
 	mkdir -p "$stage/unit"
 	# shellcheck disable=SC2046,SC2086 # a list of packages
-	CGO_ENABLED=1 go test -race -c -o "$stage/unit/" $(printf './pkg/%s ' $packages)
+	CGO_ENABLED=1 go test -race -c -o "$stage/unit/" $(printf './%s ' $packages)
 	for pkg in $packages; do
-		cp -r "pkg/$pkg" "$stage/unit/"
+		cp -r "$pkg" "$stage/unit/"
 	done
 	chmod -R go+rX "$stage/unit"
 	for pkg in $packages; do
+		pkg=${pkg##*/}
 		as_account env "ROOTLESSNODE_TEST_PROMISES=$(required_without root e2e-build conformance-suite)" \
 			sh -c "cd $stage/unit/$pkg && exec ../$pkg.test -test.timeout=$unit_limit" || failed=1
 	done

@@ -8,8 +8,8 @@ package main
 import (
 	"os"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // envConfig overrides the path of the shim's configuration, for tests.

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/term"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/hostsetup"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
-	"github.com/rootlessnode/rootlessnode/pkg/datadir"
-	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/userunit"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
-	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/userunit"
 )
 
 // handle is the part of node.Node that the commands use.

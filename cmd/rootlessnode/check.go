@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 func newCheck(a *app) *cobra.Command {

@@ -15,9 +15,9 @@ import (
 	"gotest.tools/v3/golden"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 

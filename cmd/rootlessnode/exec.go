@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 )
 
 func newExec(a *app) *cobra.Command {

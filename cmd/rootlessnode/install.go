@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/userunit"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/userunit"
 )
 
 func newInstall(a *app) *cobra.Command {

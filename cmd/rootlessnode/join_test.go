@@ -21,13 +21,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/hostsetup"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/hostsetup"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
@@ -300,7 +300,7 @@ func TestClusterFactsAreClustersFields(t *testing.T) {
 	assert.NilError(t, err)
 	var m corev1.ConfigMap
 	assert.NilError(t, yaml.UnmarshalStrict(data, &m))
-	fields := reflect.VisibleFields(reflect.TypeFor[clusterjoin.Cluster]())
+	fields := reflect.VisibleFields(reflect.TypeFor[membership.Cluster]())
 	assert.Assert(t, is.Len(m.Data, len(fields)))
 	for _, f := range fields {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -322,7 +322,7 @@ func newWorker(t *testing.T, stopped bool) *cli {
 		assert.NilError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		assert.NilError(t, os.WriteFile(path, nil, 0o600))
 	}
-	assert.NilError(t, layout.WriteJSON(d.JoinRecord(), clusterjoin.Record{Server: testServer, NodeName: "devbox"}))
+	assert.NilError(t, layout.WriteJSON(d.JoinRecord(), membership.Record{Server: testServer, NodeName: "devbox"}))
 	if !stopped {
 		c.node.statuses, c.joined = upStatuses(), config.Join{Server: testServer}
 	}
@@ -413,7 +413,7 @@ func TestControlPlaneDoesNotLeave(t *testing.T) {
 			c.node.statuses = upStatuses()
 			// The data of an earlier worker is left, but the running node is not a worker.
 			assert.NilError(t, os.MkdirAll(filepath.Dir(c.node.Data().JoinRecord()), 0o700))
-			assert.NilError(t, layout.WriteJSON(c.node.Data().JoinRecord(), clusterjoin.Record{}))
+			assert.NilError(t, layout.WriteJSON(c.node.Data().JoinRecord(), membership.Record{}))
 		}
 		assert.Equal(t, c.run("drain-and-leave", "--force"), errdefs.ExitConfig)
 		assert.Assert(t, is.Contains(c.err.String(), "has not joined a cluster"))

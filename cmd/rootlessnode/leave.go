@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -67,7 +67,7 @@ func (a *app) leave(ctx context.Context, f leaveFlags) error {
 		}
 		w.notified = notified
 	}
-	end, endErr := clusterjoin.CertificateEnd(n.Data()) // before the certificate is deleted
+	end, endErr := membership.CertificateEnd(n.Data()) // before the certificate is deleted
 	if err := a.stopNode(ctx, n, 0, w.running, !f.keepData); err != nil {
 		return errdefs.WithHint(err, a.command("down --delete-data"))
 	}
@@ -103,7 +103,7 @@ func (a *app) findWorker(ctx context.Context, n handle, f leaveFlags) (*worker, 
 	}
 	w := &worker{nodeName: n.Config().NodeName, running: isRunning(s)}
 	joins := n.Config().Joins()
-	var record clusterjoin.Record
+	var record membership.Record
 	switch err := layout.ReadJSON(n.Data().JoinRecord(), &record); {
 	case err == nil:
 		joins = joins || !w.running // the config of a stopped node is unknown

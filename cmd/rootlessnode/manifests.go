@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/component/resources"
 )
 
 func newManifests(a *app) *cobra.Command {

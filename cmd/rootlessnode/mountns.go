@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/internal/dropin"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
-	"github.com/rootlessnode/rootlessnode/pkg/mountns/dropin"
 )
 
 // mountStore manages pinned mount namespaces.

@@ -14,10 +14,10 @@ import (
 	is "gotest.tools/v3/assert/cmp"
 	"gotest.tools/v3/golden"
 
+	"github.com/rootlessnode/rootlessnode/internal/mountview"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
-	"github.com/rootlessnode/rootlessnode/pkg/mountview"
-	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 )
 
 // fakeMounts returns the values of its fields and records the calls.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rootlessnode/rootlessnode/pkg/mountview"
+	"github.com/rootlessnode/rootlessnode/internal/mountview"
 )
 
 func newMounts(a *app) *cobra.Command {

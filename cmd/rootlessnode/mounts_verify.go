@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/mountverify"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
 // verifyFlags are the flags of mounts verify.

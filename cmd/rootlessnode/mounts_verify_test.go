@@ -7,9 +7,9 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/golden"
 
+	"github.com/rootlessnode/rootlessnode/internal/mountverify"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
-	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
 func TestRenderVerdict(t *testing.T) {

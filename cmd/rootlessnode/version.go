@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // versions is the object that `version -o json` prints.

@@ -1,5 +1,5 @@
 // Package hostinfo reads information about the host: accounts, subordinate ids, the distribution and the machine. It also contains
-// the texts and values that both pkg/preflight (which checks the host) and pkg/hostsetup (which sets it up) need.
+// the texts and values that both internal/preflight (which checks the host) and internal/hostsetup (which sets it up) need.
 //
 // Functions that read files take a root directory that is prepended to their paths, "" for the real host. The package writes no
 // files. Runs in: parent.

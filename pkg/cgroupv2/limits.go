@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // Files of the controllers (cgroup-v2.rst, "CPU", "Memory", "PID", "Cpuset").

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 )
 
 // approveNodes decides which nodes may join the cluster, and which names and addresses the certificates of kubelets may

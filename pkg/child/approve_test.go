@@ -23,8 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 )
 
 // csrOf returns a certificate request as a node's kubelet would create it, changed by edit.

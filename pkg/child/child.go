@@ -20,8 +20,8 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // reapAfter is how long an orphaned process may stay a zombie, and the longest time that a caller may take to wait for

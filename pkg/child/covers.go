@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // rewritten returns the files in persistent directories that the node or RootlessKit writes at each start.

@@ -8,8 +8,8 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // coversOf returns the covers of a node whose runtime directory is xdg, by path.

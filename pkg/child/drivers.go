@@ -21,8 +21,8 @@ import (
 	portslirp "github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 

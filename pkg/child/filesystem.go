@@ -7,8 +7,8 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/copyup"
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // reportingDriver is a copy-up driver that writes the cause of a failure to the data dir, because the parent gets only

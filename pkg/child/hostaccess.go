@@ -18,7 +18,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/rootlessnode/rootlessnode/pkg/hostport"
+	"github.com/rootlessnode/rootlessnode/internal/hostport"
 )
 
 // hostAddress adds the address that stands for the host to the node. The address always exists, so that a connection to

@@ -19,16 +19,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
-	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // join gets a worker's credentials: it requests the node's certificate with the bootstrap kubeconfig, if there is one.
@@ -185,7 +185,7 @@ func (n *nodeRole) recordNodeUID(node *corev1.Node) error {
 	if !n.cfg.Joins() {
 		return nil
 	}
-	r, err := clusterjoin.Load(n.data)
+	r, err := membership.Load(n.data)
 	if err != nil || r == nil || r.NodeUID == string(node.UID) {
 		return err
 	}

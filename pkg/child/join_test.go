@@ -29,11 +29,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/resources"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -206,9 +206,9 @@ func TestClusterFactsAreReadBack(t *testing.T) {
 		Data map[string]string `json:"data"`
 	}
 	assert.NilError(t, yaml.Unmarshal(text, &object))
-	got, err := clusterjoin.ParseCluster(object.Data)
+	got, err := membership.ParseCluster(object.Data)
 	assert.NilError(t, err)
-	assert.DeepEqual(t, *got, clusterjoin.Cluster{
+	assert.DeepEqual(t, *got, membership.Cluster{
 		PodCIDR: "10.142.0.0/16", ServiceCIDR: "10.143.0.0/16", DNSAddress: "10.143.0.10", Domain: "example.test", Backend: "wireguard", VXLANPort: 4789,
 	})
 }

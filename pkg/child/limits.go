@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // unenforcedSettings returns the config fields that have no effect in this cgroup, because their controller is missing

@@ -8,9 +8,9 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 func TestReportMounts(t *testing.T) {

@@ -18,18 +18,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/component/pki"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // nodeRole is one run of the node role.

@@ -12,15 +12,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // kubepods is the parent cgroup of all pods of the kubelet.

@@ -8,9 +8,9 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // TestOrderOfStop checks that the node stops its pods after the kubelet and before the units that pods may use.

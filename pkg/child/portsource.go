@@ -5,11 +5,11 @@ import (
 	"net/netip"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // portSources returns the forwarder's options for the sources that the config enables.

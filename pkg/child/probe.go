@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
+	"github.com/rootlessnode/rootlessnode/internal/component/containerd"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 

@@ -6,9 +6,9 @@ import (
 
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
 
-	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // RunRemove executes the child role of parent.RemoveData: it completes RootlessKit's handshake and starts RemoveInside.

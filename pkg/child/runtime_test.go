@@ -11,9 +11,9 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/component/containerd"
-	"github.com/rootlessnode/rootlessnode/pkg/component/crio"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+	"github.com/rootlessnode/rootlessnode/internal/component/containerd"
+	"github.com/rootlessnode/rootlessnode/internal/component/crio"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // runtimeNode returns a node role without running units.

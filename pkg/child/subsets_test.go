@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // fullConfig returns a config with every setting that needs a cgroup controller.

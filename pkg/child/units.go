@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/component"
-	"github.com/rootlessnode/rootlessnode/pkg/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/pkg/component/controllermanager"
-	"github.com/rootlessnode/rootlessnode/pkg/component/etcd"
-	"github.com/rootlessnode/rootlessnode/pkg/component/flannel"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubeproxy"
-	"github.com/rootlessnode/rootlessnode/pkg/component/networkpolicy"
-	"github.com/rootlessnode/rootlessnode/pkg/component/scheduler"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/controllermanager"
+	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
+	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
+	"github.com/rootlessnode/rootlessnode/internal/component/scheduler"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
 )
 
 // Units that are steps of the node role, not components.

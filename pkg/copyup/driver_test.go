@@ -172,7 +172,7 @@ func TestDriverRealHost(t *testing.T) {
 		spec := Spec{CopyUp: dirs, Real: DefaultReal(), Binds: []Bind{
 			{Source: host + "/data/a", Target: "/var/lib/kubelet"}, {Source: host + "/data/b", Target: "/etc/cni/net.d"},
 		}}
-		const stable = "/etc/profile" // unlike /etc/passwd, which the tests of pkg/hostsetup change meanwhile
+		const stable = "/etc/profile" // unlike /etc/passwd, which the tests of internal/hostsetup change meanwhile
 		before, err := os.ReadFile(stable)
 		assert.NilError(t, err)
 		libs, err := os.ReadDir("/var/lib")
@@ -186,7 +186,7 @@ func TestDriverRealHost(t *testing.T) {
 		}
 		assert.Equal(t, read(t, stable), string(before))
 		for _, e := range libs {
-			if e.Name() == "rootlessnode-host" { // created by the tests of pkg/hostsetup too
+			if e.Name() == "rootlessnode-host" { // created by the tests of internal/hostsetup too
 				continue
 			}
 			_, err := os.Lstat("/var/lib/" + e.Name())

@@ -10,10 +10,10 @@ import (
 	"gotest.tools/v3/assert/cmp"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
-	"github.com/rootlessnode/rootlessnode/pkg/datadir"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // started returns a node whose data dir looks as after a start. If dir is empty, it is the default data dir.

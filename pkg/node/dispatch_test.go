@@ -8,8 +8,8 @@ import (
 
 	"gotest.tools/v3/assert"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // TestForeignDescriptors checks that a helper process closes a pipe that the host program inherited.

@@ -4,10 +4,10 @@ import (
 	"context"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
-	"github.com/rootlessnode/rootlessnode/pkg/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 )
 
 // rejoin reads the join record in the data dir. If there is one, it configures the node as a worker of that cluster under the
@@ -15,7 +15,7 @@ import (
 func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 	probe := *cfg
 	probe.Complete(facts)
-	r, err := clusterjoin.Load(layout.NewData(probe.DataDir))
+	r, err := membership.Load(layout.NewData(probe.DataDir))
 	if err != nil || r == nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 	if cfg.NodeName == "" {
 		cfg.NodeName = r.NodeName
 	}
-	// clusterjoin.Prepare decides about another server or a kubeconfig.
+	// membership.Prepare decides about another server or a kubeconfig.
 	if server, err := config.ParseServer(cfg.Join.Server); err == nil && server == r.Server {
 		r.Apply(cfg)
 	}
@@ -38,13 +38,13 @@ func (n *Node) joinCluster(ctx context.Context) error {
 	if !n.Config().Joins() {
 		return nil
 	}
-	in := clusterjoin.Input{Config: n.Config(), Data: n.data, Token: n.joinToken, Log: n.log}
+	in := membership.Input{Config: n.Config(), Data: n.data, Token: n.joinToken, Log: n.log}
 	n.joinToken = ""
 	if m, err := preflight.ReadManifest(n.Config().ComponentsDir); err == nil { // the preflight reports a missing manifest
 		c, _ := m.Component(kubelet.Name)
 		in.KubeletVersion = c.Version
 	}
-	record, err := clusterjoin.Prepare(ctx, in)
+	record, err := membership.Prepare(ctx, in)
 	if err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // workerData returns the data dir of a worker that has joined a cluster.
@@ -19,7 +19,7 @@ func workerData(t *testing.T) layout.Data {
 	t.Helper()
 	data := layout.NewData(t.TempDir())
 	assert.NilError(t, os.MkdirAll(filepath.Dir(data.JoinRecord()), 0o700))
-	r := clusterjoin.Record{Server: "https://192.0.2.1:6443", NodeName: "theirs", Cluster: &clusterjoin.Cluster{
+	r := membership.Record{Server: "https://192.0.2.1:6443", NodeName: "theirs", Cluster: &membership.Cluster{
 		PodCIDR: "10.142.0.0/16", ServiceCIDR: "10.143.0.0/16", DNSAddress: "10.143.0.10", Domain: "example.test", Backend: "vxlan", VXLANPort: 4789,
 	}}
 	assert.NilError(t, r.Save(data))

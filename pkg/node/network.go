@@ -5,8 +5,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
-	"github.com/rootlessnode/rootlessnode/pkg/supervisor"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // bootNetworkLimit is the time to wait for the host's address: longer than DHCP usually takes.

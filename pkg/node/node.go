@@ -46,13 +46,13 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
-	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 

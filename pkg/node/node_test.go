@@ -15,10 +15,10 @@ import (
 	"gotest.tools/v3/assert/cmp"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/clusterjoin"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/membership"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // JoinToken is the data that another node needs to join the cluster of this node. Token is a secret.
@@ -70,7 +70,7 @@ func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinTo
 		Server:  "https://" + net.JoinHostPort(host, strconv.Itoa(n.Config().API.Port)),
 		Expires: time.Now().Add(o.TTL).Truncate(time.Second), NodeName: o.NodeName, Reusable: o.Reusable,
 	}
-	if t.CACertHashes, err = clusterjoin.Hashes(authority); err != nil {
+	if t.CACertHashes, err = membership.Hashes(authority); err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.data.ClusterCA(), err)
 	}
 	api, err := n.adminAPI()

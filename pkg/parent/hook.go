@@ -9,7 +9,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // networkHook wraps a network driver to get the child's pid and the network settings, and calls after while the child still waits for

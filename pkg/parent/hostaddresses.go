@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/preflight"
 )
 
 // addressWatcher keeps files with the host's addresses up to date. The node role needs the addresses to check those of Services, but

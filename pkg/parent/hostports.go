@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/rootlessnode/rootlessnode/pkg/hostport"
+	"github.com/rootlessnode/rootlessnode/internal/hostport"
 )
 
 // serveHostPorts opens connections for the node to the network.hostPorts of the host's loopback, until stop is called. The list of ports

@@ -20,9 +20,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // The test binary runs all roles of a node. Its child fails in the phase that the test selects.

@@ -15,9 +15,9 @@ import (
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // RemoveData removes a node's data from its data dir (see datadir.Remove). Some files belong to subordinate ids and can be removed only

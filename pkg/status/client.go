@@ -12,8 +12,8 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/rootlessnode/rootlessnode/internal/localsock"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/status/localsock"
 )
 
 // Client sends requests to a node's status socket. Its methods return an error of class errdefs.ErrNotRunning if the socket does not

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/localsock"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/status/localsock"
 )
 
 const (

@@ -17,7 +17,7 @@ package status
 import (
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // ComponentState is the state of a component.

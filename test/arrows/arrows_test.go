@@ -19,7 +19,7 @@ const module = "github.com/rootlessnode/rootlessnode/"
 const testFloor = 7
 
 // testsOnly are the packages that only tests may import.
-var testsOnly = []string{"internal/testutil", "pkg/component/internal/fixture"}
+var testsOnly = []string{"internal/testutil", "internal/component/internal/fixture"}
 
 // floors assigns packages to floors. A package may import only packages of lower floors. A prefix that ends in a slash covers all packages
 // below it.
@@ -31,20 +31,20 @@ var floors = []struct {
 	{testFloor, []string{"test/", "examples/"}, "tests and examples are not imported"},
 	{6, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-podstop"}, "programs are the top floor"},
 	{5, []string{"pkg/node"}, "the API for embedders uses both roles"},
-	{4, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through pkg/layout and the config"},
-	{3, []string{"pkg/preflight", "pkg/component", "pkg/component/", "pkg/hostsetup", "pkg/mountverify", "pkg/clusterjoin"}, "checks and components use mechanisms, roles use them"},
-	{2, []string{"pkg/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "pkg/kubeapi", "pkg/nodeexec", "pkg/hostport",
-		"pkg/userunit", "pkg/mountns", "pkg/mountns/", "pkg/mountview", "pkg/datadir"},
+	{4, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through internal/layout and the config"},
+	{3, []string{"internal/preflight", "internal/component", "internal/component/", "internal/hostsetup", "internal/mountverify", "internal/membership"}, "checks and components use mechanisms, roles use them"},
+	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostport",
+		"internal/userunit", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir"},
 		"mechanisms do not import one another"},
-	{1, []string{"config", "pkg/status", "pkg/status/", "pkg/errdefs", "pkg/layout"}, "shared types and data"},
+	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout"}, "shared types and data"},
 	{0, []string{"docs", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
 // family lists packages of the same floor that may import one another.
 var family = [][]string{
-	{"config", "pkg/layout", "pkg/errdefs", "pkg/status", "pkg/status/"},
-	{"pkg/component", "pkg/component/"},
-	{"pkg/preflight", "pkg/hostsetup"},
+	{"config", "internal/layout", "pkg/errdefs", "pkg/status", "internal/localsock"},
+	{"internal/component", "internal/component/"},
+	{"internal/preflight", "internal/hostsetup"},
 	{"pkg/portfwd", "pkg/portdriver"},
 }
 
@@ -54,11 +54,11 @@ var guarded = []struct {
 	only []string
 	why  string
 }{
-	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "pkg/datadir", "pkg/portdriver", "pkg/portfwd"},
+	{"github.com/rootless-containers/rootlesskit/", []string{"pkg/parent", "pkg/child", "pkg/copyup", "internal/datadir", "pkg/portdriver", "pkg/portfwd"},
 		"its pitfalls are handled in few places"},
 	{"github.com/containerd/cgroups/", []string{"pkg/cgroupv2"}, "only one package uses the cgroup file system"},
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
-	{"k8s.io/client-go", []string{"pkg/kubeapi"}, "the API calls are behind small interfaces"},
+	{"k8s.io/client-go", []string{"internal/kubeapi"}, "the API calls are behind small interfaces"},
 	{"google.golang.org/grpc", []string{"internal/podstop/cristop"}, "programs that link it start slower and are larger"},
 	{"k8s.io/cri-api", []string{"internal/podstop/cristop", "cmd/rootlessnode-podstop"}, "it links gRPC"},
 	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not depend on a command line framework"},

@@ -13,15 +13,15 @@ import (
 
 	"gotest.tools/v3/assert"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
-// layoutNames returns the exported constants of pkg/layout, with the values of string constants, and its exported functions and methods
+// layoutNames returns the exported constants of internal/layout, with the values of string constants, and its exported functions and methods
 // that return a string.
 func layoutNames(t *testing.T) (constants map[string]string, functions []string) {
 	t.Helper()
 	constants = map[string]string{}
-	files, err := filepath.Glob(filepath.Join(root, "pkg", "layout", "*.go"))
+	files, err := filepath.Glob(filepath.Join(root, "internal", "layout", "*.go"))
 	assert.NilError(t, err)
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
@@ -91,7 +91,7 @@ func paths(v any) map[string]string {
 	return all
 }
 
-// TestLayoutPage checks that docs/layout.md lists the names of pkg/layout, each in one row with its value.
+// TestLayoutPage checks that docs/layout.md lists the names of internal/layout, each in one row with its value.
 func TestLayoutPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(root, "docs", "layout.md"))

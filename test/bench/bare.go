@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
 )
 
 // bareSide is the bare script under RootlessKit's command line, in a delegated cgroup that is prepared for it.

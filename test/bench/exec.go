@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // execLimit is the time limit for one run of a program that does nothing.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // insideLimit is the time limit for creating the namespaces once.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 

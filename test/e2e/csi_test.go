@@ -10,7 +10,7 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
-	"github.com/rootlessnode/rootlessnode/pkg/mountview"
+	"github.com/rootlessnode/rootlessnode/internal/mountview"
 )
 
 const csiName = "csi.rootlessnode.test"

@@ -11,8 +11,8 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/mountverify"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
-	"github.com/rootlessnode/rootlessnode/pkg/mountverify"
 )
 
 // volumePod is a privileged pod that only waits, with the host's directory as a volume at /v.

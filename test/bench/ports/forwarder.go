@@ -6,7 +6,7 @@ import (
 	"os"
 	"os/signal"
 
-	"github.com/rootlessnode/rootlessnode/pkg/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 

@@ -14,7 +14,7 @@ import (
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 

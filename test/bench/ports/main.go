@@ -25,7 +25,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/pkg/layout"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // Roles of this program except for the measuring one.

@@ -1,0 +1,93 @@
+// Package containerd renders containerd for a node in a user namespace, in the configuration format of containerd 2.4
+// (version 4).
+//
+// Runs in: child side. It only renders; Ready's check connects once to each of two sockets.
+package containerd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+)
+
+// Name of the component.
+const Name = "containerd"
+
+// Snapshotters.
+const (
+	SnapshotterOverlay       = "overlayfs"
+	SnapshotterFuseOverlayfs = "fuse-overlayfs"
+	SnapshotterNative        = "native"
+)
+
+// FuseOverlayfs is the name of the component that serves the fuse-overlayfs snapshotter, and FuseOverlayfsSock is its
+// socket.
+const (
+	FuseOverlayfs     = "fuse-overlayfs-snapshotter"
+	FuseOverlayfsSock = layout.InsideContainerdRun + "/fuse-overlayfs.sock"
+)
+
+const (
+	// ttrpcSock is the socket to which shims send their events.
+	ttrpcSock = layout.InsideContainerdSock + ".ttrpc"
+	nriSock   = layout.InsideContainerdRun + "/nri.sock"
+	// socketDirMax is the maximum length of the directory of shim sockets, in characters, because socket names are
+	// long.
+	socketDirMax = 42
+)
+
+// Render returns containerd's configuration and arguments.
+func Render(e component.Env) (component.Rendered, error) {
+	switch {
+	case e.Snapshotter != SnapshotterOverlay && e.Snapshotter != SnapshotterFuseOverlayfs && e.Snapshotter != SnapshotterNative:
+		return component.Rendered{}, fmt.Errorf("render %s: unknown snapshotter %q", Name, e.Snapshotter)
+	case len(layout.InsideShimSockets) > socketDirMax:
+		return component.Rendered{}, fmt.Errorf("render %s: %s is longer than %d characters", Name, layout.InsideShimSockets, socketDirMax)
+	}
+	data, err := toml.Marshal(configFor(e))
+	if err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: encode TOML: %w", Name, err)
+	}
+	file := component.RunFile("containerd.toml")
+	return component.Rendered{
+		Name: Name,
+		Dirs: []component.Dir{
+			{Path: layout.InsideContainerdRoot, Mode: 0o711},
+			{Path: layout.InsideContainerdRun, Mode: 0o711},
+			{Path: layout.InsideShimSockets, Mode: 0o711},
+			{Path: layout.InsideCNIConf, Mode: 0o755},
+		},
+		Files: []component.File{{Path: file, Mode: 0o600, Data: data}},
+		Path:  e.BinDir(Name),
+		Args:  []string{"--config", file},
+	}, nil
+}
+
+// RenderFuseOverlayfs returns the component that containerd needs for the fuse-overlayfs snapshotter. It must be ready
+// before containerd starts.
+func RenderFuseOverlayfs(e component.Env) (component.Rendered, error) {
+	if e.FuseOverlayfsPath == "" {
+		return component.Rendered{}, fmt.Errorf("render %s: the path of the program is not set", FuseOverlayfs)
+	}
+	root := layout.InsideContainerdRoot + "/io.containerd.snapshotter.v1." + SnapshotterFuseOverlayfs
+	return component.Rendered{
+		Name: FuseOverlayfs,
+		Dirs: []component.Dir{{Path: root, Mode: 0o700}, {Path: layout.InsideContainerdRun, Mode: 0o711}},
+		Path: e.FuseOverlayfsPath,
+		Args: []string{FuseOverlayfsSock, root},
+	}, nil
+}
+
+// Ready returns a check that connects to the CRI and event sockets. containerd opens them when all plugins are loaded.
+func Ready(component.Env) func(context.Context) error {
+	return component.All(component.Probe{Unix: layout.InsideContainerdSock}.Check, component.Probe{Unix: ttrpcSock}.Check)
+}
+
+// ReadyFuseOverlayfs returns a check that connects to the snapshotter's socket.
+func ReadyFuseOverlayfs(component.Env) func(context.Context) error {
+	return component.Probe{Unix: FuseOverlayfsSock}.Check
+}

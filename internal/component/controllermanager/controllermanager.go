@@ -1,0 +1,95 @@
+// Package controllermanager renders the embedded kube-controller-manager: one instance without leader election, on
+// loopback, with a separate service account for each controller.
+//
+// Runs in: child side. It only renders; Ready's check makes one request.
+package controllermanager
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+)
+
+// Name of the component.
+const Name = "kube-controller-manager"
+
+// Render returns the controller manager's kubeconfig and arguments.
+func Render(e component.Env) (component.Rendered, error) {
+	config, err := pki.FileKubeconfig(pki.ControllerManager, e.APIServerURL, apiserver.ClusterName(e))
+	if err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	kubeconfig := component.RunFile("controller-manager.kubeconfig")
+	var args []string
+	for _, part := range [][]string{access(e, kubeconfig), signing(), network(e), controllers(e)} {
+		args = append(args, part...)
+	}
+	return component.Rendered{
+		Name:  Name,
+		Dirs:  []component.Dir{{Path: layout.InsideVolumePlugins, Mode: 0o755}},
+		Files: []component.File{{Path: kubeconfig, Mode: 0o600, Data: config}},
+		Path:  e.BinDir(Name),
+		Args:  append(args, e.Config.ControlPlane.ControllerManagerExtraArgs...),
+	}, nil
+}
+
+func access(e component.Env, kubeconfig string) []string {
+	flags := append([]string{component.Flag("kubeconfig", kubeconfig)},
+		pki.LoopbackFlags(pki.ControllerManager, kubeconfig, e.Config.Inside.ControllerManagerPort)...)
+	return append(flags,
+		component.Flag("leader-elect", "false"),
+		component.Flag("profiling", "false"),
+		component.IntFlag("kube-api-qps", e.Config.ControlPlane.ClientQPS),
+		component.IntFlag("kube-api-burst", e.Config.ControlPlane.ClientBurst),
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)))
+}
+
+func signing() []string {
+	return []string{
+		component.Flag("cluster-signing-cert-file", pki.CertFile(pki.ClusterCA)),
+		component.Flag("cluster-signing-key-file", pki.KeyFile(pki.ClusterCA)),
+		component.Flag("root-ca-file", pki.CertFile(pki.ClusterCA)),
+		component.Flag("service-account-private-key-file", pki.ServiceAccountKey()),
+	}
+}
+
+func network(e component.Env) []string {
+	c := e.Config
+	mask := "node-cidr-mask-size"
+	if len(c.PodCIDRs()) > 1 { // one flag per family; the default for IPv6 is 64
+		mask += "-ipv4"
+	}
+	return []string{
+		component.Flag("allocate-node-cidrs", "true"),
+		component.Flag("cluster-cidr", strings.Join(c.PodCIDRs(), ",")),
+		component.IntFlag(mask, c.Cluster.NodeCIDRMaskSize),
+		component.Flag("service-cluster-ip-range", strings.Join(c.ServiceCIDRs(), ",")),
+	}
+}
+
+func controllers(e component.Env) []string {
+	// Bootstrap tokens need two controllers that are disabled by default.
+	run := "*,bootstrap-signer-controller,token-cleaner-controller"
+	if e.Config.Serves() {
+		// The node role approves the certificates of nodes. This controller could approve requests that the node role
+		// denies, if an administrator gave nodes or tokens the permissions that kubeadm gives them.
+		run += ",-certificatesigningrequest-approving-controller"
+	}
+	return []string{
+		component.Flag("cluster-name", apiserver.ClusterName(e)),
+		component.Flag("use-service-account-credentials", "true"),
+		component.Flag("controllers", run),
+		// The controller manager creates this directory, and cannot create the default one below /usr.
+		component.Flag("flex-volume-plugin-dir", layout.InsideVolumePlugins),
+	}
+}
+
+// Ready returns a check that requests healthz.
+func Ready(e component.Env) func(context.Context) error {
+	return pki.LoopbackProbe(e.Config.Inside.ControllerManagerPort).Check
+}

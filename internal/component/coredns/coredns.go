@@ -1,0 +1,102 @@
+// Package coredns renders the cluster DNS: a Deployment of CoreDNS and its other objects, as manifests for the API
+// server. It is an add-on that runs as a pod, not a component.
+//
+// Runs in: either side. It only renders.
+package coredns
+
+import (
+	_ "embed" // the manifests
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/internal/manifest"
+)
+
+// Namespace and Deployment identify the Deployment of CoreDNS.
+const (
+	Namespace  = "kube-system"
+	Deployment = "coredns"
+)
+
+//go:embed coredns.yaml
+var base []byte
+
+// Manifests returns the add-on's objects as a YAML stream.
+func Manifests(e component.Env) ([]byte, error) {
+	data, err := render(e)
+	if err != nil {
+		return nil, fmt.Errorf("render CoreDNS: %w", err)
+	}
+	return data, nil
+}
+
+func render(e component.Env) ([]byte, error) {
+	address, err := netip.ParseAddr(e.Config.Cluster.DNSAddress)
+	if err != nil {
+		return nil, fmt.Errorf("cluster.dnsAddress: %w", err)
+	}
+	corefile, err := Corefile(e.Config.Cluster.Domain, e.Config.Network.HostAddress, len(e.NameServers) > 0)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := manifest.Decode(base)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(
+		objects.Set("ConfigMap", Deployment, corefile, "data", "Corefile"),
+		objects.Set("Deployment", Deployment, e.Config.ControlPlane.CoreDNSImage, "spec", "template", "spec", "containers", "0", "image"),
+		objects.Set("Service", "kube-dns", address.String(), "spec", "clusterIP"),
+		objects.Set("Service", "kube-dns", []any{address.String()}, "spec", "clusterIPs"),
+	); err != nil {
+		return nil, err
+	}
+	return objects.Encode()
+}
+
+// Corefile returns CoreDNS's configuration for a cluster domain, with an entry for config.HostName at hostAddress. If
+// forward is set, other names are resolved by the servers in the pod's resolv.conf, which the kubelet writes. It must
+// not be set if there are no servers, because CoreDNS would not start.
+func Corefile(domain, hostAddress string, forward bool) (string, error) {
+	if domain == "" || strings.ContainsAny(domain, " \t\r\n{}\"#") {
+		return "", fmt.Errorf("cluster.domain: invalid domain %q", domain)
+	}
+	if _, err := netip.ParseAddr(hostAddress); err != nil {
+		return "", fmt.Errorf("network.hostAddress: %w", err)
+	}
+	lines := []string{
+		".:53 {",
+		"    errors",
+		"    health",
+		"    ready",
+		"    hosts {",
+		"        " + hostAddress + " " + config.HostName,
+		"        fallthrough",
+		"    }",
+		"    kubernetes " + domain + " in-addr.arpa ip6.arpa {",
+		"        pods insecure",
+		"        fallthrough in-addr.arpa ip6.arpa",
+		"        ttl 30",
+		"    }",
+		"    prometheus :9153",
+		"    forward . /etc/resolv.conf",
+		"    cache 30",
+		"    loop",
+		"    reload",
+		"    loadbalance",
+		"}",
+		"",
+	}
+	if !forward {
+		lines = slices.DeleteFunc(lines, func(l string) bool {
+			plugin, _, _ := strings.Cut(strings.TrimSpace(l), " ")
+			return plugin == "forward" || plugin == "loop"
+		})
+	}
+	return strings.Join(lines, "\n"), nil
+}

@@ -1,0 +1,12 @@
+package etcd
+
+import (
+	"testing"
+
+	"github.com/rootlessnode/rootlessnode/internal/component/internal/fixture"
+)
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	fixture.Golden(t, Render)
+}

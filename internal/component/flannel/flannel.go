@@ -1,0 +1,122 @@
+// Package flannel renders flanneld, which leases the node's part of the pod network, and the CNI configuration for the
+// lease.
+//
+// Runs in: child side. It only renders; Ready's check makes one request and reads one file.
+package flannel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+)
+
+// Name is the name of the component, and Program that of its program.
+const (
+	Name    = "flannel"
+	Program = "flanneld"
+)
+
+// netConf is flannel's network configuration.
+type netConf struct {
+	Network        string
+	IPv6Network    string `json:",omitempty"`
+	EnableIPv4     bool
+	EnableIPv6     bool `json:",omitempty"`
+	EnableNFTables bool
+	Backend        backend
+}
+
+type backend struct {
+	Type string
+	Port int `json:",omitempty"`
+}
+
+// AnnotationPublicIP on the Node sets the address at which other nodes reach flannel, if it is not the interface's
+// address. The flag --public-ip would also set the source address of VXLAN packets (flannel 0.28.10), and the kernel
+// cannot send from an address that it does not have.
+const AnnotationPublicIP = "flannel.alpha.coreos.com/public-ip-overwrite"
+
+// Backends.
+const backendVXLAN = "vxlan"
+
+// Render returns flanneld's files, arguments and environment. It may start when the API server is ready; it waits
+// itself until its Node has a pod CIDR.
+func Render(e component.Env) (component.Rendered, error) {
+	kubeconfigFile := component.RunFile("flannel.kubeconfig")
+	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.Flannel)
+	conf, confErr := json.MarshalIndent(netConfFor(e), "", "  ")
+	if err := errors.Join(kubeconfigErr, confErr); err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	args := []string{
+		"--kube-subnet-mgr",
+		component.Flag("kubeconfig-file", kubeconfigFile),
+		component.Flag("iface", e.TapInterface),
+		"--ip-masq",
+		component.Flag("net-config-path", layout.InsideFlannelConf),
+		component.Flag("subnet-file", layout.InsideFlannelEnv),
+		component.Flag("healthz-ip", component.Loopback),
+		component.IntFlag("healthz-port", e.Config.Inside.FlannelHealthzPort),
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+	}
+	return component.Rendered{
+		Name: Name,
+		Files: []component.File{
+			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
+			{Path: layout.InsideFlannelConf, Mode: 0o644, Data: append(conf, '\n')},
+		},
+		Path: e.BinDir(Program),
+		Args: args,
+		Env:  []string{"NODE_NAME=" + e.Config.NodeName},
+	}, nil
+}
+
+func netConfFor(e component.Env) netConf {
+	f := e.Config.Flannel
+	c := netConf{
+		Network: e.Config.Cluster.PodCIDR, EnableIPv4: true,
+		EnableNFTables: e.KubeProxyMode == kubeproxy.ModeNFTables,
+		Backend:        backend{Type: f.Backend},
+	}
+	if e.Config.Network.IPv6 {
+		c.EnableIPv6, c.IPv6Network = true, e.Config.Cluster.PodCIDRv6
+	}
+	if f.Backend == backendVXLAN {
+		c.Backend.Port = f.VXLANPort
+	}
+	return c
+}
+
+// Ready returns a check that flanneld has a lease and has written the subnet file.
+func Ready(e component.Env) func(context.Context) error {
+	probe := component.Probe{
+		URL: "http://" + component.LoopbackAddress(e.Config.Inside.FlannelHealthzPort) + "/readyz",
+	}
+	return func(ctx context.Context) error {
+		if err := probe.Check(ctx); err != nil {
+			return err
+		}
+		_, err := ReadSubnetEnv(layout.InsideFlannelEnv)
+		return err
+	}
+}
+
+// ReadSubnetEnv reads and parses the subnet file.
+func ReadSubnetEnv(path string) (SubnetEnv, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return SubnetEnv{}, fmt.Errorf("subnet file: %w", err)
+	}
+	env, err := ParseSubnetEnv(data)
+	if err != nil {
+		return SubnetEnv{}, fmt.Errorf("subnet file %s: %w", path, err)
+	}
+	return env, nil
+}

@@ -1,0 +1,136 @@
+// Package kubelet renders the kubelet of a node in a user namespace.
+//
+// Runs in: child side. It only renders; Ready's check makes one request.
+package kubelet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+)
+
+// Name of the component.
+const Name = "kubelet"
+
+// LabelUnenforced is the node label that lists the cgroup controllers whose limits are not enforced. It is not in the
+// kubernetes.io domain, where NodeRestriction would not let a kubelet set it.
+const LabelUnenforced = "rootlessnode.dev/unenforced"
+
+// nodeIPs returns the addresses of the Node: one, or one for each family.
+func nodeIPs(e component.Env) string {
+	if e.NodeIPv6 == "" {
+		return e.NodeIP
+	}
+	return e.NodeIP + "," + e.NodeIPv6
+}
+
+// Render returns the kubelet's files and arguments: its configuration, its kubeconfig and the resolv.conf of pods.
+func Render(e component.Env) (component.Rendered, error) {
+	settings, configErr := renderConfig(e)
+	kubeconfig, kubeconfigErr := Kubeconfig(e)
+	resolv, resolvErr := resolvConf(e.NameServers, e.Config.Network.Driver == config.DriverNone)
+	if err := errors.Join(configErr, kubeconfigErr, resolvErr); err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	configFile, kubeconfigFile := component.RunFile("kubelet.yaml"), component.RunFile("kubelet.kubeconfig")
+	args := []string{
+		component.Flag("config", configFile),
+		component.Flag("kubeconfig", kubeconfigFile),
+		component.Flag("root-dir", layout.InsideKubelet),
+		component.Flag("cert-dir", layout.InsideKubeletPKI),
+		component.Flag("hostname-override", e.Config.NodeName),
+		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
+	}
+	if e.Config.MultiNode() {
+		// The node role acts as the cloud provider: it sets the addresses at which other nodes reach this one, which
+		// the kubelet cannot detect inside, and creates the Node object without the taint that the kubelet would add
+		// and that a node may not remove itself.
+		args = append(args, component.Flag("cloud-provider", "external"))
+	} else {
+		args = append(args, component.Flag("node-ip", nodeIPs(e)))
+	}
+	if labels := Labels(e); len(labels) > 0 {
+		args = append(args, component.Flag("node-labels", joinLabels(labels)))
+	}
+	return component.Rendered{
+		Name: Name,
+		Dirs: []component.Dir{
+			{Path: layout.InsideKubelet, Mode: 0o755},
+			{Path: layout.InsideVolumePlugins, Mode: 0o755},
+			{Path: layout.InsidePodLogs, Mode: 0o755},
+			{Path: layout.InsideContainerLogs, Mode: 0o755},
+		},
+		Files: []component.File{
+			{Path: configFile, Mode: 0o600, Data: settings},
+			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
+			{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolv},
+		},
+		Path: e.BinDir(Name),
+		Args: args,
+	}, nil
+}
+
+// Kubeconfig returns the kubelet's kubeconfig, for the embedded control plane or for the cluster that the node joined.
+func Kubeconfig(e component.Env) ([]byte, error) {
+	return pki.ClientKubeconfig(e, pki.KubeletClient)
+}
+
+// Ready returns a check that requests healthz, which the kubelet serves on loopback without TLS.
+func Ready(e component.Env) func(context.Context) error {
+	return component.Probe{
+		URL: "http://" + component.LoopbackAddress(e.Config.Inside.KubeletHealthzPort) + "/healthz",
+	}.Check
+}
+
+// Labels returns the labels of the Node object. The kubelet sets them only when it registers the Node for the first
+// time; on an existing Node they must be patched.
+func Labels(e component.Env) map[string]string {
+	labels := maps.Clone(e.Config.NodeLabels)
+	if len(e.Unenforced) > 0 {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[LabelUnenforced] = strings.Join(slices.Sorted(slices.Values(e.Unenforced)), "_")
+	}
+	return labels
+}
+
+func joinLabels(labels map[string]string) string {
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, k+"="+labels[k])
+	}
+	return strings.Join(pairs, ",")
+}
+
+// resolvConf returns /etc/resolv.conf of pods with dnsPolicy Default. Loopback servers are rejected, because pods
+// cannot reach them in their own network namespace. allowEmpty permits an empty list.
+func resolvConf(servers []string, allowEmpty bool) ([]byte, error) {
+	if len(servers) == 0 && !allowEmpty {
+		return nil, errors.New("no name servers for pods")
+	}
+	var b bytes.Buffer
+	var errs []error
+	for _, s := range servers {
+		a, err := netip.ParseAddr(s)
+		if err == nil && a.IsLoopback() {
+			err = fmt.Errorf("%s is a loopback address, which pods cannot reach", s)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("name server: %w", err))
+			continue
+		}
+		fmt.Fprintf(&b, "nameserver %s\n", a)
+	}
+	return b.Bytes(), errors.Join(errs...)
+}

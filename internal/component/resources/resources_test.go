@@ -1,0 +1,71 @@
+package resources
+
+import (
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/internal/fixture"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+)
+
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	e.Config.ControlPlane.CoreDNS = false
+	data, err := Manifests(e)
+	assert.NilError(t, err)
+	golden.AssertBytes(t, data, "rbac.golden")
+
+	var (
+		namespace      corev1.Namespace
+		kubelet        rbacv1.ClusterRoleBinding
+		flannel        rbacv1.ClusterRole
+		flannelBinding rbacv1.ClusterRoleBinding
+	)
+	documents := strings.Split(string(data), "---\n")
+	objects := []any{&namespace, &kubelet, &flannel, &flannelBinding}
+	assert.Equal(t, len(documents), len(objects))
+	for i, o := range objects {
+		assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[i]), o))
+	}
+	assert.Equal(t, kubelet.Subjects[0].Name, pki.UserKubeletClient)
+	assert.Equal(t, flannelBinding.Subjects[0].Name, pki.UserFlannel)
+	assert.Equal(t, flannelBinding.RoleRef.Name, flannel.Name)
+}
+
+func TestManifestsWithPolicies(t *testing.T) {
+	t.Parallel()
+	e := fixture.Env()
+	e.Config.ControlPlane.CoreDNS = false
+	e.Config.NetworkPolicy = config.NetworkPolicyKube
+	data, err := Manifests(e)
+	assert.NilError(t, err)
+	documents := strings.Split(string(data), "---\n")
+	assert.Equal(t, len(documents), 6)
+	var (
+		role    rbacv1.ClusterRole
+		binding rbacv1.ClusterRoleBinding
+	)
+	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[4]), &role))
+	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[5]), &binding))
+	assert.Equal(t, binding.RoleRef.Name, role.Name)
+	assert.Equal(t, binding.Subjects[0].Name, pki.UserNetworkPolicy)
+	for _, r := range role.Rules {
+		assert.DeepEqual(t, r.Verbs, []string{"list", "watch"})
+	}
+}
+
+func TestManifestsWithDNS(t *testing.T) {
+	t.Parallel()
+	data, err := Manifests(fixture.Env())
+	assert.NilError(t, err)
+	assert.Equal(t, strings.Count(string(data), "---\n"), 9)
+	assert.Assert(t, strings.HasPrefix(string(data), "apiVersion: v1\nkind: Namespace\n"), "the namespace comes first")
+}

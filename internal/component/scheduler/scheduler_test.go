@@ -1,0 +1,12 @@
+package scheduler
+
+import (
+	"testing"
+
+	"github.com/rootlessnode/rootlessnode/internal/component/internal/fixture"
+)
+
+func TestRender(t *testing.T) {
+	t.Parallel()
+	fixture.Golden(t, Render)
+}

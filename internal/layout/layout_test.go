@@ -1,0 +1,111 @@
+package layout_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+)
+
+func TestLongestSocketIsTheLongest(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime("/run/user/1000", "default")
+	for _, p := range []string{rt.APISocket(), rt.NodeSocket(), rt.ExecSocket(), rt.HostSocket(), rt.SourcesSocket()} {
+		assert.Assert(t, len(p) <= len(rt.LongestSocket()), p)
+	}
+}
+
+// TestLockIsOutsideTheRuntimeDir checks the path of the lock, because the runtime dir is removed while the lock is held.
+func TestLockIsOutsideTheRuntimeDir(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime("/run/user/1000", "default")
+	assert.Assert(t, !strings.HasPrefix(rt.Lock(), rt.Dir+"/"))
+	assert.Assert(t, strings.HasPrefix(rt.StateDir(), rt.Dir+"/"))
+}
+
+func TestBindsAreBelowTheDataDir(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, b := range layout.NewData("/data").Binds() {
+		assert.Assert(t, strings.HasPrefix(b.Host, "/data/") && filepath.IsAbs(b.Inside), "%+v", b)
+		assert.Assert(t, !seen[b.Host] && !seen[b.Inside], "duplicate: %+v", b)
+		seen[b.Host], seen[b.Inside] = true, true
+	}
+}
+
+// TestEntriesAreComplete checks that each path of Data is in or below an entry, because a removal removes only the entries.
+func TestEntriesAreComplete(t *testing.T) {
+	t.Parallel()
+	const dir = "/data"
+	data := layout.NewData(dir)
+	entries := data.Entries()
+	listed := func(method, path string) {
+		rel, err := filepath.Rel(dir, path)
+		assert.NilError(t, err)
+		top, _, _ := strings.Cut(rel, "/")
+		assert.Check(t, slices.Contains(entries, top), "Data.Entries lacks %s (Data.%s)", top, method)
+	}
+	value := reflect.ValueOf(data)
+	for i := range value.NumMethod() {
+		name := value.Type().Method(i).Name
+		switch f := value.Method(i).Interface().(type) {
+		case func() string:
+			listed(name, f())
+		case func(string) string:
+			listed(name, f("x"))
+		case func() []layout.Bind:
+			for _, b := range f() {
+				listed(name, b.Host)
+			}
+		case func() []string:
+			assert.Equal(t, name, "Entries")
+		default:
+			t.Errorf("Data.%s has the type %T: add it to this test, and its paths to Data.Entries", name, f)
+		}
+	}
+	assert.Equal(t, entries[len(entries)-1], filepath.Base(data.Record()), "the record must be last")
+	slices.Sort(entries)
+	assert.Equal(t, len(slices.Compact(slices.Clone(entries))), len(entries), "duplicate: %v", entries)
+}
+
+func TestPrivateEnv(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{
+		layout.EnvRole, layout.EnvPipeFD, layout.EnvStateDir, layout.EnvChildActivation, layout.EnvActivationHelper,
+		layout.EnvConfig, layout.EnvLifeline, layout.EnvReport, layout.EnvConfigFD, layout.EnvGuard, layout.EnvRemove,
+		layout.EnvTakenToken, layout.EnvRelay,
+	} {
+		assert.Assert(t, layout.IsPrivateEnv(key+"=x"), key)
+	}
+	assert.Assert(t, !layout.IsPrivateEnv(layout.EnvName+"=x") && !layout.IsPrivateEnv(layout.EnvJoinToken+"=x"))
+}
+
+func TestWriteJSON(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "h.json")
+	want := layout.HandoverInfo{ParentPID: 7, Network: layout.NetworkInfo{IP: "10.0.2.100"}}
+	assert.NilError(t, layout.WriteJSON(path, want))
+	assert.NilError(t, layout.WriteJSON(path, want)) // replaces the file
+	st, err := os.Stat(path)
+	assert.NilError(t, err)
+	assert.Equal(t, st.Mode().Perm(), os.FileMode(0o600))
+	var got layout.HandoverInfo
+	assert.NilError(t, layout.ReadJSON(path, &got))
+	assert.DeepEqual(t, got, want)
+	left, err := os.ReadDir(filepath.Dir(path))
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 1, "a temporary file is left")
+
+	assert.ErrorIs(t, layout.ReadJSON(path+".none", &got), os.ErrNotExist)
+	assert.NilError(t, os.WriteFile(path, []byte("{"), 0o600))
+	assert.ErrorContains(t, layout.ReadJSON(path, &got), "decode "+path)
+	err = layout.WriteJSON(filepath.Join(path, "x"), want)
+	assert.Assert(t, err != nil && !errors.Is(err, os.ErrNotExist), "%v", err)
+}

@@ -1,0 +1,349 @@
+package preflight
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+)
+
+func checkAccount(_ context.Context, h *host) []Finding {
+	a, ok, err := h.account()
+	switch {
+	case err != nil:
+		return unreadable(err)
+	case !ok:
+		return []Finding{fail("uid %d has no entry in passwd", h.in.UID).hint(
+			"# newuidmap looks up the account by name: run as an account that `getent passwd` lists,",
+			"# or create one:",
+			asRoot("useradd --create-home --uid "+strconv.Itoa(h.in.UID)+" rootlessnode"))}
+	}
+	return []Finding{pass("account %s, uid %d", a.Name, a.UID).with(map[string]string{"user": a.Name, "uid": strconv.Itoa(a.UID)})}
+}
+
+// subidKind is one of the two kinds of subordinate ids: uids or gids.
+type subidKind struct {
+	word, file, usermod string
+	getsubids           []string
+}
+
+func subidKinds() []subidKind {
+	return []subidKind{
+		{"subuid", hostinfo.SubuidFile, "--add-subuids", nil},
+		{"subgid", hostinfo.SubgidFile, "--add-subgids", []string{"-g"}},
+	}
+}
+
+func checkSubids(ctx context.Context, h *host) []Finding {
+	a, ok, err := h.account()
+	if err != nil || !ok {
+		return []Finding{warn("not checked: the account is unknown")}
+	}
+	var found []Finding
+	var missing []subidKind
+	details := map[string]string{}
+	for _, kind := range subidKinds() {
+		mine, findings := h.subidsOf(ctx, a, kind)
+		found = append(found, findings...)
+		if len(mine) == 0 {
+			missing = append(missing, kind)
+			continue
+		}
+		details[kind.word] = rowsText(mine)
+		found = append(found, h.validateRows(ctx, a, kind, mine)...)
+	}
+	if len(missing) > 0 {
+		found = append([]Finding{h.missingSubids(ctx, a, missing)}, found...)
+	}
+	return orPass(found, "subordinate ids: uids %s, gids %s", details["subuid"], details["subgid"])
+}
+
+// missingSubidKinds returns the kinds of subordinate ids of which the account has none.
+func (h *host) missingSubidKinds(ctx context.Context) []subidKind {
+	a, ok, err := h.account()
+	if err != nil || !ok {
+		return nil
+	}
+	var without []subidKind
+	for _, kind := range subidKinds() {
+		if mine, wrong := h.subidsOf(ctx, a, kind); len(mine) == 0 && len(wrong) == 0 {
+			without = append(without, kind)
+		}
+	}
+	return without
+}
+
+// missingSubids returns one finding for all kinds, with a hint to add rows that overlap no existing row.
+func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []subidKind) Finding {
+	var files []string
+	var f Finding
+	start := h.freeSubids(ctx, a)
+	for _, k := range kinds {
+		files = append(files, k.file)
+	}
+	text := strings.Join(files, " and ")
+	f.Level = LevelFail
+	f.Message = fmt.Sprintf("%s (uid %d) has no subordinate ids: no row in %s", a.Name, a.UID, text)
+	if _, err := datadir.ReadRecord(h.in.Data, h.in.UID); err == nil {
+		return f // check data-ids reports the ids that the account must have
+	}
+	for _, k := range kinds {
+		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+	}
+	f.fix.add(fmt.Sprintf("# or add this row to %s: %s:%d:%d", text, a.Name, start, hostinfo.MinSubids))
+	f.fix.setup = true
+	f.Details = map[string]string{"user": a.Name, "files": strings.Join(files, ","), "row": fmt.Sprintf("%s:%d:%d", a.Name, start, hostinfo.MinSubids)}
+	return f
+}
+
+// freeSubids returns the start of a range that overlaps no row of either file and no account.
+func (h *host) freeSubids(ctx context.Context, a hostinfo.Account) int64 {
+	var all []hostinfo.SubidRow
+	for _, k := range subidKinds() {
+		rows, _, _ := hostinfo.ReadSubids(h.in.Root, k.file)
+		all = append(all, rows...)
+	}
+	all = append(all, hostinfo.TakenIDs(ctx, h.in.Root, h.lookPath("getent"), a)...)
+	return hostinfo.FreeSubidsIn(all, hostinfo.MinSubids, hostinfo.SubidRange(h.in.Root))
+}
+
+// subidsOf returns the rows of the account from getsubids, or else from the file, as RootlessKit does. subids.source can
+// restrict it to one of them.
+func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind) ([]hostinfo.SubidRow, []Finding) {
+	source := h.cfg.Subids.Source
+	if source != "static" {
+		if rows := h.getsubids(ctx, a, kind); len(rows) > 0 || source == "dynamic" {
+			return rows, nil
+		}
+	}
+	all, bad, err := hostinfo.ReadSubids(h.in.Root, kind.file)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	var found []Finding
+	if len(bad) > 0 {
+		found = append(found, fail("%s: must be NAME:START:COUNT", strings.Join(bad, ", ")).hint(
+			asRoot("${EDITOR:-vi} "+kind.file+"    # fix or remove "+strings.Join(bad, ", "))))
+	}
+	var mine []hostinfo.SubidRow
+	for _, r := range all {
+		if r.BelongsTo(a) {
+			mine = append(mine, r)
+		}
+	}
+	for _, r := range mine {
+		for _, o := range all {
+			if !o.BelongsTo(a) && r.Overlaps(o) {
+				found = append(found, warn("%s (%s) shares ids with %s (%s): each account can access the other's files", r.Where, r, o.Where, o))
+			}
+		}
+	}
+	return mine, found
+}
+
+func (h *host) getsubids(ctx context.Context, a hostinfo.Account, kind subidKind) []hostinfo.SubidRow {
+	program := h.lookPath("getsubids")
+	if program == "" {
+		return nil
+	}
+	args := append(append([]string{}, kind.getsubids...), a.Name)
+	out, err := h.run(ctx, program, args...)
+	if err != nil {
+		return nil // no rows, or an old getsubids: use the file
+	}
+	return hostinfo.ParseGetsubids(out, filepath.Base(program)+" "+strings.Join(args, " "))
+}
+
+// validateRows checks the account's rows of one kind: the number of ids, overlaps, and the ids that systemd-homed allows.
+func (h *host) validateRows(ctx context.Context, a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
+	var found []Finding
+	own := int64(a.UID)
+	if kind.word == "subgid" {
+		own = int64(a.GID)
+	}
+	var total int64
+	for i, r := range rows {
+		duplicate := false
+		for _, o := range rows[:i] {
+			if r.Start == o.Start && r.Count == o.Count {
+				duplicate = true
+			} else if r.Overlaps(o) {
+				found = append(found, fail("%s (%s) and %s (%s) overlap: the kernel rejects an id map that contains both", o.Where, o, r.Where, r).hint(
+					asRoot("${EDITOR:-vi} "+kind.file+"    # remove one of "+o.String()+" and "+r.String())))
+			}
+		}
+		if duplicate {
+			continue
+		}
+		total += r.Count
+		if r.Start <= own && own < r.End() {
+			found = append(found, fail("%s (%s) contains the account's own id %d", r.Where, r, own).hint(
+				asRoot("${EDITOR:-vi} "+kind.file+"    # give "+a.Name+" a range without "+strconv.FormatInt(own, 10))))
+		}
+	}
+	if total < hostinfo.MinSubids {
+		start := h.freeSubids(ctx, a)
+		f := fail("%s has %d %ss, but a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
+			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+		f.fix.setup = true
+		found = append(found, f)
+	}
+	found = append(found, h.outsideNamespace(kind, rows)...)
+	return append(found, h.checkHomed(rows)...)
+}
+
+// outsideNamespace checks for rows with ids that this user namespace does not have, which is common in containers.
+func (h *host) outsideNamespace(kind subidKind, rows []hostinfo.SubidRow) []Finding {
+	b, err := os.ReadFile(h.path("/proc/self/" + map[string]string{"subuid": "uid_map", "subgid": "gid_map"}[kind.word]))
+	if err != nil {
+		return nil
+	}
+	var has []hostinfo.SubidRow // in ascending order, as the kernel prints them, with adjacent ranges merged
+	for line := range strings.Lines(string(b)) {
+		var first, outer, count int64
+		if _, err := fmt.Sscan(line, &first, &outer, &count); err != nil {
+			return nil
+		}
+		if n := len(has); n > 0 && has[n-1].End() == first {
+			has[n-1].Count += count
+			continue
+		}
+		has = append(has, hostinfo.SubidRow{Start: first, Count: count})
+	}
+	for _, r := range rows {
+		if slices.ContainsFunc(has, func(o hostinfo.SubidRow) bool { return o.Start <= r.Start && r.End() <= o.End() }) {
+			continue
+		}
+		f := fail("%s (%s): not within the ids of this container, which are %s", r.Where, r, rowsText(has))
+		f.fix.add("# give the account a range of " + strconv.Itoa(hostinfo.MinSubids) + " of these ids in " + kind.file + ", or give the container more ids:")
+		for _, line := range hostinfo.MoreIDs(h.container()) {
+			f.fix.add("# " + line)
+		}
+		return []Finding{f}
+	}
+	return nil
+}
+
+// homedFirstID is the first id above those of accounts that systemd-homed's id-mapped mounts allow (UIDS-GIDS.md of
+// systemd).
+const homedFirstID = 524288
+
+func (h *host) checkHomed(rows []hostinfo.SubidRow) []Finding {
+	mount, ok := h.mountOf(h.in.Data.Dir)
+	if !ok || !strings.Contains(","+mount.options+",", ",idmapped,") {
+		return nil
+	}
+	for _, r := range rows {
+		if r.Start < homedFirstID {
+			return []Finding{fail("%s (%s): the data dir %s is on %s, an id-mapped mount (systemd-homed), which allows only ids from %d",
+				r.Where, r, h.in.Data.Dir, mount.point, homedFirstID).hint(
+				"# give the account a range that begins at " + strconv.Itoa(homedFirstID) + " or later, or move the data elsewhere: dataDir: /var/lib/...")}
+		}
+	}
+	return nil
+}
+
+func rowsText(rows []hostinfo.SubidRow) string {
+	var parts []string
+	for _, r := range rows {
+		parts = append(parts, fmt.Sprintf("%d-%d", r.Start, r.End()-1))
+	}
+	return strings.Join(parts, " ")
+}
+
+func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
+	var found []Finding
+	var missing, weak, nosuid []string
+	for _, name := range []string{"newuidmap", "newgidmap"} {
+		path := h.lookPath(name)
+		if path == "" {
+			missing = append(missing, name)
+			continue
+		}
+		may, err := h.probes.MayMapIDs(path, name == "newgidmap")
+		if err != nil {
+			found = append(found, unreadable(err)...)
+			continue
+		}
+		if !may {
+			weak = append(weak, path)
+		}
+		if fs, err := h.probes.Statfs(path); err == nil && fs.Flags&unix.ST_NOSUID != 0 {
+			nosuid = append(nosuid, path)
+		}
+	}
+	if len(missing) > 0 {
+		f := fail("not found on PATH: %s", strings.Join(missing, ", "))
+		f.fix.programs = missing
+		found = append(found, f)
+	}
+	if len(weak) > 0 {
+		f := fail("no privilege to map ids: %s: needs set-uid root or a file capability", strings.Join(weak, ", "))
+		for _, p := range weak {
+			f.fix.add(asRoot("chown root:root " + hostinfo.Quote(p) + " && " + sudoMark + "chmod u+s " + hostinfo.Quote(p)))
+		}
+		found = append(found, f)
+	}
+	if len(nosuid) > 0 {
+		found = append(found, fail("on a nosuid mount, where programs cannot gain privileges: %s", strings.Join(nosuid, ", ")).hint(
+			"# install newuidmap and newgidmap on a file system that is mounted without nosuid, and add their directory to PATH"))
+	}
+	if h.statusField("NoNewPrivs") == "1" {
+		found = append(found, fail("no_new_privs is set for this process: newuidmap and newgidmap cannot gain privileges").hint(
+			"# start the node without it: no NoNewPrivileges=yes in the unit,",
+			"# no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container"))
+	}
+	if len(found) == 0 {
+		found = h.tryIDMaps(ctx)
+	}
+	return orPass(found, "newuidmap and newgidmap are installed and privileged")
+}
+
+// tryIDMaps runs both programs to map the account's ids, as the start does, because the kernel's decision depends on more
+// than the files of the host.
+func (h *host) tryIDMaps(ctx context.Context) []Finding {
+	a, ok, err := h.account()
+	if err != nil || !ok {
+		return nil // reported by check account
+	}
+	for i, own := range []int{a.UID, a.GID} {
+		name, kind := []string{"newuidmap", "newgidmap"}[i], subidKinds()[i]
+		rows, wrong := h.subidsOf(ctx, a, kind)
+		if len(rows) == 0 || len(wrong) > 0 || h.outsideNamespace(kind, rows) != nil {
+			return nil // reported by check subids
+		}
+		path := h.lookPath(name)
+		args := []string{"0", strconv.Itoa(own), "1", "1", strconv.FormatInt(rows[0].Start, 10), strconv.FormatInt(rows[0].Count, 10)}
+		if err := h.probes.MapIDs(ctx, path, args...); err != nil {
+			return []Finding{h.explainIDMap(name, err)}
+		}
+	}
+	return nil
+}
+
+// explainIDMap returns the finding for a failed id map, with the cause that is specific to containers: a process that writes
+// a map needs CAP_SYS_ADMIN in the new namespace. The creator of the namespace has it there, but root has it only if it has
+// the capability outside (user_namespaces(7)). A set-uid root program runs as root, unless it was built to switch back to the
+// caller. A program with a file capability runs as the creator.
+func (h *host) explainIDMap(name string, err error) Finding {
+	f := fail("%s cannot map the account's ids: %v", name, err)
+	if !hostinfo.LacksSysAdmin(h.path("/")) || !strings.Contains(err.Error(), "Operation not permitted") {
+		return f
+	}
+	f.Message += "; it is set-uid root, but root in this container does not have CAP_SYS_ADMIN"
+	f.fix.add("# in the container or its image, use file capabilities instead of set-uid root:")
+	for _, p := range []struct{ name, capability string }{{"newuidmap", "cap_setuid"}, {"newgidmap", "cap_setgid"}} {
+		path := hostinfo.Quote(h.lookPath(p.name))
+		f.fix.add(asRoot("setcap "+p.capability+"=ep "+path), asRoot("chmod u-s "+path))
+	}
+	f.fix.setup = true
+	return f
+}

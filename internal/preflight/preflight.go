@@ -1,0 +1,259 @@
+// Package preflight checks whether the host meets the requirements of a node, before anything is created. Each named check
+// returns findings. `up` and `check` use the same list.
+//
+// The checks do not change the host and contact no other host, except that NodeAddress may resolve the name of an API server.
+// All files are looked up below Input.Root, and all queries to the kernel go through Input.Probes, so that each check can be
+// tested on a fake host.
+//
+// Runs in: parent, before the namespaces exist.
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// Level is the severity of a finding.
+type Level string
+
+// Levels. With LevelWarn the node starts, but a feature is missing or may fail. With LevelFail it cannot start.
+const (
+	LevelPass Level = "pass"
+	LevelWarn Level = "warn"
+	LevelFail Level = "fail"
+)
+
+// Finding is one result of a check. A check can have several.
+type Finding struct {
+	// Check is the check's name, one of Names.
+	Check string `json:"check"`
+	Level Level  `json:"level"`
+	// Message is one line for people.
+	Message string `json:"message"`
+	// Hint is how to fix it on this host: shell commands and comments. Empty if there is nothing to do.
+	Hint string `json:"hint,omitempty"`
+	// Details are the values behind the message, for programs.
+	Details map[string]string `json:"details,omitempty"`
+
+	fix fix
+}
+
+// Input is the input of Run.
+type Input struct {
+	// Config is the node's complete, valid configuration. nil: the default configuration.
+	Config *config.NodeConfig
+	// Runtime and Data are the directories that the node will use.
+	Runtime layout.Runtime
+	Data    layout.Data
+	// ComponentsDir is the directory that FindComponents returned. Empty: not found in ComponentsTried.
+	ComponentsDir   string
+	ComponentsTried []string
+	// UID of the account that runs the node.
+	UID int
+	// Exe is the absolute path of this executable, without symbolic links.
+	Exe string
+	// Env is the environment in the format of os.Environ. Only PATH, HOME, XDG_DATA_HOME and XDG_RUNTIME_DIR are used.
+	Env []string
+	// Running is set if this node is running and therefore uses its ports itself.
+	Running bool
+	// InheritedListeners are the TCP addresses (host:port) on which the service manager already listens for the node.
+	InheritedListeners []string
+	// Root is prepended to every path of the host, for tests. Empty: the real host.
+	Root string
+	// Probes query the kernel. The zero value queries the real one.
+	Probes Probes
+	// Deep, if not nil, runs after the checks, and its findings are appended. It is for slow probes that need namespaces.
+	Deep func(ctx context.Context) []Finding
+}
+
+// check is one named requirement. run returns its findings in the order in which they are shown.
+type check struct {
+	name string
+	run  func(context.Context, *host) []Finding
+}
+
+func checks() []check {
+	return []check{
+		{"account", checkAccount},
+		{"subids", checkSubids},
+		{"idmap-programs", checkIDMapPrograms},
+		{"user-namespaces", checkUserNamespaces},
+		{"proc", checkProc},
+		{"kernel", checkKernel},
+		{"modules", checkModules},
+		{"runtime-dir", checkRuntimeDir},
+		{"linger", checkLinger},
+		{"cgroup", checkCgroup},
+		{"resources", checkResources},
+		{"programs", checkPrograms},
+		{"network-program", checkNetworkProgram},
+		{"network-policy", checkNetworkPolicy},
+		{"tun", checkTun},
+		{"ports", checkPorts},
+		{"routes", checkRoutes},
+		{"mounts", checkMounts},
+		{"socket-paths", checkSocketPaths},
+		{"data-dir", checkDataDir},
+		{"data-ids", checkDataIDs},
+		{"disk-space", checkDiskSpace},
+		{"open-files", checkOpenFiles},
+		{"inotify", checkInotify},
+		{"components", checkComponents},
+		{"runtime", checkRuntime},
+	}
+}
+
+// rootCheck is the name of the check that runs first. If it fails, no other check runs.
+const rootCheck = "root"
+
+// Names returns the names of the checks in the order of their findings.
+func Names() []string {
+	names := []string{rootCheck}
+	for _, c := range checks() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// Run runs all checks concurrently and returns their findings in the order of Names, at least one for each check. For uid 0
+// it returns only the finding of the check "root".
+func Run(ctx context.Context, in Input) []Finding {
+	h := newHost(ctx, in)
+	root := checkRoot(h)
+	if root.Level == LevelFail {
+		return h.finish([]Finding{root})
+	}
+	list := checks()
+	results := make([][]Finding, len(list))
+	var wg sync.WaitGroup
+	for i, c := range list {
+		wg.Go(func() {
+			results[i] = c.run(ctx, h)
+			for j := range results[i] {
+				results[i][j].Check = c.name
+			}
+		})
+	}
+	wg.Wait()
+	all := []Finding{root}
+	for _, r := range results {
+		all = append(all, r...)
+	}
+	all = h.finish(all)
+	if in.Deep != nil {
+		all = append(all, in.Deep(ctx)...)
+	}
+	return all
+}
+
+func checkRoot(h *host) Finding {
+	if h.in.UID != 0 {
+		f := pass("running as an ordinary user, uid %d", h.in.UID)
+		f.Check = rootCheck
+		return f
+	}
+	f := fail("a node must be run by an ordinary user, not by root")
+	once := "# once, to create a dedicated account:"
+	if h.probes.InUserNS() {
+		f = fail("a node must be run by an ordinary user, not by root, and this process is root in a user namespace")
+		f.fix.add("# leave this user namespace (unshare, a rootless container, a shell in a node) and run rootlessnode as the account that created it;")
+		once = "# or, in a container that has enough ids for a dedicated account, once:"
+	}
+	f.Check = rootCheck
+	f.fix.add(once,
+		h.self()+" host setup --user rootlessnode --create-user",
+		"# then, each time:",
+		h.self()+" host enter --user rootlessnode -- up")
+	return f
+}
+
+// Err returns nil if no finding is a failure. Otherwise it returns one error of class errdefs.ErrPreflight that lists all
+// failures and has one hint: a single block of commands that fixes all of them.
+func Err(findings []Finding) error {
+	var faults []error
+	var all fix
+	for _, f := range findings {
+		if f.Level != LevelFail {
+			continue
+		}
+		faults = append(faults, fmt.Errorf("%s: %s", f.Check, f.Message))
+		if f.fix.empty() && f.Hint != "" {
+			f.fix.lines = strings.Split(f.Hint, "\n") // from Deep, or from JSON
+		}
+		all.merge(f.fix)
+	}
+	err := errdefs.WithHint(errors.Join(faults...), all.render())
+	return errdefs.Class(errdefs.ErrPreflight, err)
+}
+
+func pass(format string, args ...any) Finding {
+	return Finding{Level: LevelPass, Message: fmt.Sprintf(format, args...)}
+}
+
+func warn(format string, args ...any) Finding {
+	return Finding{Level: LevelWarn, Message: fmt.Sprintf(format, args...)}
+}
+
+func fail(format string, args ...any) Finding {
+	return Finding{Level: LevelFail, Message: fmt.Sprintf(format, args...)}
+}
+
+// orPass returns found, or a single finding of level pass if found is empty.
+func orPass(found []Finding, format string, args ...any) []Finding {
+	if len(found) > 0 {
+		return found
+	}
+	return []Finding{pass(format, args...)}
+}
+
+func (f Finding) with(details map[string]string) Finding {
+	f.Details = details
+	return f
+}
+
+func (f Finding) hint(lines ...string) Finding {
+	f.fix.add(lines...)
+	return f
+}
+
+// self returns the command with which root runs this program.
+func (h *host) self() string {
+	if h.in.Exe != "" {
+		return hostinfo.Quote(h.in.Exe)
+	}
+	return "rootlessnode"
+}
+
+// container returns the kind of container that this host looks like, or "". A machine whose file system was created from a
+// container image looks like one too. Use it only for faults that occur only in containers.
+func (h *host) container() string { return hostinfo.DetectContainer(h.path("/")) }
+
+// confined reports whether this is a container whose root does not have the rights of a machine's root.
+func (h *host) confined() bool { return h.container() != "" && hostinfo.LacksSysAdmin(h.path("/")) }
+
+// unreadable returns the warning that a file of the host cannot be read. This does not prevent the start.
+func unreadable(err error) []Finding {
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		return []Finding{warn("not checked: %s: %v", pe.Path, pe.Err)}
+	}
+	return []Finding{warn("not checked: %v", err)}
+}
+
+// setupLine returns the comment that suggests host setup instead of the individual commands.
+func (h *host) setupLine() string {
+	name := "NAME"
+	if a, ok, _ := h.account(); ok {
+		name = a.Name
+	}
+	return fmt.Sprintf("# or run all of the steps for root at once: %s%s host setup --user %s", sudoMark, h.self(), name)
+}
