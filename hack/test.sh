@@ -70,7 +70,7 @@ as_account() {
 # account runs them in copies of their directories, which contain the test data.
 unit_as_user() {
 	prepare_account
-	local pkg failed=0 packages='pkg/cgroupv2 pkg/copyup pkg/parent pkg/node pkg/child pkg/status pkg/mountns
+	local pkg failed=0 packages='pkg/cgroupv2 pkg/copyup pkg/parent pkg/node pkg/child internal/noderole pkg/status pkg/mountns
 		internal/datadir internal/supervisor internal/nodeexec internal/preflight internal/hostsetup'
 	mkdir -p "$stage/unit"
 	# shellcheck disable=SC2046,SC2086 # a list of packages

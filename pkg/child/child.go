@@ -1,6 +1,6 @@
 // Package child implements the part of a node that runs inside RootlessKit's namespaces. It has two roles. The child
 // role is process 1 of the node's PID namespace: it prepares the file system and then runs RootlessKit's child. The
-// node role is started by the child and supervises the components.
+// node role is started by the child and supervises the components (internal/noderole).
 //
 // The package does not access anything outside the namespaces except the node's own directories on the host: the data
 // dir and the runtime dir with RootlessKit's API socket.
@@ -9,9 +9,12 @@
 package child
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
@@ -21,7 +24,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/noderole"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // reapAfter is how long an orphaned process may stay a zombie, and the longest time that a caller may take to wait for
@@ -75,6 +80,46 @@ func Run(log logrus.FieldLogger) error {
 		// (cgroupv2.Subtree.Arrange).
 		EvacuateCgroup2: true,
 	})
+}
+
+// RunNode executes the node role: it prepares the namespaces, renders and supervises the components, and serves status
+// and exec until SIGTERM, SIGINT, SIGHUP or a stop request on the status socket. Errors are also written to the data
+// dir, where the parent reads them. Only node.Dispatch calls it.
+func RunNode(log *logrus.Logger, version string) error {
+	// The parent forwards signals of its terminal; they must not arrive twice.
+	if _, err := syscall.Setsid(); err != nil {
+		return fmt.Errorf("create a session: %w", err)
+	}
+	cfg, rt, err := effectiveConfig()
+	if err != nil {
+		return err
+	}
+	handover, err := readHandover(rt)
+	if err == nil {
+		err = noderole.Run(noderole.Options{
+			Config: cfg, Runtime: rt, Handover: handover, FileSystem: fileSystem(cfg, rt), Version: version, Log: log,
+		})
+	}
+	if err != nil {
+		err = errors.Join(err, layout.WriteJSON(layout.NewData(cfg.DataDir).LastExit(), errdefs.ReportOf(err)))
+	}
+	return err
+}
+
+// readHandover reads the parent's handover, and completes its network settings with those that the child got from DHCP.
+func readHandover(rt layout.Runtime) (h layout.HandoverInfo, err error) {
+	if err := layout.ReadJSON(rt.Handover(), &h); err != nil {
+		return h, fmt.Errorf("read the parent's handover: %w", err)
+	}
+	var own layout.NetworkInfo
+	if err := layout.ReadJSON(rt.Uplink(), &own); errors.Is(err, fs.ErrNotExist) {
+		return h, nil
+	} else if err != nil {
+		return h, fmt.Errorf("read the child's network settings: %w", err)
+	}
+	n := &h.Network
+	n.Interface, n.IP, n.PrefixLen, n.Gateway, n.DNS, n.MTU = own.Interface, own.IP, own.PrefixLen, own.Gateway, own.DNS, own.MTU
+	return h, nil
 }
 
 // RunActivationHelper executes the RootlessKit role that passes systemd's sockets on. Only node.Dispatch calls it.

@@ -1,121 +1,18 @@
 package child
 
 import (
-	"context"
-	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"gotest.tools/v3/assert"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
-	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
-	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestPublicEnv(t *testing.T) {
-	t.Parallel()
-	got := publicEnv([]string{"A=1", layout.EnvRole + "=node", "_ROOTLESSKIT_REEXEC_COUNT_1_1=1", layout.EnvName + "=x"})
-	assert.DeepEqual(t, got, []string{"A=1", layout.EnvName + "=x"})
-}
-
-// TestReportedSince checks that readiness from before the start of the node does not count.
-func TestReportedSince(t *testing.T) {
-	t.Parallel()
-	start := time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)
-	node := func(heartbeat time.Time) *corev1.Node {
-		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(heartbeat)},
-		}}}
-	}
-	assert.Assert(t, !reportedSince(node(start.Add(-time.Second)), start))
-	assert.Assert(t, reportedSince(node(start.Truncate(time.Second)), start), "the API keeps whole seconds")
-	assert.Assert(t, reportedSince(node(start.Add(time.Minute)), start))
-	assert.Assert(t, !reportedSince(&corev1.Node{}, start))
-}
-
-func TestWaitFile(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "dir", "subnet.env")
-	type result struct {
-		b   []byte
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		b, err := waitFile(t.Context(), path)
-		done <- result{b, err}
-	}()
-	tmp := filepath.Join(t.TempDir(), "tmp")
-	assert.NilError(t, os.WriteFile(tmp, []byte("whole"), 0o600))
-	for { // waitFile creates the directory
-		if err := os.Rename(tmp, path); err == nil {
-			break
-		} else if !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-	}
-	r := <-done
-	assert.NilError(t, r.err)
-	assert.Equal(t, string(r.b), "whole")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := waitFile(ctx, path+".never")
-	assert.ErrorIs(t, err, context.Canceled)
-}
-
-func TestOwnPorts(t *testing.T) {
-	t.Parallel()
-	api := portfwd.PortStatus{HostIP: "127.0.0.1", HostPort: 6443, Proto: "tcp", Owner: portfwd.Owner{Kind: portfwd.KindStatic, Name: apiForward}.String()}
-	with := func(state portfwd.State) portfwd.PortStatus {
-		p := api
-		p.State = state
-		return p
-	}
-	other := portfwd.PortStatus{Owner: "default/web/http", State: portfwd.StateFailed}
-	open, err := ownPorts([]portfwd.PortStatus{other, with(portfwd.StatePending)})
-	assert.NilError(t, err)
-	assert.Assert(t, !open)
-	open, err = ownPorts([]portfwd.PortStatus{with(portfwd.StateOpen), other})
-	assert.NilError(t, err)
-	assert.Assert(t, open)
-	failed := with(portfwd.StateFailed)
-	failed.Error, failed.Hint = "address already in use", "choose another"
-	_, err = ownPorts([]portfwd.PortStatus{failed})
-	assert.ErrorIs(t, err, errdefs.ErrPreflight)
-	assert.ErrorContains(t, err, "127.0.0.1:6443/tcp (api.port): address already in use")
-	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{"choose another"})
-}
-
-func TestForwardable(t *testing.T) {
-	t.Parallel()
-	got := forwardable(kubeapi.Service{
-		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
-		Ports:      []kubeapi.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
-		ClusterIPs: []string{"10.43.0.5"}, ExternalIPs: []string{"192.0.2.1"}, ExternalTrafficPolicy: "Local", HealthCheckNodePort: 3,
-		LoadBalancerClass: "c", Ingress: []string{"127.0.0.1"}, Annotations: map[string]string{"rootlessnode.dev/bind": "::"},
-		LoadBalancerSourceRanges: []string{"192.0.2.0/24"}, Created: time.Unix(1, 0),
-	})
-	assert.DeepEqual(t, got, portfwd.Service{
-		Namespace: "a", Name: "b", UID: "u", Type: "NodePort", IPFamilies: []string{"IPv4"},
-		Ports:      []portfwd.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}},
-		ClusterIPs: []string{"10.43.0.5"}, ExternalIPs: []string{"192.0.2.1"}, ExternalTrafficPolicy: "Local", HealthCheckNodePort: 3,
-		LoadBalancerClass: "c", Ingress: []string{"127.0.0.1"}, Annotations: map[string]string{"rootlessnode.dev/bind": "::"},
-		LoadBalancerSourceRanges: []string{"192.0.2.0/24"}, Created: time.Unix(1, 0),
-	})
-}
 
 // TestFileSystem checks that all paths that the node role uses have the same name inside.
 func TestFileSystem(t *testing.T) {

@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/noderole"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 )
 
 // rewritten returns the files in persistent directories that the node or RootlessKit writes at each start.
 func rewritten() []string {
 	return []string{
-		"/etc/hosts", "/etc/resolv.conf", protocolsFile,
+		"/etc/hosts", "/etc/resolv.conf", noderole.ProtocolsFile,
 		layout.InsideContainersConf + "/storage.conf", layout.InsideContainersConf + "/policy.json",
 	}
 }

@@ -1,11 +1,8 @@
 package child
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/common"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
@@ -22,7 +19,6 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
 
@@ -77,44 +73,6 @@ func (d recordingDriver) ConfigureNetworkChild(msg *messages.ParentInitNetworkDr
 	return dev, layout.WriteJSON(d.file, layout.NetworkInfo{
 		Interface: dev, IP: msg.IP, PrefixLen: msg.Netmask, Gateway: msg.Gateway, DNS: msg.DNS, MTU: msg.MTU,
 	})
-}
-
-// readUplink completes the network settings from the parent with those that the child got from DHCP.
-func (n *nodeRole) readUplink() error {
-	var own layout.NetworkInfo
-	err := layout.ReadJSON(n.rt.Uplink(), &own)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the child's network settings: %w", err)
-	}
-	h := &n.handover.Network
-	h.Interface, h.IP, h.PrefixLen, h.Gateway, h.DNS, h.MTU = own.Interface, own.IP, own.PrefixLen, own.Gateway, own.DNS, own.MTU
-	return nil
-}
-
-// warnDrivers logs the limits of the chosen drivers and adds them to the status.
-func (n *nodeRole) warnDrivers() {
-	c := n.cfg
-	for _, text := range n.handover.Network.Warnings {
-		n.warn("%s", text)
-	}
-	if _, err := exec.LookPath(n.binary(podstop.Program)); err != nil {
-		n.warn("%s is not installed with the components (%v): when the node stops, pods get TERM without their preStop hooks", podstop.Program, err)
-	}
-	if c.Network.Driver == config.DriverNone {
-		n.warn("network.driver none: the node has no connection to other networks, and images must be imported")
-	}
-	if c.Ports.Driver == config.DriverSlirp && !c.Network.AllowHostLoopback {
-		n.warn("ports.driver slirp4netns: UDP clients on the host's loopback get no reply; use ports.driver builtin if you need UDP there")
-	}
-	if d := c.Network.Driver; c.Network.IPv6 && !hasIPv6Uplink(d) && d != config.DriverNone {
-		n.warn("network.driver %s connects to other networks with IPv4 only: network.ipv6 applies to pods, Services and host ports", d)
-	}
-	if d := c.Ports.Driver; c.Network.IPv6 && (d == config.DriverSlirp || d == config.DriverGvisor) {
-		n.warn("ports.driver %s forwards IPv4 only; use ports.driver builtin to forward IPv6 too", d)
-	}
 }
 
 // offlineDriver creates a network device without a connection: one end of a veth pair whose other end is up but unused.

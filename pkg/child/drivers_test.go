@@ -40,21 +40,25 @@ func (dhcp) ConfigureNetworkChild(m *messages.ParentInitNetworkDriverCompleted, 
 	return "eth0", nil
 }
 
-// TestReadUplink checks that settings from DHCP replace those that the parent could not know.
-func TestReadUplink(t *testing.T) {
+// TestReadHandover checks that settings from DHCP replace those that the parent could not know.
+func TestReadHandover(t *testing.T) {
 	t.Parallel()
 	rt := layout.Runtime{Dir: t.TempDir()}
-	n := &nodeRole{rt: rt}
-	n.handover.Network = layout.NetworkInfo{Driver: "lxc-user-nic", Ports: "builtin", MTU: 1500}
-	assert.NilError(t, n.readUplink(), "without a file")
-	assert.Equal(t, n.handover.Network.IP, "")
+	_, err := readHandover(rt)
+	assert.ErrorContains(t, err, "read the parent's handover")
+	parent := layout.HandoverInfo{Network: layout.NetworkInfo{Driver: "lxc-user-nic", Ports: "builtin", MTU: 1500}}
+	assert.NilError(t, layout.WriteJSON(rt.Handover(), parent))
+	h, err := readHandover(rt)
+	assert.NilError(t, err, "without a file of the child")
+	assert.DeepEqual(t, h.Network, parent.Network)
 
 	d := recordingDriver{dhcp{}, filepath.Join(rt.Dir, "uplink.json")}
 	dev, err := d.ConfigureNetworkChild(&messages.ParentInitNetworkDriverCompleted{MTU: 1400}, "")
 	assert.NilError(t, err)
 	assert.Equal(t, dev, "eth0")
-	assert.NilError(t, n.readUplink())
-	assert.DeepEqual(t, n.handover.Network, layout.NetworkInfo{
+	h, err = readHandover(rt)
+	assert.NilError(t, err)
+	assert.DeepEqual(t, h.Network, layout.NetworkInfo{
 		Driver: "lxc-user-nic", Ports: "builtin", Interface: "eth0", IP: "10.0.3.7", PrefixLen: 24, Gateway: "10.0.3.1",
 		DNS: []string{"10.0.3.1"}, MTU: 1400,
 	})

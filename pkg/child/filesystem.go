@@ -36,16 +36,3 @@ func (r reportingDriver) CopyUp(dirs []string) ([]string, error) {
 	last := layout.NewData(fmt.Sprintf("/proc/self/fd/%d", fd)).LastExit()
 	return copied, errors.Join(err, layout.WriteJSON(last, errdefs.ReportOf(err)))
 }
-
-// opaqueFileSystems returns the types of file systems whose usage the kubelet's cAdvisor cannot attribute from inside a
-// user namespace.
-func opaqueFileSystems() []int64 { return []int64{unix.BTRFS_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC} }
-
-// fileSystemType returns f_type of statfs(2), or 0 on error.
-func fileSystemType(dir string) int64 {
-	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil {
-		return 0
-	}
-	return int64(st.Type) //nolint:unconvert // the field's type depends on the architecture
-}

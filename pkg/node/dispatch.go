@@ -17,6 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/descriptors"
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/noderole"
 	"github.com/rootlessnode/rootlessnode/pkg/child"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
@@ -67,7 +68,7 @@ func role() func(*logrus.Logger) error {
 	case layout.RoleRemoveInside:
 		return func(*logrus.Logger) error { return child.RemoveInside() }
 	case layout.RoleMounts:
-		return func(*logrus.Logger) error { return child.RunMounts() }
+		return func(*logrus.Logger) error { return noderole.RunMounts() }
 	}
 	return nil
 }

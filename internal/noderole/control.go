@@ -1,0 +1,87 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// startServers serves the status and exec sockets until ctx ends. Both sockets exist when it returns.
+func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
+	nodeSocket, err := status.Listen(n.rt.NodeSocket())
+	if err != nil {
+		return nil, fmt.Errorf("listen for status: %w", err)
+	}
+	execSocket, err := nodeexec.Listen(n.rt.ExecSocket())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for exec: %w", err), nodeSocket.Close())
+	}
+	g := new(errgroup.Group)
+	g.Go(func() error { return status.Serve(ctx, nodeSocket, n.hub, control{n}) })
+	g.Go(func() error {
+		return nodeexec.Serve(ctx, execSocket, nodeexec.Options{Env: n.execEnv(), CgroupFor: n.execCgroup, Log: n.log})
+	})
+	return g, nil
+}
+
+// control implements the requests of the status socket.
+type control struct{ n *nodeRole }
+
+func (c control) Stop(reason string) error {
+	if reason == "" {
+		reason = "stop requested through the status socket"
+	}
+	c.n.stop(errors.New(reason))
+	return nil
+}
+
+func (c control) Restart(component string) error {
+	if err := c.n.group.Restart(component); err != nil {
+		return errdefs.Class(errdefs.ErrConfig, err)
+	}
+	return nil
+}
+
+func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(c.n, forward) }
+
+func (c control) RemoveForward(forward string) (string, error) { return c.n.ports.remove(c.n, forward) }
+
+// execCgroup creates a leaf cgroup for a program that `rootlessnode exec` runs.
+func (n *nodeRole) execCgroup(id string) (string, func(), error) {
+	name := leaf("exec/" + id)
+	dir, err := n.tree.EnsureLeaf(name)
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, func() {
+		if err := n.tree.Remove(name); err != nil {
+			n.log.WithError(err).Warn("remove the cgroup of an exec program")
+		}
+	}, nil
+}
+
+// baseEnv returns the variables that components and exec programs inherit from the user's environment.
+func (n *nodeRole) baseEnv() []string {
+	var env []string
+	for _, k := range []string{
+		"HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR",
+		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	} {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
+}
+
+// execEnv returns the environment of exec programs, in which kubectl, ctr and crictl find the node's endpoints.
+func (n *nodeRole) execEnv() []string {
+	return append(append(n.baseEnv(), "PATH="+n.path(), "KUBECONFIG="+insideAdmin), n.runtimeEnv()...)
+}

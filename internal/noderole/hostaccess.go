@@ -1,0 +1,356 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/template"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+)
+
+// allowedPort is a port on the host's own addresses that the node and its pods, or only the node, may use. The zero ip
+// matches every address of the host.
+type allowedPort struct {
+	ip       netip.Addr
+	proto    string
+	port     int
+	nodeOnly bool
+}
+
+// hostAccess blocks connections from the node and its pods to the host's own addresses (network.allowHostAddresses). A
+// network driver that runs on the host makes such a connection from the host to itself, so the packet filter in the
+// node's network namespace rejects it first. The filter has its own tables, separate from those of kube-proxy, flannel
+// and network policies, and needs only kernel features that kube-proxy needs too.
+type hostAccess struct {
+	// uplink is the device towards the host.
+	uplink string
+	// gateways are the addresses that are mapped to the host's loopback (network.allowHostLoopback). If the host has
+	// the same addresses, they are not blocked.
+	gateways []netip.Addr
+	// fixed are the ports that the node always needs, in addition to its forwards.
+	fixed []allowedPort
+	load  func(ctx context.Context, rules string) error
+	// families are the filtered nftables families: ip, ip6.
+	families []string
+	// wake signals the unit that the forwards have changed.
+	wake chan struct{}
+
+	mu        sync.Mutex
+	host      []netip.Addr
+	forwarded []allowedPort // the node's ports on the host
+	applied   map[string]string
+}
+
+// filtersHost reports whether the configuration requires the filter. With network.driver none there is no connection to
+// block.
+func (n *nodeRole) filtersHost() bool {
+	return !n.cfg.Network.AllowHostAddresses && n.cfg.Network.Driver != config.DriverNone
+}
+
+// newHostAccess returns the node's filter without loading it. It needs the complete config and handover.
+func (n *nodeRole) newHostAccess() *hostAccess {
+	h := n.handover.Network
+	a := &hostAccess{uplink: h.Interface, load: loadRules, families: []string{"ip", "ip6"}, wake: make(chan struct{}, 1), applied: map[string]string{}}
+	bridged := h.Driver == config.DriverLXCUserNIC // the gateway is an ordinary address of the host
+	if n.cfg.Network.AllowHostLoopback && !bridged {
+		for _, gateway := range []string{h.Gateway, config.TapGatewayV6} {
+			if ip, err := netip.ParseAddr(gateway); err == nil {
+				a.gateways = append(a.gateways, ip)
+			}
+		}
+	}
+	if bridged {
+		a.fixed = append(a.fixed, allowedPort{proto: "udp", port: dhcpServerPort, nodeOnly: true}) // to renew the lease
+	}
+	for _, server := range slices.Concat(h.DNS, n.cfg.Network.NameServers) {
+		if ip, err := netip.ParseAddr(server); err == nil {
+			a.fixed = append(a.fixed, allowedPort{ip: ip, proto: "udp", port: dnsPort}, allowedPort{ip: ip, proto: "tcp", port: dnsPort})
+		}
+	}
+	// Other nodes of the cluster may run on the same host at other addresses.
+	if n.cfg.MultiNode() {
+		for _, f := range n.nodeForwards(netip.Addr{}) {
+			a.fixed = append(a.fixed, allowedPort{proto: f.Protocol, port: f.HostPort, nodeOnly: f.Name == podNetForward})
+		}
+	}
+	if n.cfg.Joins() {
+		a.fixed = append(a.fixed, n.apiPorts()...)
+	}
+	return a
+}
+
+// apiPorts returns the port of an API server that may run on the same host. If the URL has a host name, every address
+// of the host is allowed, because the name's addresses are not known here and may change.
+func (n *nodeRole) apiPorts() []allowedPort {
+	u, err := url.Parse(n.cfg.Join.Server)
+	if err != nil {
+		return nil // Validate rejects it
+	}
+	o := allowedPort{proto: "tcp", port: httpsPort}
+	if port, err := strconv.Atoi(u.Port()); err == nil {
+		o.port = port
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		o.ip = ip
+	}
+	return []allowedPort{o}
+}
+
+// Ports of services that a node may use at the host's addresses.
+const (
+	dnsPort        = 53
+	dhcpServerPort = 67
+	httpsPort      = 443
+)
+
+// setHost replaces the host's addresses.
+func (a *hostAccess) setHost(list []layout.HostAddress) {
+	var host []netip.Addr
+	for _, h := range list {
+		ip := h.IP.WithZone("")
+		if ip.IsValid() && !ip.IsLoopback() && !slices.Contains(a.gateways, ip) && !slices.Contains(host, ip) {
+			host = append(host, ip)
+		}
+	}
+	slices.SortFunc(host, netip.Addr.Compare)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.host = host
+}
+
+// setForwarded replaces the list of ports that the node has open on the host, and wakes the unit if the list has
+// changed. The pod network's port is left out, because a pod that can send to it could reach every pod and bypass
+// network policies.
+func (a *hostAccess) setForwarded(ports []portfwd.PortStatus) {
+	podNet := portfwd.Owner{Kind: portfwd.KindStatic, Name: podNetForward}.String()
+	var list []allowedPort
+	for _, p := range ports {
+		ip, err := netip.ParseAddr(p.HostIP)
+		if err != nil || p.State != portfwd.StateOpen || ip.IsLoopback() || p.Owner == podNet {
+			continue
+		}
+		list = append(list, allowedPort{ip: ip, proto: transport(p.Proto), port: p.HostPort})
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Equal(list, a.forwarded) {
+		return
+	}
+	a.forwarded = list
+	select {
+	case a.wake <- struct{}{}:
+	default: // already signaled
+	}
+}
+
+// transport removes the address family from a RootlessKit protocol: tcp4 becomes tcp.
+func transport(proto string) string { return strings.TrimRight(proto, "46") }
+
+// apply loads the current rules of all families into the kernel. It must not be called concurrently.
+func (a *hostAccess) apply(ctx context.Context) error {
+	var errs []error
+	for _, family := range a.families {
+		errs = append(errs, a.applyFamily(ctx, family))
+	}
+	return errors.Join(errs...)
+}
+
+func (a *hostAccess) applyFamily(ctx context.Context, family string) error {
+	a.mu.Lock()
+	host, open := slices.Clone(a.host), slices.Concat(a.fixed, a.forwarded)
+	a.mu.Unlock()
+	rules, err := hostRules(family, a.uplink, host, open)
+	if err != nil || rules == a.applied[family] {
+		return err
+	}
+	if err := a.load(ctx, rules); err != nil {
+		return fmt.Errorf("block connections to the host's addresses: %w", err)
+	}
+	a.applied[family] = rules
+	return nil
+}
+
+// hostTable is the name of the filter's table.
+const hostTable = "rootlessnode-host"
+
+// hostRuleText is one table, which is replaced as a whole. It runs after address translation, so that it sees the real
+// destination of a packet, and before kube-proxy's filter. Blocked packets are rejected, not dropped.
+var hostRuleText = template.Must(template.New("").Parse(`add table {{.Family}} {{.Table}}
+delete table {{.Family}} {{.Table}}
+table {{.Family}} {{.Table}} {
+	set host {
+		type {{.Type}}
+{{- with .Host}}
+		elements = { {{.}} }
+{{- end}}
+	}
+	set open {
+		type {{.Type}} . inet_proto . inet_service
+{{- with .Open}}
+		elements = { {{.}} }
+{{- end}}
+	}
+	set node {
+		type {{.Type}} . inet_proto . inet_service
+{{- with .Node}}
+		elements = { {{.}} }
+{{- end}}
+	}
+	chain refuse {
+		ct state established,related accept
+{{- if eq .Family "ip6"}}
+		icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert } accept
+{{- end}}
+		{{.Family}} daddr . meta l4proto . th dport @open accept
+		meta l4proto tcp reject with tcp reset
+		reject with {{.ICMP}} type admin-prohibited
+	}
+	chain output {
+		type filter hook output priority -5; policy accept;
+		oifname "{{.Uplink}}" {{.Family}} daddr . meta l4proto . th dport @node accept
+		oifname "{{.Uplink}}" {{.Family}} daddr @host jump refuse
+	}
+	chain forward {
+		type filter hook forward priority -5; policy accept;
+		oifname "{{.Uplink}}" {{.Family}} daddr @host jump refuse
+	}
+}
+`))
+
+// hostRules renders the table of one family.
+func hostRules(family, uplink string, host []netip.Addr, open []allowedPort) (string, error) {
+	is4 := family == "ip"
+	v := struct{ Family, Table, Type, ICMP, Uplink, Host, Open, Node string }{
+		Family: family, Table: hostTable, Type: "ipv4_addr", ICMP: "icmp", Uplink: uplink,
+	}
+	if !is4 {
+		v.Type, v.ICMP = "ipv6_addr", "icmpv6"
+	}
+	var addresses, ports, node []string
+	for _, ip := range host {
+		if ip.Is4() != is4 {
+			continue
+		}
+		addresses = append(addresses, ip.String())
+		for _, o := range open {
+			if o.ip != ip && o.ip.IsValid() && (!o.ip.IsUnspecified() || o.ip.Is4() != is4) {
+				continue
+			}
+			element := fmt.Sprintf("%s . %s . %d", ip, o.proto, o.port)
+			if o.nodeOnly {
+				node = append(node, element)
+			} else {
+				ports = append(ports, element)
+			}
+		}
+	}
+	slices.Sort(ports)
+	slices.Sort(node)
+	v.Host, v.Open, v.Node = strings.Join(addresses, ", "), strings.Join(slices.Compact(ports), ", "), strings.Join(slices.Compact(node), ", ")
+	var b strings.Builder
+	if err := hostRuleText.Execute(&b, v); err != nil {
+		return "", fmt.Errorf("render the rules for the host's addresses: %w", err)
+	}
+	return b.String(), nil
+}
+
+// loadRules loads nftables rules into the kernel as one transaction.
+func loadRules(ctx context.Context, rules string) error {
+	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(rules)
+	return runCommand(cmd)
+}
+
+// startHostFilter loads the filter before any filtered program runs.
+func (n *nodeRole) startHostFilter(ctx context.Context) error {
+	if !n.filtersHost() {
+		return nil
+	}
+	a := n.newHostAccess()
+	if err := n.readHostAddresses(a); err != nil {
+		return err
+	}
+	a.families = slices.DeleteFunc(a.families, func(family string) bool {
+		err := a.applyFamily(ctx, family)
+		if err != nil && (family == "ip" || ipv6Enabled()) {
+			n.warn("network.allowHostAddresses: false is not enforced in family %s; pods can reach services at the host's addresses: %v", family, err)
+		}
+		return err != nil
+	})
+	if len(a.families) > 0 {
+		n.hostAccess = a
+	}
+	return nil
+}
+
+// ipv6Enabled reports whether the kernel supports IPv6.
+func ipv6Enabled() bool {
+	_, err := os.Stat("/proc/net/if_inet6")
+	return err == nil
+}
+
+func (n *nodeRole) readHostAddresses(a *hostAccess) error {
+	var list []layout.HostAddress
+	if err := layout.ReadJSON(n.rt.HostAddresses(), &list); err != nil {
+		return fmt.Errorf("read the host's addresses: %w", err)
+	}
+	a.setHost(list)
+	return nil
+}
+
+// followHost updates the filter when the host's addresses or the node's forwarded ports change.
+func (n *nodeRole) followHost(ctx context.Context, ready func()) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch the host's addresses: %w", err)
+	}
+	defer func() { _ = w.Close() }()                                  // nothing was written
+	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil { // the file is replaced, so its directory is watched
+		return fmt.Errorf("watch the host's addresses: %w", err)
+	}
+	for {
+		if err := errors.Join(n.readHostAddresses(n.hostAccess), n.hostAccess.apply(ctx)); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		ready()
+		if !n.hostChanged(ctx, w) {
+			return nil
+		}
+	}
+}
+
+// hostChanged blocks until the filter needs an update. It returns false when ctx has ended.
+func (n *nodeRole) hostChanged(ctx context.Context, w *fsnotify.Watcher) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-n.hostAccess.wake:
+			return true
+		case e := <-w.Events:
+			if e.Name == n.rt.HostAddresses() {
+				return true
+			}
+		case err := <-w.Errors:
+			n.log.WithError(err).Debug("file events were lost; reading the host's addresses again")
+			return true
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/pkg/copyup"
+)
+
+// Reasons of Events about hostPath volumes.
+const (
+	reasonVolatile = "VolatileHostPath"
+	reasonHidden   = "HiddenHostPath"
+)
+
+// xtablesLock is mounted by many network agents and holds no data.
+const xtablesLock = "/run/xtables.lock"
+
+// watchHostPaths records an Event on each pod of the node that has a hostPath volume in memory or a hostPath volume
+// that is hidden from the node.
+func (n *nodeRole) watchHostPaths(ctx context.Context, ready func()) error {
+	c, err := n.client()
+	if err != nil {
+		return err
+	}
+	h := newHostPaths(n.files)
+	ready()
+	return c.WatchHostPaths(ctx, n.cfg.NodeName, func(p kubeapi.HostPathPod) {
+		for _, v := range p.Paths {
+			reason, message := h.check(v)
+			if reason == "" {
+				continue
+			}
+			n.recordEvent(kubeapi.Event{
+				Object: kubeapi.ObjectRef{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+				Type:   kubeapi.EventWarning, Reason: reason, Message: message, Host: n.cfg.NodeName,
+			})
+		}
+	})
+}
+
+// hostPaths holds the directories inside whose file systems belong neither to the data dir nor to the host.
+type hostPaths struct{ volatile, hidden []string }
+
+func newHostPaths(s copyup.Spec) hostPaths {
+	h := hostPaths{volatile: s.Volatile}
+	for _, c := range s.Covers {
+		h.hidden = append(h.hidden, c.Path)
+	}
+	return h
+}
+
+// check returns the reason and message of the Event for a volume, or empty strings for an ordinary volume.
+func (h hostPaths) check(v kubeapi.HostPath) (reason, message string) {
+	file, at := fileSystemOf(v.Path)
+	switch {
+	case isOneOf(at, h.hidden):
+		return reasonHidden, "hostPath " + v.Path + " of the host is hidden inside the node; " +
+			"files that the pod writes there are in memory and lost when the node stops"
+	case !isOneOf(at, h.volatile), v.Path == xtablesLock, v.Type == "Socket", file != nil && file.Mode()&fs.ModeSocket != 0:
+		return "", ""
+	}
+	return reasonVolatile, "hostPath " + v.Path + " is in memory and lost when the node stops; use a path below /var or /opt"
+}
+
+// fileSystemOf returns the device of the file system that contains name or would contain it, and the file itself if it
+// exists.
+func fileSystemOf(name string) (file os.FileInfo, device uint64) {
+	var st unix.Stat_t
+	for at := path.Clean(name); path.IsAbs(at); at = path.Dir(at) {
+		err := unix.Stat(at, &st)
+		if err == nil {
+			if at == path.Clean(name) {
+				file, _ = os.Stat(name) // a file that was removed meanwhile counts as missing
+			}
+			return file, st.Dev
+		}
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) || at == "/" {
+			break
+		}
+	}
+	return nil, 0
+}
+
+// isOneOf reports whether device is the tmpfs of one of dirs.
+func isOneOf(device uint64, dirs []string) bool {
+	for _, dir := range dirs {
+		var st unix.Stat_t
+		if unix.Stat(dir, &st) == nil && st.Dev == device && fileSystemType(dir) == unix.TMPFS_MAGIC {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+package noderole
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/copyup"
+	"github.com/rootlessnode/rootlessnode/pkg/mountns"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// mountsInterval is how often mount propagation is tested again, which also covers components that have restarted
+// since.
+const mountsInterval = time.Minute
+
+// mountsResult is the output of the mounts role.
+type mountsResult struct {
+	Guarantees mountns.Guarantees `json:"guarantees"`
+	Reasons    []string           `json:"reasons"`
+}
+
+// RunMounts executes the mounts role: it tests mount propagation in the node's mount namespace and prints the result.
+// It is a separate process because the test ends threads, and with them the node role's children.
+func RunMounts() error {
+	var t mountsResult
+	var err error
+	if err := os.MkdirAll(layout.InsideRun, 0o755); err != nil {
+		return err
+	}
+	t.Guarantees, t.Reasons, err = mountns.ProbeGuarantees(layout.InsideKubelet, layout.InsideRun)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(t)
+}
+
+// probeMounts runs the mounts role in a child process.
+func probeMounts(ctx context.Context) (t mountsResult, err error) {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", layout.RoleMounts)
+	cmd.Env = append(publicEnv(os.Environ()), layout.EnvRole+"="+layout.RoleMounts)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &t)
+	}
+	if err != nil {
+		return t, fmt.Errorf("test mount propagation: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return t, nil
+}
+
+// entriesUnit keeps the entries of copied-up directories in sync with the host.
+func (n *nodeRole) entriesUnit() supervisor.Unit {
+	return supervisor.Unit{Name: unitEntries, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
+		return copyup.FollowHost(ctx, n.files, ready)
+	}}
+}
+
+// mountsUnit tests mount propagation at start and periodically.
+func (n *nodeRole) mountsUnit() supervisor.Unit {
+	return supervisor.Unit{Name: unitMounts, Task: n.followMounts, Backoff: n.backoff()}
+}
+
+func (n *nodeRole) followMounts(ctx context.Context, ready func()) error {
+	tick := time.NewTicker(mountsInterval)
+	defer tick.Stop()
+	for {
+		t, err := probeMounts(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			n.reportMounts(t)
+		} else {
+			n.hub.SetCondition(status.Condition{Type: status.ConditionSharedMounts, Reason: "NotTried", Message: err.Error()})
+		}
+		ready()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// reportMounts writes the result to the status. Missing propagation inside the node (2) degrades the node; missing
+// propagation from the host (1) is a warning.
+func (n *nodeRole) reportMounts(t mountsResult) {
+	wrong := n.wrongMountNamespace()
+	g := t.Guarantees
+	m := &status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside && len(wrong) == 0, NodeToHost: g.InsideToHost}
+	if !m.HostToNode {
+		why := "the host's root is private"
+		m.Hint = propagationHint
+		if n.cfg.Mounts.Propagation == "rprivate" {
+			why, m.Hint = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, then restart the node"
+		}
+		m.Reasons = append(m.Reasons, "1: mounts of the host do not reach the node: "+why)
+	}
+	m.Reasons = slices.Concat(m.Reasons, t.Reasons, wrong)
+	now := n.hub.Snapshot()
+	if now.Mounts == nil && !m.HostToNode {
+		n.log.Warnf("new mounts of the host do not reach the node: %s", strings.Join(m.Reasons, "; "))
+	}
+	if old := now.Mounts; old == nil || old.Text() != m.Text() || !slices.Equal(old.Reasons, m.Reasons) {
+		n.hub.Update(func(s *status.Status) { s.Mounts = m })
+	}
+	c := status.Condition{Type: status.ConditionSharedMounts, OK: m.Shared}
+	if !m.Shared {
+		c.Reason, c.Message = "NotShared", strings.Join(m.Reasons, "; ")
+	}
+	if old := now.Condition(c.Type); old == nil || old.OK != c.OK || old.Message != c.Message {
+		n.hub.SetCondition(c)
+	}
+}
+
+// propagationHint is the command that root runs on the host to fix a private root mount.
+const propagationHint = "mount --make-rshared /    # as root on the host; then restart the node"
+
+// wrongMountNamespace returns a message for the kubelet and the container runtime if they run in a different mount
+// namespace than the node role, because they would not see each other's mounts.
+func (n *nodeRole) wrongMountNamespace() []string {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return []string{fmt.Sprintf("2: %v", err)}
+	}
+	var found []string
+	for _, u := range n.group.Status() {
+		if u.PID == 0 || u.Name != kubelet.Name && u.Name != n.runtimeUnit() {
+			continue
+		}
+		its, err := os.Readlink(filepath.Join("/proc", fmt.Sprint(u.PID), "ns/mnt"))
+		if err == nil && its != own { // a process that has just ended is checked next time
+			found = append(found, fmt.Sprintf("2: %s (pid %d) is in a different mount namespace than the node", u.Name, u.PID))
+		}
+	}
+	return found
+}

@@ -1,0 +1,318 @@
+package noderole
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+)
+
+// portConfig holds the inputs of the forwarder's configuration that do not come from the API server: the node's config,
+// the host's addresses and manual forwards. The zero value is ready to use.
+type portConfig struct {
+	mu  sync.Mutex
+	set func(portfwd.Config) // nil if no forwarder runs
+	// onFaults is called with the ports that do not accept connections. It may be nil.
+	onFaults func([]layout.PortFault)
+	host     []portfwd.HostAddress
+	manual   []string // canonical, as config.Forward writes them
+	warned   []string // interfaces without an address that were reported
+}
+
+// run starts a forwarder with the current configuration and applies changes until stop is called.
+func (d *portConfig) run(n *nodeRole, start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) (stop func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch the host's addresses: %w", err)
+	}
+	// The file is replaced, so its directory is watched. Earlier changes are read below.
+	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil {
+		return nil, errors.Join(fmt.Errorf("watch the host's addresses: %w", err), w.Close())
+	}
+	if err := errors.Join(d.readHost(n), d.readManual(n)); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	cfg, err := d.config(n)
+	if err == nil {
+		err = start(cfg)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	d.set, d.onFaults = set, onFaults
+	if err := d.readFaults(n); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	var followed sync.WaitGroup
+	followed.Go(func() { d.follow(n, w) })
+	return func() {
+		_ = w.Close() // nothing was written
+		followed.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.set, d.onFaults = nil, nil
+	}, nil
+}
+
+// follow applies changes of the host's addresses and of port faults.
+func (d *portConfig) follow(n *nodeRole, w *fsnotify.Watcher) {
+	for {
+		changed := ""
+		select {
+		case e, ok := <-w.Events:
+			if !ok {
+				return
+			}
+			changed = e.Name
+		case _, ok := <-w.Errors: // events were lost: read both files
+			if !ok {
+				return
+			}
+		}
+		d.mu.Lock()
+		if changed == "" || changed == n.rt.HostAddresses() {
+			err := d.readHost(n)
+			if err == nil {
+				err = d.apply(n)
+			}
+			if err != nil {
+				n.log.WithError(err).Warn("apply the host's changed addresses")
+			}
+		}
+		if changed == "" || changed == n.rt.PortFaults() {
+			if err := d.readFaults(n); err != nil {
+				n.log.WithError(err).Warn("read the port faults")
+			}
+		}
+		d.mu.Unlock()
+	}
+}
+
+// readFaults reads the ports that do not accept connections. The file does not exist before the first fault.
+func (d *portConfig) readFaults(n *nodeRole) error {
+	var list []layout.PortFault
+	if err := layout.ReadJSON(n.rt.PortFaults(), &list); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the port faults: %w", err)
+	}
+	if d.onFaults != nil {
+		d.onFaults(list)
+	}
+	return nil
+}
+
+// apply passes the current configuration to the forwarder.
+func (d *portConfig) apply(n *nodeRole) error {
+	cfg, err := d.config(n)
+	if err == nil && d.set != nil {
+		d.set(cfg)
+	}
+	return err
+}
+
+func (d *portConfig) readHost(n *nodeRole) error {
+	var list []layout.HostAddress
+	if err := layout.ReadJSON(n.rt.HostAddresses(), &list); err != nil {
+		return fmt.Errorf("read the host's addresses: %w", err)
+	}
+	d.host = d.host[:0:0]
+	for _, a := range list {
+		d.host = append(d.host, portfwd.HostAddress(a))
+	}
+	return nil
+}
+
+func (d *portConfig) readManual(n *nodeRole) error {
+	d.manual = nil
+	if err := layout.ReadJSON(n.data.ManualPorts(), &d.manual); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the manual forwards: %w", err)
+	}
+	return nil
+}
+
+// config returns the forwarder's current configuration.
+func (d *portConfig) config(n *nodeRole) (portfwd.Config, error) {
+	p := n.cfg.Ports
+	c := portfwd.Config{
+		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, PodHostPorts: p.PodHostPorts,
+		ExternalIPs: len(p.ExternalIPs) > 0, ExternalIPRanges: p.ExternalIPs.Prefixes(), BindAnywhere: p.Annotations.Bind, MaxForwards: p.MaxForwards,
+		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, HostAddresses: d.host,
+		BindAddresses: []netip.Addr{}, ChildIPv6: n.ipv6,
+	}
+	if !slices.Contains(p.Annotations.Namespaces, config.AllNamespaces) {
+		c.AnnotationNamespaces = append([]string{}, p.Annotations.Namespaces...)
+	}
+	node, multi := n.address.current()
+	for _, entry := range p.BindAddresses {
+		if entry == config.BindNodeIP && multi {
+			entry = node.String()
+		}
+		addrs, err := portfwd.ResolveBind([]string{entry}, d.host)
+		if err != nil && !slices.Contains(d.warned, entry) {
+			d.warned = append(d.warned, entry)
+			n.log.WithError(err).Warn("ports.bindAddresses: not listening on the interface until it has an address")
+		}
+		c.BindAddresses = append(c.BindAddresses, addrs...)
+	}
+	var err error
+	if c.PickFirst, c.PickLast, err = config.ParsePickRange(p.PickRange); err != nil {
+		return c, fmt.Errorf("ports.pickRange: %w", err)
+	}
+	if n.cfg.ControlPlane.Embedded {
+		ip, err := netip.ParseAddr(n.cfg.API.BindAddress)
+		if err != nil {
+			return c, fmt.Errorf("api.bindAddress: %w", err)
+		}
+		c.Static = append(c.Static, portfwd.Static{
+			Name: apiForward, Protocol: "tcp", HostIP: ip, HostPort: n.cfg.API.Port, ChildPort: n.cfg.Inside.APIServerPort,
+		})
+	}
+	if multi {
+		c.Static = append(c.Static, n.nodeForwards(node)...)
+	}
+	for _, s := range p.Static {
+		f, err := config.ParseForward(s)
+		if err != nil {
+			return c, fmt.Errorf("ports.static: %w", err)
+		}
+		c.Static = append(c.Static, statics(f, false)...)
+	}
+	for _, s := range d.manual {
+		f, err := config.ParseForward(s)
+		if err != nil {
+			return c, fmt.Errorf("manual forward: %w", err)
+		}
+		c.Static = append(c.Static, statics(f, true)...)
+	}
+	return c, nil
+}
+
+// statics returns one static port for each port of a forward. Manual forwards are named as the user wrote them.
+// Forwards of the config are named after their port, unless the node picks the host port.
+func statics(f config.Forward, manual bool) []portfwd.Static {
+	var out []portfwd.Static
+	for i := range max(f.Count, 1) {
+		s := portfwd.Static{Protocol: f.Proto, HostIP: f.HostIP, ChildPort: f.NodePort + i, Manual: manual}
+		if manual || f.HostPort == 0 {
+			s.Name = f.String()
+		}
+		if f.HostPort != 0 {
+			s.HostPort = f.HostPort + i
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func manualOwner(forward string) string {
+	return portfwd.Owner{Kind: portfwd.KindManual, Name: forward}.String()
+}
+
+// forwardHint shows the syntax of forwards.
+const forwardHint = `rootlessnode ports add 8080:30080            # port 8080 of the host to port 30080 of the node
+rootlessnode ports add 0.0.0.0:5353:53/udp   # on all addresses, UDP
+rootlessnode ports add 9000-9009:9000-9009   # a range
+rootlessnode ports add 0:8080                # the node picks the host port`
+
+// add adds a manual forward. Adding an existing forward succeeds.
+func (d *portConfig) add(n *nodeRole, text string) (owner string, err error) {
+	f, err := config.ParseForward(text)
+	if err != nil {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), forwardHint)
+	}
+	if n.cfg.Ports.Driver == "none" {
+		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("port forwarding is disabled (ports.driver: none)")),
+			"rootlessnode down\nrootlessnode up --set ports.driver=builtin")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if slices.Contains(d.manual, f.String()) {
+		return manualOwner(f.String()), nil
+	}
+	manual := append(slices.Clone(d.manual), f.String())
+	if err := d.conflicts(n, manual); err != nil {
+		return "", err
+	}
+	return manualOwner(f.String()), d.change(n, manual)
+}
+
+// conflicts returns an error if the last of the manual forwards conflicts with the others or with those of the config.
+func (d *portConfig) conflicts(n *nodeRole, manual []string) error {
+	before := d.manual
+	d.manual = manual
+	cfg, err := d.config(n)
+	d.manual = before
+	if err != nil {
+		return err
+	}
+	var errs []error
+	_, warnings := portfwd.Wanted(portfwd.Input{}, cfg)
+	for _, w := range warnings {
+		if w.Owner.Kind == portfwd.KindManual {
+			errs = append(errs, errors.New(w.Message))
+		}
+	}
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.Join(errs...)), "rootlessnode ports")
+}
+
+// remove removes a manual forward. text is the forward as it was added, or its host port.
+func (d *portConfig) remove(n *nodeRole, text string) (owner string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i, err := d.find(text)
+	if err != nil {
+		return "", err
+	}
+	owner = manualOwner(d.manual[i])
+	return owner, d.change(n, slices.Delete(slices.Clone(d.manual), i, i+1))
+}
+
+func (d *portConfig) find(text string) (int, error) {
+	var found []int
+	if f, err := config.ParseForward(text); err == nil {
+		text = f.String()
+	}
+	for i, s := range d.manual {
+		if s == text {
+			return i, nil
+		}
+		f, err := config.ParseForward(s)
+		port := strconv.Itoa(f.HostPort)
+		if err == nil && f.HostPort != 0 && (text == port || text == port+"/"+f.Proto) {
+			found = append(found, i)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	err, hint := fmt.Errorf("manual forward %s not found", text), "rootlessnode ports"
+	if len(found) > 1 {
+		err = fmt.Errorf("port %s matches %d manual forwards", text, len(found))
+	}
+	if len(d.manual) > 0 {
+		hint = "rootlessnode ports remove " + strings.Join(d.manual, "\nrootlessnode ports remove ")
+	}
+	return 0, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), hint)
+}
+
+// change stores the list before it applies it, so that a confirmed change survives a crash.
+func (d *portConfig) change(n *nodeRole, manual []string) error {
+	if err := layout.WriteJSON(n.data.ManualPorts(), manual); err != nil {
+		return err
+	}
+	d.manual = manual
+	return d.apply(n)
+}

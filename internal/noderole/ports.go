@@ -1,0 +1,191 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// Names, also in the status, of the forwards that the node requires: the API server's and, in a cluster with other
+// nodes, the kubelet's and the pod network's.
+const (
+	apiForward     = "api"
+	kubeletForward = "kubelet"
+	podNetForward  = "pod-network"
+)
+
+// portsUnit forwards the API server's port, the static ports and the ports of Services to the host. It needs no other
+// unit; Services are added when the API server is ready.
+func (n *nodeRole) portsUnit() supervisor.Unit {
+	return supervisor.Unit{
+		Name: unitPorts, Task: n.forwardPorts, Backoff: n.backoff(), Essential: true, GiveUpAfter: 1,
+	}
+}
+
+// forwardPorts runs the forwarder. It is ready when the node's required ports are open on the host, and returns an
+// error if one of them cannot be opened. Failures of other ports only degrade the node.
+func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
+	if n.cfg.Ports.Driver == "none" {
+		ready()
+		<-ctx.Done()
+		return nil
+	}
+	manager, closeIdle := portfwd.Dial(n.rt.APISocket())
+	defer closeIdle()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	opened := false
+	var forwarder *portfwd.Forwarder
+	start := func(cfg portfwd.Config) (err error) {
+		o := n.portSources()
+		o.Manager, o.Config, o.Ledger, o.Log, o.OnEvent = manager, cfg, n.data.Ports(), n.log, n.recordPortEvent
+		o.RestoreForeign = true // RootlessKit ends with the node
+		o.OnChange = func() {
+			ports := forwarder.Status()
+			n.hub.SetPorts(portStatuses(ports))
+			if n.hostAccess != nil {
+				n.hostAccess.setForwarded(ports)
+			}
+			if opened {
+				return
+			}
+			switch open, err := ownPorts(ports); {
+			case err != nil:
+				cancel(err)
+			case open:
+				opened = true
+				ready()
+			}
+		}
+		forwarder, err = portfwd.New(o)
+		return err
+	}
+	stopFollowing, err := n.ports.run(n, start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(faults []layout.PortFault) {
+		forwarder.SetTrouble(portTroubles(faults))
+		n.hub.SetCondition(portsCondition(faults))
+	})
+	if err != nil {
+		return err
+	}
+	defer stopFollowing()
+	err = forwarder.Run(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) && !opened {
+		return errors.Join(cause, err)
+	}
+	return err
+}
+
+// portTroubles converts port faults for the forwarder.
+func portTroubles(faults []layout.PortFault) map[portfwd.Bind]portfwd.Trouble {
+	out := map[portfwd.Bind]portfwd.Trouble{}
+	for _, f := range faults {
+		if ip, err := netip.ParseAddr(f.HostIP); err == nil { // all forwards of the node have an address
+			out[portfwd.Bind{Proto: f.Proto, IP: ip, Port: f.HostPort}] = portfwd.Trouble{Reason: f.Reason, Message: f.Message}
+		}
+	}
+	return out
+}
+
+// portsCondition returns the condition that all open ports accept connections.
+func portsCondition(faults []layout.PortFault) status.Condition {
+	c := status.Condition{Type: status.ConditionPorts, OK: len(faults) == 0}
+	var texts []string
+	for _, f := range faults {
+		c.Reason = f.Reason
+		texts = append(texts, fmt.Sprintf("port %s/%s: %s", net.JoinHostPort(f.HostIP, strconv.Itoa(f.HostPort)), f.Proto, f.Message))
+	}
+	c.Message = strings.Join(texts, "; ")
+	return c
+}
+
+// ownPorts reports whether all of the node's required forwards are open. It returns an error for those that failed.
+func ownPorts(ports []portfwd.PortStatus) (open bool, err error) {
+	own := map[string]string{}
+	for name, role := range map[string]string{
+		apiForward:     "the API server's port %s (api.port)",
+		kubeletForward: "the kubelet's port %s (inside.kubeletPort, at the node's address)",
+		podNetForward:  "the pod network's port %s (flannel, at the node's address)",
+	} {
+		own[portfwd.Owner{Kind: portfwd.KindStatic, Name: name}.String()] = role
+	}
+	var errs []error
+	open, found := true, false
+	for _, p := range ports {
+		role := own[p.Owner]
+		if role == "" {
+			continue
+		}
+		if p.State == portfwd.StateFailed {
+			port := fmt.Sprintf("%s/%s", net.JoinHostPort(p.HostIP, strconv.Itoa(p.HostPort)), p.Proto)
+			err := errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("forward "+role+": %s", port, p.Error))
+			errs = append(errs, errdefs.WithHint(err, p.Hint))
+		}
+		open, found = open && p.State == portfwd.StateOpen, true
+	}
+	return open && found, errors.Join(errs...)
+}
+
+func portStatuses(ports []portfwd.PortStatus) []status.Port {
+	out := make([]status.Port, 0, len(ports))
+	for _, p := range ports {
+		state := status.PortPending
+		switch p.State {
+		case portfwd.StateOpen:
+			state = status.PortForwarded
+		case portfwd.StateFailed:
+			state = status.PortFailed
+		case portfwd.StateWaiting:
+			state = status.PortWaiting
+		case portfwd.StateRefused:
+			state = status.PortRefused
+		}
+		out = append(out, status.Port{
+			HostIP: p.HostIP, HostPort: p.HostPort, Proto: p.Proto, NodePort: p.ChildPort, Owner: p.Owner,
+			Kind: p.Kind, Namespace: p.Namespace, Name: p.Name, Port: p.Port,
+			State: state, Since: p.Since, Reason: p.Reason, Error: p.Error, Hint: p.Hint,
+		})
+	}
+	return out
+}
+
+// recordPortEvent records an Event on the Service or pod of a port.
+func (n *nodeRole) recordPortEvent(e portfwd.Event) {
+	if e.Owner.Namespace == "" {
+		return // a static or manual forward
+	}
+	kind := kubeapi.EventNormal
+	if e.Warning {
+		kind = kubeapi.EventWarning
+	}
+	ev := kubeapi.Event{
+		Object: kubeapi.ObjectRef{Kind: e.Owner.Kind, Namespace: e.Owner.Namespace, Name: e.Owner.Name, UID: e.Owner.UID},
+		Type:   kind, Reason: e.Reason, Message: e.Message, Host: n.cfg.NodeName,
+	}
+	n.recordEvent(ev)
+}
+
+// recordEvent sends an Event in the background, without retries. The status has the same information.
+func (n *nodeRole) recordEvent(ev kubeapi.Event) {
+	c, err := n.client()
+	if err != nil {
+		return
+	}
+	n.events.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Timeouts.Health.D())
+		defer cancel()
+		if err := c.Event(ctx, ev); err != nil {
+			n.log.WithError(err).Debug("record an event")
+		}
+	})
+}

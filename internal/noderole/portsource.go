@@ -1,0 +1,171 @@
+package noderole
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
+	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+)
+
+// portSources returns the forwarder's options for the sources that the config enables.
+func (n *nodeRole) portSources() portfwd.Options {
+	var o portfwd.Options
+	p := n.cfg.Ports
+	if p.NodePorts || p.LoadBalancers || len(p.ExternalIPs) > 0 {
+		o.Source = services{n}
+		if p.WaitForEndpoints {
+			o.Endpoints = endpoints{n}
+		}
+	}
+	if p.LoadBalancers && n.cfg.ControlPlane.Embedded { // in other clusters the first node publishes them
+		o.Publisher = ingress{n}
+	}
+	if p.PodHostPorts || p.HostNetworkPods {
+		o.Pods = pods{n}
+	}
+	if p.Driver == config.PortsBuiltin { // other drivers do not know the addresses of clients
+		o.SourceFilter = sourceFilter{n.rt.SourcesSocket()}
+	}
+	return o
+}
+
+// sourceFilter sends the allowed client addresses of each port to the port driver in the parent.
+type sourceFilter struct{ socket string }
+
+func (s sourceFilter) SetSources(ctx context.Context, allowed map[portfwd.Bind][]netip.Prefix) error {
+	list := make([]portdriver.SourceRange, 0, len(allowed))
+	for b, prefixes := range allowed {
+		list = append(list, portdriver.SourceRange{Proto: b.Proto, IP: b.IP, Port: b.Port, Allowed: prefixes})
+	}
+	return portdriver.SetSources(ctx, s.socket, list)
+}
+
+// servingClient waits for the API server and returns a client.
+func (n *nodeRole) servingClient(ctx context.Context) (*kubeapi.Client, error) {
+	if err := n.group.WaitFor(ctx, n.unitOrJoin(apiserver.Name), supervisor.Ready); err != nil {
+		return nil, err
+	}
+	return n.client()
+}
+
+// services passes Services to the forwarder.
+type services struct{ n *nodeRole }
+
+func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
+	c, err := s.n.servingClient(ctx)
+	if err != nil {
+		return err
+	}
+	// Without external addresses, Services of type ClusterIP are only needed for an Event about their externalIPs. In a
+	// cluster with many Services, only the control plane's node records it.
+	exposed := len(s.n.cfg.Ports.ExternalIPs) == 0 && s.n.cfg.Joins()
+	return c.WatchServices(ctx, exposed, func(e kubeapi.ServiceEvent) {
+		switch e.Change {
+		case kubeapi.ServicesListed:
+			all := make([]portfwd.Service, 0, len(e.Services))
+			for _, svc := range e.Services {
+				all = append(all, forwardable(svc))
+			}
+			sink.Replace(all)
+		case kubeapi.ServiceSet:
+			sink.Set(forwardable(e.Service))
+		case kubeapi.ServiceGone:
+			sink.Delete(e.Service.Namespace, e.Service.Name)
+		}
+	})
+}
+
+func forwardable(s kubeapi.Service) portfwd.Service {
+	out := portfwd.Service{
+		Namespace: s.Namespace, Name: s.Name, UID: s.UID, Type: s.Type, IPFamilies: s.IPFamilies, ClusterIPs: s.ClusterIPs,
+		ExternalIPs: s.ExternalIPs, ExternalTrafficPolicy: s.ExternalTrafficPolicy, HealthCheckNodePort: s.HealthCheckNodePort,
+		LoadBalancerClass: s.LoadBalancerClass, Ingress: s.Ingress, Annotations: s.Annotations,
+		LoadBalancerSourceRanges: s.LoadBalancerSourceRanges, Created: s.Created,
+	}
+	for _, p := range s.Ports {
+		out.Ports = append(out.Ports, portfwd.ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort})
+	}
+	return out
+}
+
+// endpoints reports to the forwarder which Services have endpoints.
+type endpoints struct{ n *nodeRole }
+
+func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
+	c, err := s.n.servingClient(ctx)
+	if err != nil {
+		return err
+	}
+	var names []kubeapi.ServiceName // nil for all
+	for _, key := range services {
+		names = append(names, kubeapi.ServiceName(key))
+	}
+	return c.WatchEndpoints(ctx, s.n.cfg.NodeName, names, func(e kubeapi.EndpointsEvent) {
+		if !e.Listed {
+			sink.Set(portfwd.Key(e.Service), portfwd.Endpoints(e.Endpoints))
+			return
+		}
+		all := make(map[portfwd.Key]portfwd.Endpoints, len(e.All))
+		for name, has := range e.All {
+			all[portfwd.Key(name)] = portfwd.Endpoints(has)
+		}
+		sink.Replace(all)
+	})
+}
+
+// pods passes this node's pods to the forwarder.
+type pods struct{ n *nodeRole }
+
+func (s pods) Run(ctx context.Context, sink portfwd.PodSink) error {
+	c, err := s.n.servingClient(ctx)
+	if err != nil {
+		return err
+	}
+	return c.WatchPods(ctx, s.n.cfg.NodeName, func(e kubeapi.PodEvent) {
+		switch {
+		case e.Listed:
+			all := make([]portfwd.Pod, 0, len(e.Pods))
+			for _, p := range e.Pods {
+				all = append(all, forwardablePod(p))
+			}
+			sink.Replace(all)
+		case e.Gone:
+			sink.Delete(e.Pod.Namespace, e.Pod.Name)
+		default:
+			sink.Set(forwardablePod(e.Pod))
+		}
+	})
+}
+
+func forwardablePod(p kubeapi.Pod) portfwd.Pod {
+	out := portfwd.Pod{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, HostNetwork: p.HostNetwork, IPs: p.IPs, Annotations: p.Annotations,
+		Created: p.Created,
+	}
+	for _, q := range p.Ports {
+		out.Ports = append(out.Ports, portfwd.PodPort(q))
+	}
+	return out
+}
+
+// ingress publishes the addresses of Services of type LoadBalancer.
+type ingress struct{ n *nodeRole }
+
+func (s ingress) PublishIngress(ctx context.Context, svc portfwd.Service, addrs []netip.Addr) error {
+	c, err := s.n.client()
+	if err != nil {
+		return err
+	}
+	ips := make([]string, len(addrs))
+	for i, a := range addrs {
+		ips[i] = a.String()
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.n.cfg.Timeouts.Health.D())
+	defer cancel()
+	return c.ApplyIngress(ctx, svc.Namespace, svc.Name, svc.UID, ips)
+}

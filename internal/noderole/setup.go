@@ -1,0 +1,147 @@
+package noderole
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/copyup"
+)
+
+// leaf returns the name of a component's cgroup, relative to the node's root.
+func leaf(component string) string { return "system/" + component }
+
+// setUp prepares the namespaces for the components, before any of them starts.
+func (n *nodeRole) setUp() error {
+	if err := n.tree.Move(leaf("node"), os.Getpid()); err != nil {
+		return fmt.Errorf("enter the node role's cgroup: %w", err)
+	}
+	if _, err := n.tree.EnsureLeaf(kubepods); err != nil { // the kubelet only creates it if it uses cgroups for QoS classes
+		return err
+	}
+	if err := unix.Sethostname([]byte(n.cfg.NodeName)); err != nil {
+		return fmt.Errorf("set the host name inside: %w", err)
+	}
+	if err := addHostsEntries(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
+		return err
+	}
+	if err := ensureProtocols(ProtocolsFile); err != nil {
+		return err
+	}
+	if err := n.hostAddress(); err != nil {
+		return err
+	}
+	if err := copyup.EnsureShared("/"); err != nil {
+		return err
+	}
+	if err := raiseNoFile(); err != nil {
+		n.warn("cannot raise the limit of open files: %v", err)
+	}
+	if err := n.sysctls(); err != nil {
+		return err
+	}
+	return n.ensureIPv6()
+}
+
+// addHostsEntries adds the node's name and the name of the host to /etc/hosts. RootlessKit has bound a hosts file with
+// the host's name over /etc/hosts for this run.
+func addHostsEntries(name, hostAddress string) error {
+	f, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("add the node's names to /etc/hosts: %w", err)
+	}
+	_, err = fmt.Fprintf(f, "127.0.0.1 %s\n%s %s\n", name, hostAddress, config.HostName)
+	return errors.Join(err, f.Close())
+}
+
+// ProtocolsFile is the C library's list of protocols.
+const ProtocolsFile = "/etc/protocols"
+
+// protocols are the protocols of Services and others that nft names.
+const protocols = "icmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\nsctp 132 SCTP\n"
+
+// ensureProtocols creates the list of protocols if the host has none (Debian has it in netbase). Without it nft lists
+// "6" in place of "tcp", so that a kube-proxy that restarts, or compares all its rules after an hour, considers its own
+// entries stale and deletes them.
+func ensureProtocols(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err == nil {
+		_, err = f.WriteString(protocols)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("create the list of protocols: %w", err)
+	}
+	return nil
+}
+
+// noFileMax limits the soft limit of open files, because some programs close every descriptor up to it.
+const noFileMax = 1 << 20
+
+// raiseNoFile raises the soft limit for the components. The Go runtime raises it for its own process only, and its
+// children get the original limit unless syscall.Setrlimit was called.
+func raiseNoFile() error {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	l.Cur = min(l.Max, noFileMax)
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
+}
+
+// sysctl is a kernel setting of the node's network namespace.
+type sysctl struct {
+	name, value string
+	// optional settings may be missing in the kernel.
+	optional bool
+}
+
+// sysctls configures the kernel to route the packets of pods. Forwarding is off in a new network namespace.
+func (n *nodeRole) sysctls() error {
+	want := []sysctl{
+		{"net.ipv4.ip_forward", "1", false},
+		// Loose mode: replies of a forwarded port may leave through a different device than the request came in.
+		{"net.ipv4.conf.all.rp_filter", "2", false},
+		{"net.ipv4.conf.default.rp_filter", "2", false},
+		// Without these settings, traffic between pods of the node bypasses the packet filter and network policies.
+		{"net.bridge.bridge-nf-call-iptables", "1", !n.cfg.EnforcesPolicies()},
+		{"net.bridge.bridge-nf-call-ip6tables", "1", !n.cfg.EnforcesPolicies() || !n.cfg.Network.IPv6},
+	}
+	if n.cfg.Network.IPv6 {
+		want = append(want,
+			// IPv6 may be disabled by default for new devices.
+			sysctl{"net.ipv6.conf.all.disable_ipv6", "0", false},
+			sysctl{"net.ipv6.conf.default.disable_ipv6", "0", false},
+			sysctl{"net.ipv6.conf.all.forwarding", "1", false},
+		)
+	}
+	var errs []error
+	for _, s := range want {
+		err := os.WriteFile("/proc/sys/"+strings.ReplaceAll(s.name, ".", "/"), []byte(s.value), 0)
+		if err != nil && (!s.optional || !errors.Is(err, fs.ErrNotExist)) {
+			errs = append(errs, fmt.Errorf("set %s=%s inside: %w", s.name, s.value, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// publicEnv returns the environment without the private variables that pass between rootlessnode's roles.
+func publicEnv(environ []string) []string {
+	out := environ[:0:0]
+	for _, kv := range environ {
+		if !layout.IsPrivateEnv(kv) {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
