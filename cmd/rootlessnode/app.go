@@ -78,23 +78,25 @@ type app struct {
 	userSystemctl func(ctx context.Context, args ...string) (string, error)
 	// enter runs a program as an account (host enter).
 	enter func(hostsetup.EnterOptions) (int, error)
-	// mounts are the mount namespaces of a rootful node. exe, unitDir, rootOnly and systemctl are for its units; defaults are
-	// used for those that are empty.
+	// exe is the path of this program, without symbolic links. Empty: unknown.
+	exe string
+	// mounts are the mount namespaces of a rootful node. unitDir, rootOnly and systemctl are for its units; defaults are used for
+	// those that are empty.
 	mounts    mountStore
-	exe       string
 	unitDir   string
 	rootOnly  func(path string) error
 	systemctl func(ctx context.Context, args ...string) ([]byte, error)
 }
 
 func newApp() *app {
+	exe, _ := ownPath() // without it, hints use the program's name
 	return &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, out: os.Stdout, err: os.Stderr,
 		env: os.Getenv, unsetenv: func(k string) { _ = os.Unsetenv(k) }, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
 		newNode: func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:  func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
 		replace: replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
-		enter: hostsetup.Enter, mounts: mountns.New(mountns.Options{}),
+		enter: hostsetup.Enter, mounts: mountns.New(mountns.Options{}), exe: exe,
 	}
 }
 
@@ -131,11 +133,3 @@ func (plainFormatter) Format(e *logrus.Entry) ([]byte, error) {
 }
 
 func isTerminal(f *os.File) bool { return f != nil && term.IsTerminal(int(f.Fd())) }
-
-// command returns the command line that runs rootlessnode with the arguments in rest for this node, for hints and summaries.
-func (a *app) command(rest string) string {
-	if a.name == config.DefaultName || a.name == "" || a.env(layout.EnvName) == a.name {
-		return "rootlessnode " + rest
-	}
-	return "rootlessnode --name " + a.name + " " + rest
-}

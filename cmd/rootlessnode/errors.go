@@ -12,7 +12,7 @@ import (
 
 // printError prints err to standard error, as JSON if -o json was given. It is the only function that prints errors.
 func (a *app) printError(err error) {
-	r := errdefs.ReportOf(err)
+	r := a.reportOf(err)
 	if a.output == "json" {
 		a.printJSON(a.err, struct {
 			Error *errdefs.Report `json:"error"`

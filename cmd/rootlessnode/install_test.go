@@ -19,7 +19,8 @@ import (
 func TestInstallWhileRunning(t *testing.T) {
 	t.Parallel()
 	for active, ok := range map[string]bool{"active": true, "activating": true, "inactive": false, "failed": false, "": false} {
-		a := &app{name: "default", userSystemctl: func(context.Context, ...string) (string, error) { return active + "\n", nil }}
+		a := &app{name: "default", env: func(string) string { return "" }}
+		a.userSystemctl = func(context.Context, ...string) (string, error) { return active + "\n", nil }
 		running := &fakeNode{cfg: config.Default(), statuses: []status.Status{{State: status.NodeStarting}}}
 		err := a.checkNotRunning(t.Context(), running)
 		assert.Equal(t, err == nil, ok, "%q: %v", active, err)

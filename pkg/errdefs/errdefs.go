@@ -2,9 +2,15 @@
 // fix the error; and the log of the component that failed. The package prints nothing and does not exit the process;
 // cmd/rootlessnode does both.
 //
-// Test for a class with errors.Is, attach a class with Class and a hint with WithHint or WithHintf. ReportOf converts an error
-// to a Report, which can be encoded as JSON, and Report.Err converts it back, so that class, hints and log survive between
-// processes.
+// Test for a class with errors.Is. Config, Preflight and the others create an error of a class, to which steps are added:
+//
+//	return errdefs.Config("remove forward %s: not found", text).Do(errdefs.ListForwards)
+//
+// Class, WithSteps and WithHint extend an existing error. ReportOf converts an error to a Report, which can be encoded as JSON,
+// and Report.Err converts it back, so that class, hints and log survive between processes.
+//
+// A hint is data: actions of rootlessnode with arguments (Step), and text about the host. A program that embeds a node renders the
+// actions in its own words with Report.Render; without it, Report.Hints has plain words.
 //
 // Runs in: parent, child or either. It does not access the host.
 package errdefs
@@ -12,6 +18,7 @@ package errdefs
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Exit codes of the command line. They are part of the documented interface. ExitOther is for errors without a class and for the
@@ -41,37 +48,76 @@ var (
 	ErrAlreadyRunning = errors.New("node is already running")
 )
 
-type classed struct {
-	class error
-	err   error
+// Error is an error with a class and a hint. The functions named like the classes return it; Hint, Do and With extend it.
+type Error struct {
+	err, class error
+	hint       Hint
 }
 
-func (e *classed) Error() string   { return e.err.Error() }
-func (e *classed) Unwrap() []error { return []error{e.err, e.class} }
+func (e *Error) Error() string   { return e.err.Error() }
+func (e *Error) Unwrap() []error { return []error{e.err, e.class} }
+
+// Hint adds steps that are not actions to the hint and returns e. See Step.Text.
+func (e *Error) Hint(lines ...string) *Error { return e.With(Text(lines...)) }
+
+// Do adds an action to the hint and returns e.
+func (e *Error) Do(action Action, args ...string) *Error { return e.With(Do(action, args...)) }
+
+// With adds steps to the hint and returns e.
+func (e *Error) With(h Hint) *Error {
+	e.hint = append(e.hint, h...)
+	return e
+}
+
+// Errorf returns an error without a class. The text is that of fmt.Errorf; %w wraps an error.
+func Errorf(format string, args ...any) *Error { return &Error{err: fmt.Errorf(format, args...)} }
+
+func classf(class error, format string, args []any) *Error {
+	return &Error{err: fmt.Errorf(format, args...), class: class}
+}
+
+// Config returns an error of class ErrConfig. The text is that of fmt.Errorf; %w wraps an error.
+func Config(format string, args ...any) *Error { return classf(ErrConfig, format, args) }
+
+// Preflight returns an error of class ErrPreflight. See Config.
+func Preflight(format string, args ...any) *Error { return classf(ErrPreflight, format, args) }
+
+// Component returns an error of class ErrComponent. See Config.
+func Component(format string, args ...any) *Error { return classf(ErrComponent, format, args) }
+
+// Timeout returns an error of class ErrTimeout. See Config.
+func Timeout(format string, args ...any) *Error { return classf(ErrTimeout, format, args) }
+
+// NotRunning returns an error of class ErrNotRunning. See Config.
+func NotRunning(format string, args ...any) *Error { return classf(ErrNotRunning, format, args) }
+
+// AlreadyRunning returns an error of class ErrAlreadyRunning. See Config.
+func AlreadyRunning(format string, args ...any) *Error {
+	return classf(ErrAlreadyRunning, format, args)
+}
 
 // Class adds class to err without changing the text of err. It returns nil if err is nil.
 func Class(class, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &classed{class: class, err: err}
+	return &Error{err: err, class: class}
 }
 
-type hinted struct {
-	err  error
-	hint string
-}
-
-func (e *hinted) Error() string { return e.err.Error() }
-func (e *hinted) Unwrap() error { return e.err }
-
-// WithHint attaches hint to err: an instruction, or commands that the user can paste, to fix the error. It returns nil if err is
-// nil, and err unchanged if hint is empty.
-func WithHint(err error, hint string) error {
-	if err == nil || hint == "" {
+// WithSteps attaches a hint to err. It returns nil if err is nil, and err unchanged if the hint is empty.
+func WithSteps(err error, h Hint) error {
+	if err == nil || len(h) == 0 {
 		return err
 	}
-	return &hinted{err: err, hint: hint}
+	return &Error{err: err, hint: h}
+}
+
+// WithHint attaches a hint that has no actions to err. See WithSteps and Step.Text.
+func WithHint(err error, text string) error {
+	if text == "" {
+		return err
+	}
+	return WithSteps(err, Text(text))
 }
 
 // WithHintf formats the hint with fmt.Sprintf and attaches it to err. See WithHint.
@@ -104,8 +150,10 @@ type Report struct {
 	Code int `json:"code"`
 	// Message is the text of the error.
 	Message string `json:"message"`
-	// Hints are the attached hints without duplicates, those of the outermost error first.
+	// Hints are the attached hints without duplicates, those of the outermost error first, in plain words. Steps are the same hints
+	// as data; a report from a version without them has none. Render replaces the words.
 	Hints []string `json:"hints,omitempty"`
+	Steps []Hint   `json:"steps,omitempty"`
 	// Component is the component that failed, LogPath its log file (a path on the host) and LogTail the last lines of that file.
 	Component string   `json:"component,omitempty"`
 	LogPath   string   `json:"logPath,omitempty"`
@@ -120,25 +168,41 @@ func ReportOf(err error) *Report {
 	r := &Report{Code: ExitCode(err), Message: err.Error()}
 	walk(err, func(e error) {
 		switch v := e.(type) { //nolint:errorlint // walk visits each wrapped error itself
-		case *hinted:
-			for _, h := range r.Hints {
-				if h == v.hint {
-					return
-				}
-			}
-			r.Hints = append(r.Hints, v.hint)
+		case *Error:
+			r.add(v.hint)
 		case *logged:
 			if r.Component == "" {
 				r.Component, r.LogPath, r.LogTail = v.component, v.path, v.tail
 			}
 		case *reported:
-			r.Hints = append(r.Hints, v.r.Hints...)
+			for i, text := range v.r.Hints {
+				if i < len(v.r.Steps) {
+					r.add(v.r.Steps[i])
+				} else {
+					r.add(Text(text))
+				}
+			}
 			if r.Component == "" {
 				r.Component, r.LogPath, r.LogTail = v.r.Component, v.r.LogPath, v.r.LogTail
 			}
 		}
 	})
 	return r
+}
+
+// add adds a hint unless it is empty or a duplicate.
+func (r *Report) add(h Hint) {
+	if text := h.String(); text != "" && !slices.Contains(r.Hints, text) {
+		r.Hints, r.Steps = append(r.Hints, text), append(r.Steps, h)
+	}
+}
+
+// Render replaces the plain words in Hints by those of the caller, and removes Steps.
+func (r *Report) Render(words func(Step) string) {
+	for i, h := range r.Steps[:min(len(r.Steps), len(r.Hints))] {
+		r.Hints[i] = h.Render(words)
+	}
+	r.Steps = nil
 }
 
 type reported struct{ r Report }
