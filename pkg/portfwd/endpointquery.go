@@ -19,8 +19,9 @@ const (
 // endpointQuery is the set of Services whose endpoints are relevant for a forward. It keeps the node from watching the
 // endpoints of all other Services, which are most of a cluster.
 type endpointQuery struct {
+	f     *Forwarder
 	known chan struct{} // closed when the Services are known
-	last  time.Time     // only used by runEndpoints
+	last  time.Time     // only used by run
 
 	// Guarded by Forwarder.mu.
 	relevant map[Key]struct{}
@@ -28,55 +29,54 @@ type endpointQuery struct {
 }
 
 // want notes that a Service became relevant. Forwarder.mu is held.
-func (a *endpointQuery) want(key Key, now expansion) {
-	if _, there := a.relevant[key]; a.more != nil && !there && len(now.forwards) > 0 {
-		close(a.more)
-		a.more = nil
+func (q *endpointQuery) want(key Key, now expansion) {
+	if _, there := q.relevant[key]; q.more != nil && !there && len(now.forwards) > 0 {
+		close(q.more)
+		q.more = nil
 	}
 }
 
-// nextQuery waits until the Services are known. It returns those whose endpoints are relevant, or nil for all, and a channel
+// next waits until the Services are known. It returns those whose endpoints are relevant, or nil for all, and a channel
 // that is closed when further ones become relevant.
-func (f *Forwarder) nextQuery(ctx context.Context) (services []Key, more <-chan struct{}, err error) {
-	a := &f.query
+func (q *endpointQuery) next(ctx context.Context) (services []Key, more <-chan struct{}, err error) {
 	select {
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
-	case <-a.known:
+	case <-q.known:
 	}
 	select {
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
-	case <-time.After(time.Until(a.last.Add(queryEvery))):
+	case <-time.After(time.Until(q.last.Add(queryEvery))):
 	}
-	a.last = time.Now()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	a.relevant, a.more = map[Key]struct{}{}, nil
+	q.last = time.Now()
+	q.f.mu.Lock()
+	defer q.f.mu.Unlock()
+	q.relevant, q.more = map[Key]struct{}{}, nil
 	services = []Key{}
-	for key, s := range f.services {
+	for key, s := range q.f.in.services {
 		if len(s.forwards) > 0 {
-			a.relevant[key] = struct{}{}
+			q.relevant[key] = struct{}{}
 			services = append(services, key)
 		}
 	}
 	if len(services) > maxQueried {
 		return nil, nil, nil
 	}
-	a.more = make(chan struct{})
+	q.more = make(chan struct{})
 	slices.SortFunc(services, func(x, y Key) int { return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name)) })
-	return services, a.more, nil
+	return services, q.more, nil
 }
 
-// runEndpoints runs the source while there are relevant Services, and restarts it when the set grows.
-func (f *Forwarder) runEndpoints(ctx context.Context) error {
+// run runs the source while there are relevant Services, and restarts it when the set grows.
+func (q *endpointQuery) run(ctx context.Context) error {
 	for {
-		services, more, err := f.nextQuery(ctx)
+		services, more, err := q.next(ctx)
 		if err != nil {
 			return err
 		}
 		if services != nil && len(services) == 0 {
-			endpointSink{f, func() {}}.Replace(nil)
+			endpointSink{&q.f.in, func() {}}.Replace(nil)
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -84,15 +84,15 @@ func (f *Forwarder) runEndpoints(ctx context.Context) error {
 			}
 			continue
 		}
-		if again, err := f.runEndpointsOf(ctx, services, more); !again {
+		if again, err := q.runFor(ctx, services, more); !again {
 			return err
 		}
 	}
 }
 
-// runEndpointsOf runs the source until it ends, or until it has listed the endpoints of services and further ones became
+// runFor runs the source until it ends, or until it has listed the endpoints of services and further ones became
 // relevant.
-func (f *Forwarder) runEndpointsOf(ctx context.Context, services []Key, more <-chan struct{}) (again bool, err error) {
+func (q *endpointQuery) runFor(ctx context.Context, services []Key, more <-chan struct{}) (again bool, err error) {
 	run, cancel := context.WithCancel(ctx)
 	listed := make(chan struct{})
 	var wg sync.WaitGroup
@@ -106,7 +106,7 @@ func (f *Forwarder) runEndpointsOf(ctx context.Context, services []Key, more <-c
 		}
 		cancel()
 	})
-	err = f.o.Endpoints.Run(run, services, endpointSink{f, sync.OnceFunc(func() { close(listed) })})
+	err = q.f.o.Endpoints.Run(run, services, endpointSink{&q.f.in, sync.OnceFunc(func() { close(listed) })})
 	again = run.Err() != nil && ctx.Err() == nil
 	cancel()
 	wg.Wait()

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 	"github.com/sirupsen/logrus"
 )
@@ -67,54 +66,37 @@ type Options struct {
 type Forwarder struct {
 	o      Options
 	ledger *ledger
-	static expansion
 
-	kick    chan struct{} // Services have changed
+	kick    chan struct{} // the inputs have changed
 	results chan result
 
-	publishKick chan struct{}
+	mu         sync.Mutex // guards in, running, entries, trouble and troubleNew
+	in         inputs
+	running    bool
+	entries    map[Bind]*entry
+	trouble    map[Bind]Trouble
+	troubleNew bool
 
-	query endpointQuery
-
-	mu          sync.Mutex // guards the fields below
-	services    map[Key]*serviceState
-	pods        map[Key]*podState
-	endpoints   map[Key]Endpoints
-	synced      synced
-	unpublished map[Key]struct{} // Services whose published addresses must be compared
-	stale       bool             // inputs changed since wanted was computed
-	remerge     bool             // deltas do not cover all changes: merge everything
-	deltas      []delta
-	running     bool
-	entries     map[Bind]*entry
-	trouble     map[Bind]Trouble
-	troubleNew  bool
+	query       endpointQuery
+	publish     publisher
+	plan        planner
+	restriction restriction
 
 	// Only used by Run's goroutine.
-	dirty    map[*entry]struct{} // entries to process
-	later    map[*entry]struct{} // entries to process at their nextTry
-	wanted   map[Bind]Forward
-	places   map[place]tally
-	clean    bool // no two owners compete for a place in wanted
+	queue    queue
 	inFlight int
 	listNow  bool
-	listed   bool
-	info     *api.Info
-	foreign  []port.Status
-	warned   map[Warning]struct{}
+	manager  managerState
 	refusals []refusal
-
-	restriction restriction
-	outbox      []Event
-
-	changed      bool // since the last call of OnChange
-	lastOnChange time.Time
+	reports  reports
 }
 
 // synced records which sources have delivered their first complete list. A source that is not configured counts as synced.
 type synced struct{ services, pods, endpoints bool }
 
-func (s synced) all() bool { return s.services && s.pods && s.endpoints }
+// inputs reports whether all Services and pods are known. Until then, a place is not given to an owner only because it was
+// reported first.
+func (s synced) inputs() bool { return s.services && s.pods }
 
 // entry is the state of one Bind: the wanted forward, the existing one and the progress between the two. It is guarded by
 // Forwarder.mu and written only by Run's goroutine.
@@ -174,29 +156,26 @@ func New(o Options) (*Forwarder, error) {
 	}
 	f := &Forwarder{
 		o: o, ledger: l,
-		kick:        make(chan struct{}, 1),
-		results:     make(chan result, o.Concurrency),
-		publishKick: make(chan struct{}, 1),
-		services:    map[Key]*serviceState{},
-		pods:        map[Key]*podState{},
-		endpoints:   map[Key]Endpoints{},
-		synced:      synced{services: o.Source == nil, pods: o.Pods == nil, endpoints: o.Endpoints == nil},
-		unpublished: map[Key]struct{}{},
-		stale:       true,
-		remerge:     true,
-		entries:     map[Bind]*entry{},
-		dirty:       map[*entry]struct{}{},
-		later:       map[*entry]struct{}{},
-		listNow:     true,
-		changed:     true,
-		warned:      map[Warning]struct{}{},
-		restriction: restriction{watched: map[Bind]struct{}{}, inForce: map[Bind]SourceRanges{}},
+		kick:    make(chan struct{}, 1),
+		results: make(chan result, o.Concurrency),
+		entries: map[Bind]*entry{},
+		queue:   queue{dirty: map[*entry]struct{}{}, later: map[*entry]struct{}{}},
+		listNow: true,
 	}
-	f.query.known = make(chan struct{})
-	if f.synced.services {
+	f.in = inputs{
+		f: f, services: map[Key]*serviceState{}, pods: map[Key]*podState{}, endpoints: map[Key]Endpoints{},
+		synced: synced{services: o.Source == nil, pods: o.Pods == nil, endpoints: o.Endpoints == nil},
+		stale:  true, remerge: true,
+	}
+	f.query = endpointQuery{f: f, known: make(chan struct{})}
+	f.publish = publisher{f: f, kick: make(chan struct{}, 1), pending: map[Key]struct{}{}}
+	f.plan = planner{f: f}
+	f.restriction = restriction{f: f, watched: map[Bind]struct{}{}, inForce: map[Bind]SourceRanges{}}
+	f.reports = reports{o: &f.o, warned: map[Warning]struct{}{}, changed: true}
+	if f.in.synced.services {
 		close(f.query.known)
 	}
-	f.expandStatic()
+	f.plan.expandStatic()
 	return f, nil
 }
 
@@ -221,30 +200,34 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	var err error
 	if !f.o.KeepOnStop {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.o.CallTimeout)
-		err = errors.Join(f.removeOwned(stop), f.ledger.setOthers(map[string]struct{}{}))
+		err = errors.Join(removeOwned(stop, f.o.Manager, f.ledger, f.o.Concurrency), f.ledger.setOthers(map[string]struct{}{}))
 		cancel()
 		f.mu.Lock()
 		clear(f.entries)
 		f.mu.Unlock()
 	}
 	f.ledger.close()
-	f.changed, f.lastOnChange = true, time.Time{}
-	f.deliver()
+	f.reports.changed, f.reports.lastOnChange = true, time.Time{}
+	f.reports.deliver(0)
 	return err
 }
 
 func (f *Forwarder) runSources(ctx context.Context, wg *sync.WaitGroup) {
 	if s := f.o.Source; s != nil {
-		wg.Go(func() { f.runSource(ctx, "Services", func(ctx context.Context) error { return s.Run(ctx, sink{f}) }) })
+		wg.Go(func() {
+			runSource(ctx, f.o.Log, "Services", func(ctx context.Context) error { return s.Run(ctx, sink{&f.in}) })
+		})
 	}
 	if s := f.o.Pods; s != nil {
-		wg.Go(func() { f.runSource(ctx, "pods", func(ctx context.Context) error { return s.Run(ctx, podSink{f}) }) })
+		wg.Go(func() {
+			runSource(ctx, f.o.Log, "pods", func(ctx context.Context) error { return s.Run(ctx, podSink{&f.in}) })
+		})
 	}
 	if f.o.Endpoints != nil {
-		wg.Go(func() { f.runSource(ctx, "endpoints", f.runEndpoints) })
+		wg.Go(func() { runSource(ctx, f.o.Log, "endpoints", f.query.run) })
 	}
 	if f.o.Publisher != nil {
-		wg.Go(func() { f.runPublisher(ctx) })
+		wg.Go(func() { f.publish.run(ctx) })
 	}
 }
 
@@ -270,11 +253,11 @@ func (f *Forwarder) loop(ctx context.Context) {
 				f.unreachable(err)
 			}
 		}
-		f.plan()
+		f.plan.update()
 		f.applyTrouble()
 		var wake time.Time
 		if !f.listNow {
-			restricted := f.restrict(ctx)
+			restricted := f.restriction.apply(ctx)
 			wake = f.dispatch(ctx)
 			if !restricted.IsZero() && (wake.IsZero() || restricted.Before(wake)) {
 				wake = restricted
@@ -282,7 +265,7 @@ func (f *Forwarder) loop(ctx context.Context) {
 		} else if f.inFlight == 0 {
 			wake = listDue
 		}
-		if again := f.deliver(); !again.IsZero() && (wake.IsZero() || again.Before(wake)) {
+		if again := f.reports.deliver(len(f.entries)); !again.IsZero() && (wake.IsZero() || again.Before(wake)) {
 			wake = again
 		}
 		if listable() && ctx.Err() == nil {

@@ -312,7 +312,7 @@ func TestHolderKeepsItsPortOnOtherAddresses(t *testing.T) {
 func TestRefusedLoadBalancerHasNoAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(balanced("first", ServicePort{Port: 81, NodePort: 30081}))
-		p := &publisher{src: src}
+		p := &testPublisher{src: src}
 		start(t, Options{Manager: newFakeManager(), Source: src, Publisher: p, Config: everything()})
 		time.Sleep(time.Second)
 		synctest.Wait()

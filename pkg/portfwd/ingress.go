@@ -14,26 +14,33 @@ type Publisher interface {
 	PublishIngress(ctx context.Context, s Service, addrs []netip.Addr) error
 }
 
-// publish schedules a comparison of the addresses of a Service.
-func (f *Forwarder) publish(key Key) {
-	if f.o.Publisher == nil {
+// publisher keeps the published addresses of Services in line with the forwards.
+type publisher struct {
+	f       *Forwarder
+	kick    chan struct{}
+	pending map[Key]struct{} // Services whose published addresses must be compared; guarded by Forwarder.mu
+}
+
+// schedule schedules a comparison of the addresses of a Service. Forwarder.mu is held.
+func (p *publisher) schedule(key Key) {
+	if p.f.o.Publisher == nil {
 		return
 	}
-	svc := f.services[key]
+	svc := p.f.in.services[key]
 	if svc == nil || svc.Type != "LoadBalancer" && len(svc.Ingress) == 0 {
-		delete(f.unpublished, key)
+		delete(p.pending, key)
 		return
 	}
-	f.unpublished[key] = struct{}{}
+	p.pending[key] = struct{}{}
 	select {
-	case f.publishKick <- struct{}{}:
+	case p.kick <- struct{}{}:
 	default:
 	}
 }
 
-// runPublisher writes the addresses, one Service at a time: they are few and not urgent.
-func (f *Forwarder) runPublisher(ctx context.Context) {
-	p := backoffFor(ReasonFailed)
+// run writes the addresses, one Service at a time: they are few and not urgent.
+func (p *publisher) run(ctx context.Context) {
+	backoff := backoffFor(ReasonFailed)
 	delay := time.Duration(0)
 	for {
 		var due <-chan time.Time
@@ -43,33 +50,34 @@ func (f *Forwarder) runPublisher(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.publishKick:
+		case <-p.kick:
 		case <-due:
 		}
-		if f.publishAll(ctx) {
+		if p.publishAll(ctx) {
 			delay = 0
 		} else {
-			delay = min(max(2*delay, p.first), p.limit)
+			delay = min(max(2*delay, backoff.first), backoff.limit)
 		}
 	}
 }
 
 // publishAll writes the differences and reports whether nothing is left to do.
-func (f *Forwarder) publishAll(ctx context.Context) bool {
+func (p *publisher) publishAll(ctx context.Context) bool {
+	f := p.f
 	f.mu.Lock()
 	type job struct {
 		s     Service
 		addrs []netip.Addr
 	}
 	var jobs []job
-	for key := range f.unpublished {
-		svc, ok := f.services[key]
-		delete(f.unpublished, key)
+	for key := range p.pending {
+		svc, ok := f.in.services[key]
+		delete(p.pending, key)
 		if !ok {
 			continue
 		}
-		addrs := f.served(svc.Service, Ingress(svc.Service, f.o.Config))
-		if !sameAddresses(addrs, svc.Ingress) && (len(addrs) > 0 || f.mayBePublished(svc.Ingress)) {
+		addrs := p.served(svc.Service, Ingress(svc.Service, f.o.Config))
+		if !sameAddresses(addrs, svc.Ingress) && (len(addrs) > 0 || f.o.Config.mayPublish(svc.Ingress)) {
 			jobs = append(jobs, job{svc.Service, addrs})
 		}
 	}
@@ -79,8 +87,8 @@ func (f *Forwarder) publishAll(ctx context.Context) bool {
 		if err := f.o.Publisher.PublishIngress(ctx, j.s, j.addrs); err != nil && ctx.Err() == nil {
 			f.o.Log.WithError(err).Debugf("publish the addresses of %s/%s", j.s.Namespace, j.s.Name)
 			f.mu.Lock()
-			if _, there := f.services[Key{j.s.Namespace, j.s.Name}]; there {
-				f.unpublished[Key{j.s.Namespace, j.s.Name}] = struct{}{}
+			if _, there := f.in.services[Key{j.s.Namespace, j.s.Name}]; there {
+				p.pending[Key{j.s.Namespace, j.s.Name}] = struct{}{}
 				done = false
 			}
 			f.mu.Unlock()
@@ -90,10 +98,10 @@ func (f *Forwarder) publishAll(ctx context.Context) bool {
 }
 
 // served drops addresses on which all ports of the Service are refused. Forwarder.mu is held.
-func (f *Forwarder) served(s Service, addrs []netip.Addr) []netip.Addr {
+func (p *publisher) served(s Service, addrs []netip.Addr) []netip.Addr {
 	owner := Owner{Kind: KindService, Namespace: s.Namespace, Name: s.Name, UID: s.UID}
 	refused := map[netip.Addr]bool{}
-	for _, r := range f.refusals {
+	for _, r := range p.f.refusals {
 		if r.Owner.object() == owner {
 			refused[r.IP] = true
 		}
@@ -101,8 +109,8 @@ func (f *Forwarder) served(s Service, addrs []netip.Addr) []netip.Addr {
 	if len(refused) == 0 {
 		return addrs
 	}
-	for _, w := range f.services[Key{s.Namespace, s.Name}].forwards {
-		if f.wanted[w.Bind].Owner.object() == owner && !w.Assigned {
+	for _, w := range p.f.in.services[Key{s.Namespace, s.Name}].forwards {
+		if p.f.plan.wanted[w.Bind].Owner.object() == owner && !w.Assigned {
 			delete(refused, w.IP)
 		}
 	}
@@ -119,11 +127,11 @@ func sameAddresses(addrs []netip.Addr, have []string) bool {
 	return slices.Equal(texts, have)
 }
 
-// mayBePublished reports whether this node could have written these addresses, as opposed to another load balancer.
-func (f *Forwarder) mayBePublished(ingress []string) bool {
+// mayPublish reports whether this node could have written these addresses, as opposed to another load balancer.
+func (c Config) mayPublish(ingress []string) bool {
 	return slices.ContainsFunc(ingress, func(text string) bool {
 		ip, err := netip.ParseAddr(text)
-		return err == nil && (ip.IsLoopback() || f.o.Config.owns(ip.Unmap()) || slices.Contains(f.o.Config.BindAddresses, ip.Unmap()))
+		return err == nil && (ip.IsLoopback() || c.owns(ip.Unmap()) || slices.Contains(c.BindAddresses, ip.Unmap()))
 	})
 }
 

@@ -6,37 +6,48 @@ type delta struct{ before, now expansion }
 // tally counts the forwards of one place: those that listen on all addresses, and those that listen on one.
 type tally struct{ wild, specific int }
 
-// plan updates the entries with the wanted forwards.
-func (f *Forwarder) plan() {
+// planner computes the wanted forwards from the inputs. Only Run's goroutine uses it, except static, which Forwarder.mu guards.
+type planner struct {
+	f      *Forwarder
+	static expansion
+	wanted map[Bind]Forward
+	places map[place]tally
+	clean  bool // no two owners compete for a place in wanted
+}
+
+// update updates the entries with the wanted forwards.
+func (p *planner) update() {
+	f := p.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.stale {
+	if !f.in.stale {
 		return
 	}
-	patched := !f.remerge && f.patch()
-	f.stale, f.remerge, f.deltas = false, false, nil
+	patched := !f.in.remerge && p.patch()
+	f.in.stale, f.in.remerge, f.in.deltas = false, false, nil
 	if !patched {
-		f.mergeAll()
+		p.mergeAll()
 	}
 }
 
 // mergeAll computes the wanted forwards from scratch.
-func (f *Forwarder) mergeAll() {
-	all := make([]expansion, 0, len(f.services)+len(f.pods)+1)
-	all = append(all, f.static)
-	for _, s := range f.services {
+func (p *planner) mergeAll() {
+	f := p.f
+	all := make([]expansion, 0, len(f.in.services)+len(f.in.pods)+1)
+	all = append(all, p.static)
+	for _, s := range f.in.services {
 		all = append(all, s.expansion)
 	}
-	for _, p := range f.pods {
-		all = append(all, p.expansion)
+	for _, pod := range f.in.pods {
+		all = append(all, pod.expansion)
 	}
 	wanted, refused, warnings := (&allocator{
-		holders: f.ledger.holding(), reserve: !f.inputsKnown(), most: f.o.Config.MaxForwards,
+		holders: f.ledger.holding(), reserve: !f.in.synced.inputs(), most: f.o.Config.MaxForwards,
 	}).merge(all)
 	warnings = append(warnings, rejectionWarnings(refused)...)
-	f.wanted, f.places, f.clean = wanted, make(map[place]tally, len(wanted)), len(warnings) == 0
+	p.wanted, p.places, p.clean = wanted, make(map[place]tally, len(wanted)), len(warnings) == 0
 	for b, w := range wanted {
-		f.count(b, 1)
+		p.count(b, 1)
 		f.want(b, w)
 	}
 	for b, e := range f.entries {
@@ -45,65 +56,60 @@ func (f *Forwarder) mergeAll() {
 		}
 	}
 	f.refuse(refused)
-	f.warn(warnings)
-	if f.inputsKnown() {
+	f.reports.warn(warnings)
+	if f.in.synced.inputs() {
 		for b := range f.ledger.holding() {
-			f.recordHolder(b)
+			p.recordHolder(b)
 		}
 		for b := range wanted {
-			f.recordHolder(b)
+			p.recordHolder(b)
 		}
 	}
 }
 
-// inputsKnown reports whether all Services and pods are known. Until then, a place is not given to an owner only because it
-// was reported first.
-func (f *Forwarder) inputsKnown() bool { return f.synced.services && f.synced.pods }
-
 // recordHolder records the Service or pod that has b now.
-func (f *Forwarder) recordHolder(b Bind) {
+func (p *planner) recordHolder(b Bind) {
 	var owner Owner
-	if w, ok := f.wanted[b]; ok && w.rank() > rankManual {
+	if w, ok := p.wanted[b]; ok && w.rank() > rankManual {
 		owner = w.Owner.object()
 	}
-	if err := f.ledger.hold(b, owner); err != nil {
-		f.o.Log.WithError(err).Warn("update the port ledger")
-	}
+	p.f.logLedger(p.f.ledger.hold(b, owner))
 }
 
 // patch applies the deltas and reports whether that was possible. If owners compete for a place, mergeAll is needed to
 // compare all of them. With thousands of Services, patch makes a change as cheap as with one.
-func (f *Forwarder) patch() bool {
-	if !f.clean || !f.inputsKnown() {
+func (p *planner) patch() bool {
+	f := p.f
+	if !p.clean || !f.in.synced.inputs() {
 		return false
 	}
 	touched := map[Bind]struct{}{}
-	for _, d := range f.deltas {
+	for _, d := range f.in.deltas {
 		if len(d.before.warnings)+len(d.now.warnings) > 0 {
 			return false
 		}
 		for _, w := range d.before.forwards {
-			delete(f.wanted, w.Bind)
-			f.count(w.Bind, -1)
+			delete(p.wanted, w.Bind)
+			p.count(w.Bind, -1)
 			touched[w.Bind] = struct{}{}
 		}
 		for _, w := range d.now.forwards {
-			if _, taken := f.wanted[w.Bind]; taken {
+			if _, taken := p.wanted[w.Bind]; taken {
 				return false
 			}
-			f.wanted[w.Bind] = w
-			if n := f.count(w.Bind, 1); n.wild > 0 && n.specific > 0 {
+			p.wanted[w.Bind] = w
+			if n := p.count(w.Bind, 1); n.wild > 0 && n.specific > 0 {
 				return false
 			}
 			touched[w.Bind] = struct{}{}
 		}
 	}
-	if len(f.wanted) > f.o.Config.MaxForwards {
+	if len(p.wanted) > f.o.Config.MaxForwards {
 		return false
 	}
 	for b := range touched {
-		f.recordHolder(b)
-		if w, ok := f.wanted[b]; ok {
+		p.recordHolder(b)
+		if w, ok := p.wanted[b]; ok {
 			f.want(b, w)
 		} else if e := f.entries[b]; e != nil {
 			f.unwant(e)
@@ -113,18 +119,18 @@ func (f *Forwarder) patch() bool {
 }
 
 // count adds by to the number of forwards in b's place.
-func (f *Forwarder) count(b Bind, by int) tally {
-	p := place{b.Proto, b.Port}
-	n := f.places[p]
+func (p *planner) count(b Bind, by int) tally {
+	at := place{b.Proto, b.Port}
+	n := p.places[at]
 	if b.IP.IsUnspecified() {
 		n.wild += by
 	} else {
 		n.specific += by
 	}
 	if n == (tally{}) {
-		delete(f.places, p)
+		delete(p.places, at)
 	} else {
-		f.places[p] = n
+		p.places[at] = n
 	}
 	return n
 }
@@ -132,10 +138,10 @@ func (f *Forwarder) count(b Bind, by int) tally {
 // want sets w as the wanted forward at b.
 func (f *Forwarder) want(b Bind, w Forward) {
 	e := f.entry(b)
-	spec, err := f.resolve(w)
+	spec, err := f.manager.resolve(w, f.o.Config)
 	if e.want != nil && *e.want == w && e.spec == spec && err == nil {
 		if w.Waiting {
-			f.dirty[e] = struct{}{} // closed once all endpoints are known
+			f.queue.dirty[e] = struct{}{} // closed once all endpoints are known
 		}
 		return
 	}
@@ -160,5 +166,5 @@ func (f *Forwarder) unwant(e *entry) {
 		e.want = nil
 		f.refresh(e)
 	}
-	f.dirty[e] = struct{}{}
+	f.queue.dirty[e] = struct{}{}
 }

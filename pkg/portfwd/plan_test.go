@@ -26,34 +26,34 @@ func TestPatchAgreesWithWanted(t *testing.T) {
 			switch rnd.IntN(7) {
 			case 0:
 				delete(services, name)
-				sink{f}.Delete("ns", name)
+				sink{&f.in}.Delete("ns", name)
 			case 1:
 				e := Endpoints{Ready4: rnd.IntN(2) == 0}
 				in.Endpoints[Key{"ns", name}] = e
-				endpointSink{f, func() {}}.Set(Key{"ns", name}, e)
+				endpointSink{&f.in, func() {}}.Set(Key{"ns", name}, e)
 			case 2:
 				p := Pod{Namespace: "ns", Name: name, IPs: []string{"10.42.0.5"}, Ports: []PodPort{{HostPort: 30000 + rnd.IntN(30), ContainerPort: 80}}}
 				pods[name] = p
-				podSink{f}.Set(p)
+				podSink{&f.in}.Set(p)
 			case 3:
 				delete(pods, name)
-				podSink{f}.Delete("ns", name)
+				podSink{&f.in}.Delete("ns", name)
 			default:
 				s := nodePort(name, 30000+rnd.IntN(30))
 				if rnd.IntN(3) == 0 {
 					s = annotated(s, "bind", []string{"0.0.0.0", "127.0.0.1,wlan0", "x y"}[rnd.IntN(3)])
 				}
 				services[name] = s
-				sink{f}.Set(s)
+				sink{&f.in}.Set(s)
 			}
 			if rnd.IntN(3) == 0 {
 				continue // several changes together
 			}
 			in.Holders = maps.Clone(f.ledger.holding())
 			f.mu.Lock()
-			full := f.remerge || !f.clean
+			full := f.in.remerge || !f.plan.clean
 			f.mu.Unlock()
-			f.plan()
+			f.plan.update()
 			if !full {
 				patched++
 			}
@@ -65,16 +65,16 @@ func TestPatchAgreesWithWanted(t *testing.T) {
 				in.Pods = append(in.Pods, p)
 			}
 			want, warnings := Wanted(in, cfg)
-			assert.Equal(t, len(f.wanted), len(want), "seed %d", seed)
+			assert.Equal(t, len(f.plan.wanted), len(want), "seed %d", seed)
 			for _, w := range want {
-				assert.Assert(t, f.wanted[w.Bind] == w, "seed %d: %+v", seed, w)
+				assert.Assert(t, f.plan.wanted[w.Bind] == w, "seed %d: %+v", seed, w)
 				assert.Assert(t, *f.entries[w.Bind].want == w, "seed %d: %+v", seed, w)
 			}
 			for b, e := range f.entries {
-				_, wanted := f.wanted[b]
+				_, wanted := f.plan.wanted[b]
 				assert.Assert(t, wanted == (e.want != nil), "seed %d: %s", seed, b)
 			}
-			assert.Equal(t, f.clean, len(warnings) == 0, "seed %d", seed)
+			assert.Equal(t, f.plan.clean, len(warnings) == 0, "seed %d", seed)
 		}
 		assert.Assert(t, patched > 0, "seed %d", seed)
 	}

@@ -219,7 +219,7 @@ func TestPickPort(t *testing.T) {
 }
 
 // publisher records the requested writes and shows them as the API server would.
-type publisher struct {
+type testPublisher struct {
 	src *fakeSource
 
 	mu   sync.Mutex
@@ -228,7 +228,7 @@ type publisher struct {
 }
 
 // now sets whether it fails, and returns the requests since the last call.
-func (p *publisher) now(fail bool) []string {
+func (p *testPublisher) now(fail bool) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	log := p.log
@@ -236,7 +236,7 @@ func (p *publisher) now(fail bool) []string {
 	return log
 }
 
-func (p *publisher) PublishIngress(_ context.Context, s Service, addrs []netip.Addr) error {
+func (p *testPublisher) PublishIngress(_ context.Context, s Service, addrs []netip.Addr) error {
 	p.mu.Lock()
 	p.log = append(p.log, fmt.Sprint(s.Name, addrs))
 	fail := p.fail
@@ -260,7 +260,7 @@ func TestLoadBalancersGetAnAddress(t *testing.T) {
 		foreign.LoadBalancerClass, foreign.Ingress = "example.com/other", []string{"203.0.113.5"}
 		lb := balanced("lb", ServicePort{Port: 81, NodePort: 30081})
 		src := newFakeSource(lb, done, foreign)
-		p := &publisher{src: src, fail: true}
+		p := &testPublisher{src: src, fail: true}
 		m := newFakeManager()
 		start(t, Options{Manager: m, Source: src, Publisher: p, Config: everything()})
 		time.Sleep(time.Second)

@@ -9,6 +9,9 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
+// queue holds the entries that Run has to process, and those to process at their nextTry.
+type queue struct{ dirty, later map[*entry]struct{} }
+
 type result struct {
 	e    *entry
 	spec port.Spec
@@ -29,16 +32,16 @@ func (f *Forwarder) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list forwarded ports: %w", err)
 	}
-	if f.o.RestoreForeign && !f.listed {
+	if f.o.RestoreForeign && !f.manager.listed {
 		all = f.restore(ctx, all)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.listNow, f.listed, f.info, f.foreign = false, true, info, nil
+	f.listNow, f.manager = false, managerState{listed: true, info: info}
 	f.restriction.sent = false
 	for _, e := range f.entries {
 		e.have = nil
-		f.dirty[e] = struct{}{}
+		f.queue.dirty[e] = struct{}{}
 	}
 	owned, others := map[string]struct{}{}, map[string]struct{}{}
 	for _, st := range all {
@@ -46,7 +49,7 @@ func (f *Forwarder) list(ctx context.Context) error {
 		if h.owned {
 			owned[specKey(st.Spec)] = struct{}{}
 		} else {
-			f.foreign = append(f.foreign, st)
+			f.manager.foreign = append(f.manager.foreign, st)
 			others[specKey(st.Spec)] = struct{}{}
 		}
 		b, ok := bindOf(st.Spec)
@@ -66,10 +69,8 @@ func (f *Forwarder) list(ctx context.Context) error {
 		}
 	}
 	// Entries of the ledger that are not in the list were lost with an earlier RootlessKit, or were never created.
-	if err := errors.Join(f.ledger.keep(owned), f.ledger.setOthers(others)); err != nil {
-		f.o.Log.WithError(err).Warn("update the port ledger")
-	}
-	f.stale, f.remerge = true, true // the node's address may have changed
+	f.logLedger(errors.Join(f.ledger.keep(owned), f.ledger.setOthers(others)))
+	f.in.stale, f.in.remerge = true, true // the node's address may have changed
 	return nil
 }
 
@@ -100,7 +101,7 @@ func (f *Forwarder) entry(b Bind) *entry {
 	if !ok {
 		e = &entry{bind: b, state: StatePending, since: time.Now()}
 		f.entries[b] = e
-		f.dirty[e] = struct{}{}
+		f.queue.dirty[e] = struct{}{}
 	}
 	return e
 }
@@ -108,13 +109,13 @@ func (f *Forwarder) entry(b Bind) *entry {
 // refresh schedules e for immediate processing and resets its back-off.
 func (f *Forwarder) refresh(e *entry) {
 	e.delay, e.nextTry = 0, time.Time{}
-	delete(f.later, e)
-	f.dirty[e] = struct{}{}
+	delete(f.queue.later, e)
+	f.queue.dirty[e] = struct{}{}
 	if e.state != StatePending {
 		e.state, e.since = StatePending, time.Now()
 	}
 	e.reason, e.err, e.hint = "", nil, ""
-	f.changed = true
+	f.reports.changed = true
 }
 
 // dispatch starts all possible requests and returns the time of its next due call.
@@ -122,27 +123,27 @@ func (f *Forwarder) dispatch(ctx context.Context) (wake time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	for e := range f.later {
+	for e := range f.queue.later {
 		if !e.nextTry.After(now) {
-			delete(f.later, e)
-			f.dirty[e] = struct{}{}
+			delete(f.queue.later, e)
+			f.queue.dirty[e] = struct{}{}
 		}
 	}
-	for e := range f.dirty {
+	for e := range f.queue.dirty {
 		if f.inFlight >= f.o.Concurrency || f.listNow {
 			break
 		}
-		delete(f.dirty, e)
+		delete(f.queue.dirty, e)
 		if e.busy {
 			continue // processed again with its result
 		}
 		if e.nextTry.After(now) {
-			f.later[e] = struct{}{}
+			f.queue.later[e] = struct{}{}
 			continue
 		}
 		f.step(ctx, e)
 	}
-	for e := range f.later {
+	for e := range f.queue.later {
 		if wake.IsZero() || e.nextTry.Before(wake) {
 			wake = e.nextTry
 		}
@@ -159,12 +160,12 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 		f.wait(e)
 	case e.have == nil && e.want == nil, e.have != nil && !e.have.owned && e.want == nil:
 		delete(f.entries, e.bind)
-		delete(f.later, e)
-		f.changed = true
+		delete(f.queue.later, e)
+		f.reports.changed = true
 	case e.want != nil && !known:
 		// Already refused; plan checks again after each list.
-	case e.have == nil && f.unrestricted(e):
-		f.fail(e, f.sourcesFault())
+	case e.have == nil && f.restriction.lacks(e):
+		f.fail(e, f.restriction.fault())
 	case e.have == nil:
 		if err := f.ledger.add(e.spec); err != nil {
 			f.fail(e, &fault{ReasonFailed, err})
@@ -172,17 +173,17 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 		}
 		if e.state == StateOpen { // it was open and was removed by another program
 			e.state, e.since = StatePending, time.Now()
-			f.changed = true
+			f.reports.changed = true
 		}
 		f.start(ctx, e, true)
-	case !closed && e.have.spec == e.spec && !f.unrestricted(e):
+	case !closed && e.have.spec == e.spec && !f.restriction.lacks(e):
 		f.open(e)
 	case !e.have.owned:
 		f.fail(e, &fault{ReasonClash, fmt.Errorf("already in use by %s, which rootlessnode did not create", describe(e.have.id, e.have.spec))})
 		e.recheck(f)
-	case closed && !f.mayClose(e):
+	case closed && !f.in.synced.mayClose(e):
 		// It is not known yet whether the forward is still wanted.
-		delete(f.later, e)
+		delete(f.queue.later, e)
 	default:
 		f.start(ctx, e, false)
 	}
@@ -190,14 +191,14 @@ func (f *Forwarder) step(ctx context.Context, e *entry) {
 
 // mayClose reports whether the forward of e, which is not wanted, can be closed already. A forward of an earlier run may be
 // wanted by a Service or pod that is not known yet.
-func (f *Forwarder) mayClose(e *entry) bool {
+func (s synced) mayClose(e *entry) bool {
 	switch {
 	case e.want != nil:
-		return f.synced.endpoints
+		return s.endpoints
 	case e.owner != Owner{}:
 		return true
 	}
-	return f.synced.all()
+	return s.services && s.pods && s.endpoints
 }
 
 // recheck requests a new list if needed, because only a list shows whether a foreign forward is gone. The first refusal
@@ -239,14 +240,14 @@ func (f *Forwarder) handleResult(r result) {
 	e := r.e
 	f.inFlight--
 	e.busy = false
-	f.dirty[e] = struct{}{}
+	f.queue.dirty[e] = struct{}{}
 	switch {
 	case r.err == nil && r.add:
 		e.have = &existing{id: r.id, spec: r.spec, owned: true}
 	case r.err == nil:
 		e.have = nil
-		f.forget(r.spec)
-		f.retryAfterClose(e.bind)
+		f.logLedger(f.ledger.remove(r.spec))
+		f.queue.retryAfterClose(e.bind)
 	default:
 		f.handleFailure(e, r)
 	}
@@ -258,12 +259,12 @@ func (f *Forwarder) handleFailure(e *entry, r result) {
 		f.listNow = true // only a list shows the current state
 	}
 	if r.add && reason != ReasonUnreachable {
-		f.forget(r.spec)
+		f.logLedger(f.ledger.remove(r.spec))
 	}
 	if r.add && (e.want == nil || e.spec != r.spec) {
 		return // not wanted any more: nothing to report
 	}
-	if r.add && f.repick(e, reason) {
+	if r.add && f.plan.repick(e, reason) {
 		return
 	}
 	if r.add && reason == ReasonClash {
@@ -281,15 +282,16 @@ func (f *Forwarder) handleFailure(e *entry, r result) {
 	f.fail(e, &fault{reason, err})
 }
 
-func (f *Forwarder) forget(s port.Spec) {
-	if err := f.ledger.remove(s); err != nil {
+// logLedger logs an error of the ledger, which does not stop forwarding.
+func (f *Forwarder) logLedger(err error) {
+	if err != nil {
 		f.o.Log.WithError(err).Warn("update the port ledger")
 	}
 }
 
 // retryAfterClose retries entries that the forward at b, or its file descriptor, may have blocked.
-func (f *Forwarder) retryAfterClose(b Bind) {
-	for e := range f.later {
+func (q *queue) retryAfterClose(b Bind) {
+	for e := range q.later {
 		if e.bind.Port == b.Port || e.reason == ReasonFiles {
 			e.nextTry = time.Time{}
 		}

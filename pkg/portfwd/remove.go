@@ -15,11 +15,12 @@ func (f *Forwarder) RemoveAll(ctx context.Context) error {
 	if running {
 		return errors.New("remove forwarded ports: still running")
 	}
-	return f.removeOwned(ctx)
+	return removeOwned(ctx, f.o.Manager, f.ledger, f.o.Concurrency)
 }
 
-func (f *Forwarder) removeOwned(ctx context.Context) error {
-	all, err := f.o.Manager.ListPorts(ctx)
+// removeOwned removes the forwards of the port manager that are in the ledger.
+func removeOwned(ctx context.Context, m Manager, l *ledger, concurrency int) error {
+	all, err := m.ListPorts(ctx)
 	if err != nil {
 		return fmt.Errorf("list forwarded ports: %w", err)
 	}
@@ -27,18 +28,18 @@ func (f *Forwarder) removeOwned(ctx context.Context) error {
 		wg   sync.WaitGroup
 		mu   sync.Mutex
 		errs []error
-		slot = make(chan struct{}, f.o.Concurrency)
+		slot = make(chan struct{}, concurrency)
 	)
 	for _, st := range all {
-		if !f.ledger.has(st.Spec) {
+		if !l.has(st.Spec) {
 			continue
 		}
 		slot <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slot }()
-			err := f.o.Manager.RemovePort(ctx, st.ID)
+			err := m.RemovePort(ctx, st.ID)
 			if err == nil || isUnknownID(err) {
-				err = f.ledger.remove(st.Spec)
+				err = l.remove(st.Spec)
 			}
 			if err != nil {
 				mu.Lock()

@@ -7,6 +7,17 @@ import (
 	"time"
 )
 
+// reports collects what Run delivers to the callbacks. Only Run's goroutine uses it.
+type reports struct {
+	o            *Options
+	outbox       []Event
+	warned       map[Warning]struct{}
+	changed      bool // since the last call of OnChange
+	lastOnChange time.Time
+}
+
+func (r *reports) add(ev Event) { r.outbox = append(r.outbox, ev) }
+
 // open marks e as open.
 func (f *Forwarder) open(e *entry) {
 	if e.state == StateOpen {
@@ -14,24 +25,24 @@ func (f *Forwarder) open(e *entry) {
 	}
 	e.state, e.since, e.reason, e.err, e.hint = StateOpen, time.Now(), "", nil, ""
 	e.delay, e.nextTry = 0, time.Time{}
-	f.changed = true
-	delete(f.later, e)
+	f.reports.changed = true
+	delete(f.queue.later, e)
 	f.o.Log.WithField("owner", e.owner.String()).Debugf("forwarding %s", e.bind)
 	if e.reported != "" {
 		e.reported = ""
-		f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s is now forwarded", e.bind)})
+		f.reports.add(Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s is now forwarded", e.bind)})
 	}
 }
 
 // wait marks e as closed because the Service has no ready endpoint.
 func (f *Forwarder) wait(e *entry) {
-	delete(f.later, e)
+	delete(f.queue.later, e)
 	if e.state == StateWaiting {
 		return
 	}
 	e.state, e.since, e.reason, e.err, e.hint = StateWaiting, time.Now(), ReasonNoEndpoint, nil, ""
 	e.delay, e.nextTry = 0, time.Time{}
-	f.changed = true
+	f.reports.changed = true
 	f.o.Log.WithField("owner", e.owner.String()).Debugf("not forwarding %s: no ready endpoint", e.bind)
 }
 
@@ -44,8 +55,8 @@ func (f *Forwarder) fail(e *entry, err error) {
 	}
 	e.delay = min(max(2*e.delay, p.first), p.limit)
 	e.nextTry = time.Now().Add(e.delay)
-	f.later[e] = struct{}{}
-	delete(f.dirty, e)
+	f.queue.later[e] = struct{}{}
+	delete(f.queue.dirty, e)
 	state := StateFailed
 	if reason == ReasonUnreachable {
 		state = StatePending // nothing was refused yet
@@ -54,7 +65,7 @@ func (f *Forwarder) fail(e *entry, err error) {
 		e.state, e.since = state, time.Now()
 	}
 	e.reason, e.err = reason, err
-	f.changed = true
+	f.reports.changed = true
 	e.hint = hintOf(reason, e.bind, f.o.Config, err.Error())
 	log := f.o.Log.WithField("owner", e.owner.String())
 	if reason == ReasonUnreachable || e.reported == reason {
@@ -63,7 +74,7 @@ func (f *Forwarder) fail(e *entry, err error) {
 	}
 	e.reported = reason
 	log.Warnf("forward %s: %v", e.bind, err)
-	f.outbox = append(f.outbox, Event{
+	f.reports.add(Event{
 		Warning: true, Owner: e.owner, Reason: reason, Message: fmt.Sprintf("forward %s: %v", e.bind, err), Hint: e.hint,
 	})
 }
@@ -76,23 +87,23 @@ func (f *Forwarder) unreachable(err error) {
 	for _, e := range f.entries {
 		if e.want != nil && e.state == StatePending {
 			e.reason, e.err = ReasonUnreachable, err
-			f.changed = true
+			f.reports.changed = true
 		}
 	}
 }
 
 // warn reports forwards that are not possible at all. Each Warning is reported once for as long as it lasts.
-func (f *Forwarder) warn(warnings []Warning) {
+func (r *reports) warn(warnings []Warning) {
 	now := make(map[Warning]struct{}, len(warnings))
 	for _, w := range warnings {
 		now[w] = struct{}{}
-		if _, old := f.warned[w]; old {
+		if _, old := r.warned[w]; old {
 			continue
 		}
-		f.o.Log.WithField("owner", w.Owner.String()).Warn(w.Message)
-		f.outbox = append(f.outbox, Event{Warning: true, Owner: w.Owner, Reason: w.Reason, Message: w.Message})
+		r.o.Log.WithField("owner", w.Owner.String()).Warn(w.Message)
+		r.add(Event{Warning: true, Owner: w.Owner, Reason: w.Reason, Message: w.Message})
 	}
-	f.warned = now
+	r.warned = now
 }
 
 // refusal is a Refusal with the time since when Status reports it.
@@ -118,41 +129,38 @@ func (f *Forwarder) refuse(all []Refusal) {
 		if !old {
 			t = now
 		}
-		f.changed = f.changed || !old
+		f.reports.changed = f.reports.changed || !old
 		list = append(list, refusal{r, t})
 	}
-	f.changed = f.changed || len(list) != len(f.refusals)
+	f.reports.changed = f.reports.changed || len(list) != len(f.refusals)
 	slices.SortFunc(list, func(a, b refusal) int {
 		return cmp.Or(compareBinds(a.Bind, b.Bind), compareOwners(a.Owner, b.Owner))
 	})
 	for _, list := range [][]refusal{f.refusals, list} {
 		for _, r := range list {
 			if r.Owner.Kind == KindService {
-				f.publish(Key{r.Owner.Namespace, r.Owner.Name})
+				f.publish.schedule(Key{r.Owner.Namespace, r.Owner.Name})
 			}
 		}
 	}
 	f.refusals = list
 }
 
-// deliver calls OnEvent and OnChange without locks. It returns the time of its next due call, or the zero time.
-func (f *Forwarder) deliver() (again time.Time) {
-	for _, ev := range f.outbox {
-		if f.o.OnEvent != nil {
-			f.o.OnEvent(ev)
+// deliver calls OnEvent and OnChange without locks, OnChange less often with more entries. It returns the time of its next due call, or the zero time.
+func (r *reports) deliver(entries int) (again time.Time) {
+	for _, ev := range r.outbox {
+		if r.o.OnEvent != nil {
+			r.o.OnEvent(ev)
 		}
 	}
-	f.outbox = nil
-	if !f.changed || f.o.OnChange == nil {
+	r.outbox = nil
+	if !r.changed || r.o.OnChange == nil {
 		return time.Time{}
 	}
-	f.mu.Lock()
-	pause := changeEvery + time.Duration(len(f.entries))*changeEach
-	f.mu.Unlock()
-	if due := f.lastOnChange.Add(pause); time.Now().Before(due) {
+	if due := r.lastOnChange.Add(changeEvery + time.Duration(entries)*changeEach); time.Now().Before(due) {
 		return due
 	}
-	f.changed, f.lastOnChange = false, time.Now()
-	f.o.OnChange()
+	r.changed, r.lastOnChange = false, time.Now()
+	r.o.OnChange()
 	return time.Time{}
 }

@@ -6,27 +6,35 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
+// managerState is what the port manager reported last.
+type managerState struct {
+	listed  bool
+	info    *api.Info
+	foreign []port.Status // forwards that are not in the ledger
+}
+
 // resolve returns the spec of w, with the node's address if w has none.
-func (f *Forwarder) resolve(w Forward) (port.Spec, error) {
-	if !f.listed {
+func (m *managerState) resolve(w Forward, cfg Config) (port.Spec, error) {
+	if !m.listed {
 		return port.Spec{}, nil
 	}
-	if f.info.PortDriver == nil {
+	if m.info.PortDriver == nil {
 		return port.Spec{}, &fault{ReasonNoDriver, fmt.Errorf("RootlessKit has no port driver")}
 	}
-	if p := f.info.PortDriver.Protos; len(p) > 0 && !slices.Contains(p, w.Proto) {
+	if p := m.info.PortDriver.Protos; len(p) > 0 && !slices.Contains(p, w.Proto) {
 		return port.Spec{}, &fault{ReasonProtocol,
-			fmt.Errorf("port driver %s cannot forward %s, only %s", f.info.PortDriver.Driver, w.Proto, strings.Join(p, ", "))}
+			fmt.Errorf("port driver %s cannot forward %s, only %s", m.info.PortDriver.Driver, w.Proto, strings.Join(p, ", "))}
 	}
 	child := w.ChildIP
-	if child.IsLoopback() && f.info.PortDriver.DisallowLoopbackChildIP {
+	if child.IsLoopback() && m.info.PortDriver.DisallowLoopbackChildIP {
 		child = netip.Addr{}
 	}
 	if !child.IsValid() {
-		if child = f.nodeAddress(w.IP); !child.IsValid() && !w.IP.Is4() {
+		if child = m.nodeAddress(w.IP, cfg); !child.IsValid() && !w.IP.Is4() {
 			return port.Spec{}, &fault{ReasonFamily, fmt.Errorf("the node has no IPv6 address")}
 		}
 	}
@@ -38,14 +46,14 @@ func (f *Forwarder) resolve(w Forward) (port.Spec, error) {
 }
 
 // nodeAddress returns the node's address of the family of host, or the zero Addr. Without it, RootlessKit's driver chooses.
-func (f *Forwarder) nodeAddress(host netip.Addr) netip.Addr {
+func (m *managerState) nodeAddress(host netip.Addr, cfg Config) netip.Addr {
 	if !host.Is4() {
-		return f.o.Config.ChildIPv6
+		return cfg.ChildIPv6
 	}
-	if f.o.Config.ChildIPv4.IsValid() || f.info.NetworkDriver == nil {
-		return f.o.Config.ChildIPv4
+	if cfg.ChildIPv4.IsValid() || m.info.NetworkDriver == nil {
+		return cfg.ChildIPv4
 	}
-	a, _ := netip.AddrFromSlice(f.info.NetworkDriver.ChildIP)
+	a, _ := netip.AddrFromSlice(m.info.NetworkDriver.ChildIP)
 	return a.Unmap()
 }
 
@@ -68,7 +76,7 @@ func (f *Forwarder) holder(b Bind) string {
 			return fmt.Sprintf("the forward %s for %s", e.bind, e.owner)
 		}
 	}
-	for _, st := range f.foreign {
+	for _, st := range f.manager.foreign {
 		if covers(st.Spec.Proto, st.Spec.ParentIP, st.Spec.ParentPort) {
 			return describe(st.ID, st.Spec)
 		}

@@ -9,6 +9,7 @@ import (
 
 // restriction is the state of the SourceFilter. Only Run's goroutine uses it.
 type restriction struct {
+	f *Forwarder
 	// watched are the places whose ranges may have to change.
 	watched map[Bind]struct{}
 	// inForce are the ranges of restricted places that the filter has acknowledged.
@@ -22,16 +23,16 @@ type restriction struct {
 	nextTry     time.Time
 }
 
-// restrict sends the wanted ranges to the filter before dispatch opens ports. It returns the time of the next attempt if it
+// apply sends the wanted ranges to the filter before dispatch opens ports. It returns the time of the next attempt if it
 // failed, otherwise the zero time.
-func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
-	r := &f.restriction
+func (r *restriction) apply(ctx context.Context) (again time.Time) {
+	f := r.f
 	f.mu.Lock()
-	ready := f.o.SourceFilter != nil && f.listed && f.synced.services
+	ready := f.o.SourceFilter != nil && f.manager.listed && f.in.synced.services
 	wanted, changed := map[Bind]SourceRanges{}, !r.sent
 	if ready {
 		for b := range r.watched {
-			s, e := f.rangesFor(b), f.entries[b]
+			s, e := r.rangesFor(b), f.entries[b]
 			if s != "" {
 				wanted[b] = s
 			} else if r.inForce[b] == "" && (e == nil || e.want == nil || e.want.Sources == "") {
@@ -64,7 +65,7 @@ func (f *Forwarder) restrict(ctx context.Context) (again time.Time) {
 	for _, set := range []map[Bind]SourceRanges{r.inForce, wanted} {
 		for b := range set {
 			if e := f.entries[b]; e != nil && (r.err != nil || r.inForce[b] != wanted[b]) {
-				f.dirty[e] = struct{}{}
+				f.queue.dirty[e] = struct{}{}
 				if e.reason == ReasonSources {
 					e.nextTry = time.Time{}
 				}
@@ -88,32 +89,32 @@ func prefixesOf(ranges map[Bind]SourceRanges) map[Bind][]netip.Prefix {
 
 // rangesFor returns the ranges that b needs now. While a forward other than the wanted one is open there or about to be, its
 // ranges are returned. Forwarder.mu is held.
-func (f *Forwarder) rangesFor(b Bind) SourceRanges {
-	e := f.entries[b]
+func (r *restriction) rangesFor(b Bind) SourceRanges {
+	e := r.f.entries[b]
 	switch {
 	case e == nil:
 		return ""
 	case e.have != nil && !e.have.owned && (e.want == nil || e.have.spec != e.spec):
 		return "" // foreign
 	case e.busy && (e.want == nil || e.requested != e.spec), e.have != nil && (e.want == nil || e.have.spec != e.spec):
-		if !f.restriction.known {
+		if !r.known {
 			return SourcesNone // its ranges before a restart are unknown
 		}
-		return f.restriction.inForce[b]
+		return r.inForce[b]
 	case e.want == nil:
 		return ""
 	}
 	return e.want.Sources
 }
 
-// unrestricted reports whether the wanted ranges of e are not in force yet.
-func (f *Forwarder) unrestricted(e *entry) bool {
-	return e.want != nil && e.want.Sources != "" && f.restriction.inForce[e.bind] != e.want.Sources
+// lacks reports whether the wanted ranges of e are not in force yet.
+func (r *restriction) lacks(e *entry) bool {
+	return e.want != nil && e.want.Sources != "" && r.inForce[e.bind] != e.want.Sources
 }
 
-// sourcesFault returns the reason why ranges are not in force.
-func (f *Forwarder) sourcesFault() *fault {
-	err := f.restriction.err
+// fault returns the reason why ranges are not in force.
+func (r *restriction) fault() *fault {
+	err := r.err
 	if err == nil {
 		err = fmt.Errorf("loadBalancerSourceRanges are not enforced yet")
 	}

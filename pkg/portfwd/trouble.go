@@ -11,7 +11,7 @@ type Trouble struct{ Reason, Message string }
 // SetTrouble replaces the set of open forwards that have a problem. Their state stays open. The owner of a forward gets an
 // Event when a problem begins and when it ends.
 func (f *Forwarder) SetTrouble(all map[Bind]Trouble) {
-	f.change(func() { f.trouble, f.troubleNew = maps.Clone(all), true })
+	f.in.change(func() { f.trouble, f.troubleNew = maps.Clone(all), true })
 }
 
 // applyTrouble updates the entries with the last SetTrouble.
@@ -32,14 +32,14 @@ func (f *Forwarder) applyTrouble() {
 		}
 		was := e.trouble
 		e.trouble = now
-		f.changed = true
+		f.reports.changed = true
 		switch now.Reason {
 		case was.Reason:
 		case "":
-			f.outbox = append(f.outbox, Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s accepts connections again", e.bind)})
+			f.reports.add(Event{Owner: e.owner, Reason: ReasonOpen, Message: fmt.Sprintf("%s accepts connections again", e.bind)})
 		default:
 			f.o.Log.WithField("owner", e.owner.String()).Warnf("forward %s: %s", e.bind, now.Message)
-			f.outbox = append(f.outbox, Event{
+			f.reports.add(Event{
 				Warning: true, Owner: e.owner, Reason: now.Reason, Message: fmt.Sprintf("forward %s: %s", e.bind, now.Message),
 				Hint: hintOf(now.Reason, e.bind, f.o.Config, ""),
 			})
