@@ -31,19 +31,22 @@ func omitsEmpty(f reflect.StructField) bool {
 type leaf struct {
 	path  string
 	value reflect.Value
+	tag   reflect.StructTag
 }
 
 // leaves lists all fields of c in the order of their declaration.
 func (c *NodeConfig) leaves() []leaf {
 	var out []leaf
 	var visit func(string, reflect.Value)
-	visit = func(path string, v reflect.Value) {
-		if v.Kind() != reflect.Struct {
-			out = append(out, leaf{path, v})
-			return
-		}
-		for i := range v.NumField() {
-			visit(join(path, jsonName(v.Type().Field(i))), v.Field(i))
+	visit = func(path string, group reflect.Value) {
+		for i := range group.NumField() {
+			field, v := group.Type().Field(i), group.Field(i)
+			at := join(path, jsonName(field))
+			if v.Kind() == reflect.Struct {
+				visit(at, v)
+				continue
+			}
+			out = append(out, leaf{at, v, field.Tag})
 		}
 	}
 	visit("", reflect.ValueOf(c).Elem())

@@ -87,11 +87,6 @@ func (c *NodeConfig) validateJoin(fs *faults) {
 	if len(ways) > 1 {
 		fs.add(ways[1], "", "cannot be combined with %s", ways[0])
 	}
-	for _, f := range []struct{ field, value string }{{"join.bootstrapKubeconfig", j.BootstrapKubeconfig}, {"join.kubeconfig", j.Kubeconfig}} {
-		if f.value != "" {
-			absolute(fs, f.field, f.value)
-		}
-	}
 	if len(j.CACertHashes) > 0 && j.Server == "" {
 		fs.add("join.caCertHashes", "", "requires join.server")
 	}

@@ -1,13 +1,14 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"reflect"
-	"sort"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -28,11 +29,14 @@ func Load(path string) (*NodeConfig, error) {
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config: %w", err))
 	}
 	defer func() { _ = f.Close() }()
-	var b bytes.Buffer
-	if _, err := b.ReadFrom(&limited{f: f, left: maxFileSize}); err != nil {
+	b, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err == nil && len(b) > maxFileSize {
+		err = fmt.Errorf("larger than %d bytes", maxFileSize)
+	}
+	if err != nil {
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config %s: %w", path, err))
 	}
-	return LoadBytes(b.Bytes(), path)
+	return LoadBytes(b, path)
 }
 
 // LoadBytes is Load for a document in memory. Each error begins with source, such as a path or "standard input".
@@ -53,18 +57,19 @@ func (c *NodeConfig) merge(b []byte) error {
 	if err != nil {
 		return yamlError(err)
 	}
-	var head struct{ APIVersion, Kind *string }
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(j, &top); err != nil {
 		return errors.New("not a mapping of fields to values")
 	}
 	var fs faults
-	for field, into := range map[string]**string{"apiVersion": &head.APIVersion, "kind": &head.Kind} {
-		if raw, ok := top[field]; ok {
-			_ = json.Unmarshal(raw, into) // a wrong type is reported below, with the field's path
+	for _, h := range []struct{ field, want string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
+		var got string
+		if raw, ok := top[h.field]; !ok || string(raw) == "null" {
+			fs.add(h.field, "", "missing: add %s: %s", h.field, h.want)
+		} else if json.Unmarshal(raw, &got) == nil && got != h.want { // a wrong type is reported below
+			fs.add(h.field, "", "unsupported value %q, expected %q", got, h.want)
 		}
 	}
-	checkHead(&fs, head.APIVersion, head.Kind)
 	decodeStruct(&fs, "", top, reflect.ValueOf(c).Elem())
 	return fs.err()
 }
@@ -80,20 +85,6 @@ func yamlError(err error) error {
 		}
 	}
 	return errors.Join(list...)
-}
-
-func checkHead(fs *faults, version, kind *string) {
-	for _, h := range []struct {
-		field, want string
-		got         *string
-	}{{"apiVersion", APIVersion, version}, {"kind", Kind, kind}} {
-		switch {
-		case h.got == nil:
-			fs.add(h.field, "", "missing: add %s: %s", h.field, h.want)
-		case *h.got != h.want:
-			fs.add(h.field, "", "unsupported value %q, expected %q", *h.got, h.want)
-		}
-	}
 }
 
 // decodeStruct decodes the fields of an object into v and reports unknown fields.
@@ -122,25 +113,9 @@ func decodeField(fs *faults, at string, raw json.RawMessage, f reflect.Value) {
 		decodeStruct(fs, at, object, f)
 		return
 	}
-	if err := decodeLeaf(raw, f); err != nil {
+	if err := json.Unmarshal(raw, f.Addr().Interface()); err != nil { // entries are added to a map
 		fs.add(at, "", "%s", leafError(raw, f.Type(), err))
 	}
-}
-
-// decodeLeaf decodes into a copy first, so that f keeps its value on an error.
-func decodeLeaf(raw json.RawMessage, f reflect.Value) error {
-	fresh := reflect.New(f.Type())
-	if f.Kind() == reflect.Map && !f.IsNil() {
-		fresh.Elem().Set(reflect.MakeMap(f.Type()))
-		for _, k := range f.MapKeys() {
-			fresh.Elem().SetMapIndex(k, f.MapIndex(k))
-		}
-	}
-	if err := json.Unmarshal(raw, fresh.Interface()); err != nil {
-		return err
-	}
-	f.Set(fresh.Elem())
-	return nil
 }
 
 func leafError(raw json.RawMessage, t reflect.Type, err error) string {
@@ -195,25 +170,4 @@ func documents(b []byte) int {
 	return n
 }
 
-// limited is an io.Reader that returns an error after left bytes.
-type limited struct {
-	f    *os.File
-	left int
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	n, err := l.f.Read(p)
-	if l.left -= n; l.left < 0 {
-		return 0, fmt.Errorf("larger than %d bytes", maxFileSize)
-	}
-	return n, err
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -16,7 +16,6 @@ const (
 const admissionFlag = "--admission-control-config-file"
 
 func (c *NodeConfig) validatePodSecurity(fs *faults) {
-	oneOf(fs, "podSecurity", c.PodSecurity, PodSecurityPrivileged, PodSecurityBaseline, PodSecurityRestricted)
 	if c.PodSecurity == PodSecurityPrivileged {
 		return
 	}

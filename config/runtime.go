@@ -2,6 +2,7 @@ package config
 
 import (
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
@@ -17,26 +18,28 @@ const (
 
 // CRI selects the container runtime.
 type CRI struct {
-	// Runtime is containerd, crio or external.
-	Runtime string `json:"runtime"`
-	// Endpoint is the socket of an external runtime, "unix://" and an absolute path inside the node.
-	Endpoint string `json:"endpoint,omitempty"`
+	// containerd; crio, CRI-O 1.28 or later, which must be installed on the host; or external, a runtime that you run inside the
+	// node.
+	Runtime string `json:"runtime" default:"containerd" check:"oneof containerd crio external"`
+	// The socket of an external runtime, as a path inside the node. The kubelet waits for it.
+	Endpoint string `json:"endpoint,omitempty" example:"unix:///run/my-runtime/cri.sock"`
 }
 
 // CRIO are the settings for CRI.Runtime RuntimeCRIO. The crio program is searched in ComponentsDir, then on PATH.
 type CRIO struct {
-	// Conmon is the path of the container monitor. Default: searched like CRI-O itself.
-	Conmon string `json:"conmon,omitempty"`
-	// StorageDriver is auto (overlay if the kernel or fuse-overlayfs supports it, else vfs), overlay or vfs.
-	StorageDriver string `json:"storageDriver"`
-	// PauseImage is the sandbox image.
-	PauseImage string `json:"pauseImage"`
-	// NRI enables the Node Resource Interface, on a socket inside the node.
-	NRI bool `json:"nri"`
-	// RegistriesConf is the path of a containers-registries.conf(5) on the host.
-	RegistriesConf string `json:"registriesConf,omitempty"`
-	// SignaturePolicy is the path of a containers-policy.json(5) on the host. Default: all images may be pulled.
-	SignaturePolicy string `json:"signaturePolicy,omitempty"`
+	// The path of the program conmon. Default: searched in componentsDir, then on PATH.
+	Conmon string `json:"conmon,omitempty" example:"/usr/libexec/crio/conmon" check:"path"`
+	// auto (overlay if the kernel or fuse-overlayfs supports it, else vfs), overlay or vfs.
+	StorageDriver string `json:"storageDriver" default:"auto" check:"oneof auto overlay vfs" instead:"containerd.snapshotter"`
+	// The image of the pod sandboxes. If skopeo is installed, it is loaded from the images that are shipped with the components.
+	PauseImage string `json:"pauseImage" default:"registry.k8s.io/pause:3.10.2" check:"image" instead:"containerd.pauseImage"`
+	// Enables the Node Resource Interface, on a socket inside the node.
+	NRI bool `json:"nri" default:"false" instead:"containerd.nri"`
+	// The path of a registries.conf on the host (mirrors, registries for short names). It must not be below /etc/containers,
+	// because the node has its own directory there.
+	RegistriesConf string `json:"registriesConf,omitempty" example:"/home/user/.config/containers/registries.conf" check:"path" instead:"containerd.registryConfigDir"`
+	// The path of a policy.json on the host that limits which images may be pulled. Default: all.
+	SignaturePolicy string `json:"signaturePolicy,omitempty" example:"/home/user/.config/containers/policy.json" check:"path"`
 }
 
 const unixScheme = "unix://"
@@ -64,7 +67,6 @@ func (c *NodeConfig) PauseImage() string {
 }
 
 func (c *NodeConfig) validateRuntime(fs *faults) {
-	oneOf(fs, "cri.runtime", c.CRI.Runtime, RuntimeContainerd, RuntimeCRIO, RuntimeExternal)
 	path, isUnix := strings.CutPrefix(c.CRI.Endpoint, unixScheme)
 	switch external := c.CRI.Runtime == RuntimeExternal; {
 	case external && c.CRI.Endpoint == "":
@@ -82,15 +84,9 @@ func (c *NodeConfig) validateRuntime(fs *faults) {
 
 func (c *NodeConfig) validateCRIO(fs *faults) {
 	o := c.CRIO
-	oneOf(fs, "crio.storageDriver", o.StorageDriver, "auto", "overlay", "vfs")
-	image(fs, "crio.pauseImage", o.PauseImage)
 	for _, f := range []struct{ field, path string }{
 		{"crio.conmon", o.Conmon}, {"crio.registriesConf", o.RegistriesConf}, {"crio.signaturePolicy", o.SignaturePolicy},
 	} {
-		if f.path == "" {
-			continue
-		}
-		absolute(fs, f.field, f.path)
 		// The node has its own directories here, which hide those of the host.
 		for _, dir := range []string{layout.InsideContainersConf, "/etc/crio", filepath.Dir(layout.InsideStorageRun), layout.InsideCRIORoot} {
 			if f.path == dir || strings.HasPrefix(f.path, dir+"/") {
@@ -102,41 +98,19 @@ func (c *NodeConfig) validateCRIO(fs *faults) {
 
 // validateUnusedRuntimes rejects settings of a runtime that the node does not use, because they have no effect.
 func (c *NodeConfig) validateUnusedRuntimes(fs *faults) {
-	d := Default()
-	type setting struct {
-		field   string
-		changed bool
-		instead string // with the other runtime
-	}
-	settings := map[string][]setting{
-		RuntimeContainerd: {
-			{"containerd.snapshotter", c.Containerd.Snapshotter != d.Containerd.Snapshotter, "crio.storageDriver"},
-			{"containerd.pauseImage", c.Containerd.PauseImage != d.Containerd.PauseImage, "crio.pauseImage"},
-			{"containerd.nri", c.Containerd.NRI, "crio.nri"},
-			{"containerd.registryConfigDir", c.Containerd.RegistryConfigDir != "", "crio.registriesConf"},
-		},
-		RuntimeCRIO: {
-			{"crio.conmon", c.CRIO.Conmon != "", ""},
-			{"crio.storageDriver", c.CRIO.StorageDriver != d.CRIO.StorageDriver, "containerd.snapshotter"},
-			{"crio.pauseImage", c.CRIO.PauseImage != d.CRIO.PauseImage, "containerd.pauseImage"},
-			{"crio.nri", c.CRIO.NRI, "containerd.nri"},
-			{"crio.registriesConf", c.CRIO.RegistriesConf != "", "containerd.registryConfigDir"},
-			{"crio.signaturePolicy", c.CRIO.SignaturePolicy != "", ""},
-		},
-	}
-	for _, of := range []string{RuntimeContainerd, RuntimeCRIO} {
-		for _, s := range settings[of] {
-			if of == c.CRI.Runtime || !s.changed {
-				continue
-			}
-			hint := ""
-			switch {
-			case c.CRI.Runtime == RuntimeExternal:
-				hint = "remove " + s.field + ", and configure the external runtime instead"
-			case s.instead != "":
-				hint = "remove it, and set " + s.instead + " instead"
-			}
-			fs.add(s.field, hint, "has no effect with cri.runtime %s", c.CRI.Runtime)
+	defaults := Default().leaves()
+	for i, l := range c.leaves() {
+		of, _, _ := strings.Cut(l.path, ".")
+		if of != RuntimeContainerd && of != RuntimeCRIO || of == c.CRI.Runtime || reflect.DeepEqual(l.value.Interface(), defaults[i].value.Interface()) {
+			continue
 		}
+		hint := ""
+		switch instead, ok := l.tag.Lookup("instead"); {
+		case c.CRI.Runtime == RuntimeExternal:
+			hint = "remove " + l.path + ", and configure the external runtime instead"
+		case ok:
+			hint = "remove it, and set " + instead + " instead"
+		}
+		fs.add(l.path, hint, "has no effect with cri.runtime %s", c.CRI.Runtime)
 	}
 }

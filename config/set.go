@@ -60,7 +60,7 @@ func setLeaf(v reflect.Value, value string) error {
 		return err
 	}
 	fresh := reflect.New(v.Type()).Elem() // a map replaces the old one; a file is merged into it
-	if err := decodeLeaf(raw, fresh); err != nil {
+	if err := json.Unmarshal(raw, fresh.Addr().Interface()); err != nil {
 		return errors.New(leafError(raw, v.Type(), err))
 	}
 	v.Set(fresh)

@@ -9,7 +9,6 @@ import (
 
 func (c *NodeConfig) validatePorts(fs *faults) {
 	address(fs, "api.bindAddress", c.API.BindAddress)
-	inRange(fs, "api.port", c.API.Port, 1, 65535)
 	for i, san := range c.API.ExtraSANs {
 		if _, err := netip.ParseAddr(san); err != nil && !isDNSSubdomain(strings.TrimPrefix(san, "*.")) {
 			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: must be an IP address or a DNS name in lower case", san)
@@ -39,7 +38,6 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 			fs.add(fmt.Sprintf("ports.annotations.namespaces[%d]", i), "", "%q: must be the name of a namespace, or %s for all", name, AllNamespaces)
 		}
 	}
-	inRange(fs, "ports.maxForwards", c.Ports.MaxForwards, 1, 2*maxPort)
 	if o := c.Ports.PrivilegedPortOffset; o != 0 {
 		inRange(fs, "ports.privilegedPortOffset", o, privilegedPorts-1, maxPort-privilegedPorts+1)
 	}

@@ -43,11 +43,9 @@ func (c *NodeConfig) validateResources(fs *faults) {
 		}
 	}
 	c.validatePids(fs)
-	oneOf(fs, "resources.cpuManager", r.CPUManager, CPUManagerNone, CPUManagerStatic)
 	if _, explicit := c.Kubelet.ExtraConfig["reservedSystemCPUs"]; r.CPUManager == CPUManagerStatic && cpuFor && r.SystemReserved.CPU.Milli() == 0 && !explicit {
 		fs.add("resources.cpuManager", "", "static: resources.systemReserved.cpu must be greater than zero, because pods without exclusive CPUs run there")
 	}
-	inRange(fs, "resources.memoryHighPercent", r.MemoryHighPercent, 0, 100)
 	if on, set := c.Kubelet.FeatureGates[GateMemoryQoS]; set && !on && r.MemoryHighPercent > 0 {
 		fs.add("resources.memoryHighPercent", "", "requires kubelet.featureGates.%s, which is disabled", GateMemoryQoS)
 	}

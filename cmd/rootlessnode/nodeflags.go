@@ -110,7 +110,7 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 func completeFields(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	var out []string
 	for _, d := range config.Fields() {
-		if !d.Group && strings.HasPrefix(d.Path+"=", typed) {
+		if strings.HasPrefix(d.Path+"=", typed) {
 			out = append(out, cobra.CompletionWithDesc(d.Path+"=", d.Doc))
 		}
 	}
