@@ -51,30 +51,30 @@ func checkSubids(ctx context.Context, h *host) []Finding {
 	var missing []subidKind
 	details := map[string]string{}
 	for _, kind := range subidKinds() {
-		mine, findings := h.subidsOf(ctx, a, kind)
+		mine, findings := subidsOf(ctx, h, a, kind)
 		found = append(found, findings...)
 		if len(mine) == 0 {
 			missing = append(missing, kind)
 			continue
 		}
 		details[kind.word] = rowsText(mine)
-		found = append(found, h.validateRows(ctx, a, kind, mine)...)
+		found = append(found, validateRows(ctx, h, a, kind, mine)...)
 	}
 	if len(missing) > 0 {
-		found = append([]Finding{h.missingSubids(ctx, a, missing)}, found...)
+		found = append([]Finding{missingSubids(ctx, h, a, missing)}, found...)
 	}
 	return orPass(found, "subordinate ids: uids %s, gids %s", details["subuid"], details["subgid"])
 }
 
 // missingSubidKinds returns the kinds of subordinate ids of which the account has none.
-func (h *host) missingSubidKinds(ctx context.Context) []subidKind {
+func missingSubidKinds(ctx context.Context, h *host) []subidKind {
 	a, ok, err := h.account()
 	if err != nil || !ok {
 		return nil
 	}
 	var without []subidKind
 	for _, kind := range subidKinds() {
-		if mine, wrong := h.subidsOf(ctx, a, kind); len(mine) == 0 && len(wrong) == 0 {
+		if mine, wrong := subidsOf(ctx, h, a, kind); len(mine) == 0 && len(wrong) == 0 {
 			without = append(without, kind)
 		}
 	}
@@ -82,10 +82,10 @@ func (h *host) missingSubidKinds(ctx context.Context) []subidKind {
 }
 
 // missingSubids returns one finding for all kinds, with a hint to add rows that overlap no existing row.
-func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []subidKind) Finding {
+func missingSubids(ctx context.Context, h *host, a hostinfo.Account, kinds []subidKind) Finding {
 	var files []string
 	var f Finding
-	start := h.freeSubids(ctx, a)
+	start := freeSubids(ctx, h, a)
 	for _, k := range kinds {
 		files = append(files, k.file)
 	}
@@ -105,7 +105,7 @@ func (h *host) missingSubids(ctx context.Context, a hostinfo.Account, kinds []su
 }
 
 // freeSubids returns the start of a range that overlaps no row of either file and no account.
-func (h *host) freeSubids(ctx context.Context, a hostinfo.Account) int64 {
+func freeSubids(ctx context.Context, h *host, a hostinfo.Account) int64 {
 	var all []hostinfo.SubidRow
 	for _, k := range subidKinds() {
 		rows, _, _ := hostinfo.ReadSubids(h.in.Root, k.file)
@@ -117,10 +117,10 @@ func (h *host) freeSubids(ctx context.Context, a hostinfo.Account) int64 {
 
 // subidsOf returns the rows of the account from getsubids, or else from the file, as RootlessKit does. subids.source can
 // restrict it to one of them.
-func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind) ([]hostinfo.SubidRow, []Finding) {
+func subidsOf(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) ([]hostinfo.SubidRow, []Finding) {
 	source := h.cfg.Subids.Source
 	if source != "static" {
-		if rows := h.getsubids(ctx, a, kind); len(rows) > 0 || source == "dynamic" {
+		if rows := getsubids(ctx, h, a, kind); len(rows) > 0 || source == "dynamic" {
 			return rows, nil
 		}
 	}
@@ -149,7 +149,7 @@ func (h *host) subidsOf(ctx context.Context, a hostinfo.Account, kind subidKind)
 	return mine, found
 }
 
-func (h *host) getsubids(ctx context.Context, a hostinfo.Account, kind subidKind) []hostinfo.SubidRow {
+func getsubids(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) []hostinfo.SubidRow {
 	program := h.lookPath("getsubids")
 	if program == "" {
 		return nil
@@ -163,7 +163,7 @@ func (h *host) getsubids(ctx context.Context, a hostinfo.Account, kind subidKind
 }
 
 // validateRows checks the account's rows of one kind: the number of ids, overlaps, and the ids that systemd-homed allows.
-func (h *host) validateRows(ctx context.Context, a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
+func validateRows(ctx context.Context, h *host, a hostinfo.Account, kind subidKind, rows []hostinfo.SubidRow) []Finding {
 	var found []Finding
 	own := int64(a.UID)
 	if kind.word == "subgid" {
@@ -190,18 +190,18 @@ func (h *host) validateRows(ctx context.Context, a hostinfo.Account, kind subidK
 		}
 	}
 	if total < hostinfo.MinSubids {
-		start := h.freeSubids(ctx, a)
+		start := freeSubids(ctx, h, a)
 		f := fail("%s has %d %ss, but a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
 			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
 		f.fix.setup = true
 		found = append(found, f)
 	}
-	found = append(found, h.outsideNamespace(kind, rows)...)
-	return append(found, h.checkHomed(rows)...)
+	found = append(found, outsideNamespace(h, kind, rows)...)
+	return append(found, checkHomed(h, rows)...)
 }
 
 // outsideNamespace checks for rows with ids that this user namespace does not have, which is common in containers.
-func (h *host) outsideNamespace(kind subidKind, rows []hostinfo.SubidRow) []Finding {
+func outsideNamespace(h *host, kind subidKind, rows []hostinfo.SubidRow) []Finding {
 	b, err := os.ReadFile(h.path("/proc/self/" + map[string]string{"subuid": "uid_map", "subgid": "gid_map"}[kind.word]))
 	if err != nil {
 		return nil
@@ -236,8 +236,8 @@ func (h *host) outsideNamespace(kind subidKind, rows []hostinfo.SubidRow) []Find
 // systemd).
 const homedFirstID = 524288
 
-func (h *host) checkHomed(rows []hostinfo.SubidRow) []Finding {
-	mount, ok := h.mountOf(h.in.Data.Dir)
+func checkHomed(h *host, rows []hostinfo.SubidRow) []Finding {
+	mount, ok := mountOf(h, h.in.Data.Dir)
 	if !ok || !strings.Contains(","+mount.options+",", ",idmapped,") {
 		return nil
 	}
@@ -302,28 +302,28 @@ func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 			"# no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container"))
 	}
 	if len(found) == 0 {
-		found = h.tryIDMaps(ctx)
+		found = tryIDMaps(ctx, h)
 	}
 	return orPass(found, "newuidmap and newgidmap are installed and privileged")
 }
 
 // tryIDMaps runs both programs to map the account's ids, as the start does, because the kernel's decision depends on more
 // than the files of the host.
-func (h *host) tryIDMaps(ctx context.Context) []Finding {
+func tryIDMaps(ctx context.Context, h *host) []Finding {
 	a, ok, err := h.account()
 	if err != nil || !ok {
 		return nil // reported by check account
 	}
 	for i, own := range []int{a.UID, a.GID} {
 		name, kind := []string{"newuidmap", "newgidmap"}[i], subidKinds()[i]
-		rows, wrong := h.subidsOf(ctx, a, kind)
-		if len(rows) == 0 || len(wrong) > 0 || h.outsideNamespace(kind, rows) != nil {
+		rows, wrong := subidsOf(ctx, h, a, kind)
+		if len(rows) == 0 || len(wrong) > 0 || outsideNamespace(h, kind, rows) != nil {
 			return nil // reported by check subids
 		}
 		path := h.lookPath(name)
 		args := []string{"0", strconv.Itoa(own), "1", "1", strconv.FormatInt(rows[0].Start, 10), strconv.FormatInt(rows[0].Count, 10)}
 		if err := h.probes.MapIDs(ctx, path, args...); err != nil {
-			return []Finding{h.explainIDMap(name, err)}
+			return []Finding{explainIDMap(h, name, err)}
 		}
 	}
 	return nil
@@ -333,7 +333,7 @@ func (h *host) tryIDMaps(ctx context.Context) []Finding {
 // a map needs CAP_SYS_ADMIN in the new namespace. The creator of the namespace has it there, but root has it only if it has
 // the capability outside (user_namespaces(7)). A set-uid root program runs as root, unless it was built to switch back to the
 // caller. A program with a file capability runs as the creator.
-func (h *host) explainIDMap(name string, err error) Finding {
+func explainIDMap(h *host, name string, err error) Finding {
 	f := fail("%s cannot map the account's ids: %v", name, err)
 	if !hostinfo.LacksSysAdmin(h.path("/")) || !strings.Contains(err.Error(), "Operation not permitted") {
 		return f

@@ -34,7 +34,7 @@ func required(c *config.NodeConfig) []string {
 func checkComponents(_ context.Context, h *host) []Finding {
 	build := "# build them with `make components`, or name their directory: --components-dir DIR"
 	if h.in.ComponentsDir == "" {
-		return []Finding{fail("no components found: no %s in %s", ManifestFile, strings.Join(h.componentsTried(), ", ")).hint(build)}
+		return []Finding{fail("no components found: no %s in %s", ManifestFile, strings.Join(componentsTried(h), ", ")).hint(build)}
 	}
 	cache := h.in.Data.Verified()
 	if _, err := os.Stat(h.in.Data.Record()); err != nil {
@@ -60,7 +60,7 @@ func checkComponents(_ context.Context, h *host) []Finding {
 }
 
 // componentsTried returns the directories that the caller searched, or else those that FindComponents searches.
-func (h *host) componentsTried() []string {
+func componentsTried(h *host) []string {
 	if len(h.in.ComponentsTried) > 0 {
 		return h.in.ComponentsTried
 	}

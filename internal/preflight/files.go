@@ -93,14 +93,14 @@ func checkDataDir(_ context.Context, h *host) []Finding {
 			"# make the account its owner, or choose another directory with dataDir:",
 			asRoot(fmt.Sprintf("install -d -m 0700 -o %d %s", h.in.UID, hostinfo.Quote(dir)))))
 	}
-	found = append(found, h.accessibleToOthers(dir)...)
-	found = append(found, h.mountFlags(dir, on.Flags)...)
+	found = append(found, accessibleToOthers(h, dir)...)
+	found = append(found, mountFlags(h, dir, on.Flags)...)
 	return orPass(found, "data dir %s", dir)
 }
 
 // accessibleToOthers warns if other accounts can access the data dir, unless the account owns it: then the start changes its
 // mode.
-func (h *host) accessibleToOthers(dir string) []Finding {
+func accessibleToOthers(h *host, dir string) []Finding {
 	st, err := os.Stat(dir)
 	if err != nil || st.Mode().Perm()&0o077 == 0 {
 		return nil
@@ -124,7 +124,7 @@ func checkDataIDs(ctx context.Context, h *host) []Finding {
 		return []Finding{fail("%v", err).hint(errdefs.ReportOf(err).Hints...)}
 	}
 	now, account, err := h.probes.IDs(h.cfg.Subids.Source)
-	if err != nil && len(h.missingSubidKinds(ctx)) == 0 {
+	if err != nil && len(missingSubidKinds(ctx, h)) == 0 {
 		return []Finding{warn("not checked: %v", err)}
 	}
 	changes := record.IDs.Changes(now)
@@ -143,7 +143,7 @@ func checkDataIDs(ctx context.Context, h *host) []Finding {
 }
 
 // mountFlags reports restrictive flags of the data dir's mount. Mounts of the node inherit them and cannot clear them.
-func (h *host) mountFlags(dir string, flags int64) []Finding {
+func mountFlags(h *host, dir string, flags int64) []Finding {
 	var names []string
 	for _, f := range []struct {
 		bit  int64
@@ -180,7 +180,7 @@ func checkDiskSpace(_ context.Context, h *host) []Finding {
 	case fs.Available < diskWarn:
 		found = append(found, warn("%d MiB free for data dir %s: few images will fit", mib, dir).with(details).hint(hint...))
 	}
-	if share, ok := h.evictionShare(); ok && fs.Total > 0 && float64(fs.Available)*100/float64(fs.Total) < share {
+	if share, ok := evictionShare(h); ok && fs.Total > 0 && float64(fs.Available)*100/float64(fs.Total) < share {
 		found = append(found, warn("less than %g%% free for data dir %s: the kubelet will evict pods (kubelet.evictionHard nodefs.available)", share, dir).
 			with(details).hint(hint...))
 	}
@@ -196,7 +196,7 @@ func checkDiskSpace(_ context.Context, h *host) []Finding {
 
 // evictionShare returns the free space, in percent, below which the kubelet evicts pods. ok is false if it is not set as a
 // percentage.
-func (h *host) evictionShare() (float64, bool) {
+func evictionShare(h *host) (float64, bool) {
 	s, ok := strings.CutSuffix(h.cfg.Kubelet.EvictionHard["nodefs.available"], "%")
 	if !ok {
 		return 0, false

@@ -12,7 +12,7 @@ import (
 )
 
 func checkOpenFiles(_ context.Context, h *host) []Finding {
-	hard, err := h.hardOpenFiles()
+	hard, err := hardOpenFiles(h)
 	if err != nil {
 		return unreadable(err)
 	}
@@ -35,7 +35,7 @@ func checkOpenFiles(_ context.Context, h *host) []Finding {
 }
 
 // hardOpenFiles returns the hard limit of open files from /proc/self/limits: "Max open files  SOFT  HARD  files".
-func (h *host) hardOpenFiles() (string, error) {
+func hardOpenFiles(h *host) (string, error) {
 	const file, title = "/proc/self/limits", "Max open files"
 	b, err := os.ReadFile(h.path(file))
 	if err != nil {

@@ -18,7 +18,7 @@ type mount struct {
 }
 
 // mountOf returns the mount that path is on, from mountinfo.
-func (h *host) mountOf(path string) (mount, bool) {
+func mountOf(h *host, path string) (mount, bool) {
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
 		return mount{}, false

@@ -27,10 +27,10 @@ func checkNetworkPolicy(ctx context.Context, h *host) []Finding {
 		f.fix.setup = true
 		found = append(found, f)
 	}
-	return orPass(append(found, h.checkQueue(ctx)...), "the kernel can pass packets to kube-network-policies (nft_queue, br_netfilter)")
+	return orPass(append(found, checkQueue(ctx, h)...), "the kernel can pass packets to kube-network-policies (nft_queue, br_netfilter)")
 }
 
-func (h *host) checkQueue(ctx context.Context) []Finding {
+func checkQueue(ctx context.Context, h *host) []Finding {
 	nft := h.lookPath("nft")
 	if nft == "" {
 		// RootlessKit needs nft to preserve the client addresses that policies match.

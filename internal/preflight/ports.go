@@ -92,7 +92,7 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 			continue
 		}
 		if err := h.probes.Listen(p.network(), p.address()); err != nil {
-			found = append(found, h.explainListen(p, err, holders))
+			found = append(found, explainListen(h, p, err, holders))
 		}
 	}
 	if len(wanted)+len(found) == 0 {
@@ -101,19 +101,19 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 	return orPass(found, "free: %s", strings.Join(names, ", "))
 }
 
-func (h *host) explainListen(p wantedPort, err error, holders func() map[uint64]string) Finding {
+func explainListen(h *host, p wantedPort, err error, holders func() map[uint64]string) Finding {
 	what := fmt.Sprintf("%s (%s) needs %s/%s", p.role, p.field, p.address(), p.proto)
 	details := map[string]string{"role": p.role, "field": p.field, "address": p.address(), "proto": p.proto}
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		by := ""
-		if process := h.holderOf(p, holders); process != "" {
+		if process := holderOf(h, p, holders); process != "" {
 			by, details["holder"] = ", by "+process, process
 		}
 		return fail("%s, which is in use%s", what, by).with(details).hint("# use "+p.alternative+", or find the process that uses the port:",
 			fmt.Sprintf("ss -Hlnp 'sport = :%d'", p.port))
 	case errors.Is(err, unix.EACCES):
-		return h.privilegedPort(what, p.port).with(details)
+		return privilegedPort(h, what, p.port).with(details)
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return fail("%s, but this host does not have this address", what).with(details).hint("# the addresses of this host:", "ip -brief address")
 	case errors.Is(err, unix.EAFNOSUPPORT):
@@ -122,7 +122,7 @@ func (h *host) explainListen(p wantedPort, err error, holders func() map[uint64]
 	return fail("%s: %v", what, err).with(details)
 }
 
-func (h *host) privilegedPort(what string, port int) Finding {
+func privilegedPort(h *host, what string, port int) Finding {
 	n, err := h.readInt("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	if err != nil {
 		n = 1024 // the kernel's default
@@ -135,7 +135,7 @@ func (h *host) privilegedPort(what string, port int) Finding {
 }
 
 // holderOf returns the name and pid, or else the uid, of the process that listens on p's port, or "" if unknown.
-func (h *host) holderOf(p wantedPort, holders func() map[uint64]string) string {
+func holderOf(h *host, p wantedPort, holders func() map[uint64]string) string {
 	for _, table := range []string{p.proto, p.proto + "6"} {
 		b, err := os.ReadFile(h.path("/proc/net/" + table))
 		if err != nil {

@@ -54,7 +54,7 @@ func driverProgram(driver string) string {
 	return ""
 }
 
-func (h *host) driverPath(driver string) string {
+func driverPath(h *host, driver string) string {
 	if p := h.lookPath(driverProgram(driver)); p != "" || driver != config.DriverLXCUserNIC {
 		return p
 	}
@@ -67,26 +67,26 @@ func (h *host) driverPath(driver string) string {
 }
 
 func checkNetworkProgram(ctx context.Context, h *host) []Finding {
-	found := h.networkProgram(ctx)
+	found := networkProgram(ctx, h)
 	if h.cfg.Ports.Driver == config.PortsPesto {
-		found = append(found, h.checkPesto(ctx)...)
+		found = append(found, checkPesto(ctx, h)...)
 	}
 	return found
 }
 
 // networkProgram checks the program of the network driver.
-func (h *host) networkProgram(ctx context.Context) []Finding {
+func networkProgram(ctx context.Context, h *host) []Finding {
 	driver := h.cfg.Network.Driver
 	if driver == config.DriverAuto {
 		if driver = h.cfg.Ports.NeedsNetwork(); driver == "" {
-			return []Finding{h.autoDriver(ctx)}
+			return []Finding{autoDriver(ctx, h)}
 		}
 	}
 	program := driverProgram(driver)
 	if program == "" {
 		return []Finding{pass("network driver %s needs no program", driver)}
 	}
-	path := h.driverPath(driver)
+	path := driverPath(h, driver)
 	if path == "" {
 		f := fail("network driver %s: program not found on PATH", driver)
 		if driver != config.DriverVPNKit { // no distribution packages it
@@ -96,7 +96,7 @@ func (h *host) networkProgram(ctx context.Context) []Finding {
 		return []Finding{f}
 	}
 	if driver == config.DriverSlirp || driver == config.DriverPasta { // the others have no --version option
-		version, err := h.programVersion(ctx, path)
+		version, err := programVersion(ctx, h, path)
 		if err != nil {
 			return []Finding{fail("network driver %s: %s --version: %v", driver, path, err).hint(
 				"# reinstall it, or use the built-in driver: network.driver: " + config.DriverGvisor)}
@@ -104,7 +104,7 @@ func (h *host) networkProgram(ctx context.Context) []Finding {
 		return []Finding{pass("network driver %s: %s", driver, version).with(map[string]string{"driver": driver, "path": path})}
 	}
 	if driver == config.DriverLXCUserNIC {
-		if f, ok := h.lxcPermission(); !ok {
+		if f, ok := lxcPermission(h); !ok {
 			return []Finding{f}
 		}
 	}
@@ -113,7 +113,7 @@ func (h *host) networkProgram(ctx context.Context) []Finding {
 
 // lxcPermission reports whether the account may have an interface on the bridge. Any row of a group counts as permission,
 // because the groups of the account are not known here.
-func (h *host) lxcPermission() (Finding, bool) {
+func lxcPermission(h *host) (Finding, bool) {
 	bridge := h.cfg.Network.LXCBridge
 	account, ok, err := h.account()
 	if !ok || err != nil {
@@ -142,7 +142,7 @@ func (h *host) lxcPermission() (Finding, bool) {
 
 // checkPesto checks that pasta has the option that pesto needs by using it. The version is not reliable, because distributions
 // backport patches.
-func (h *host) checkPesto(ctx context.Context) []Finding {
+func checkPesto(ctx context.Context, h *host) []Finding {
 	way := "# or use another port driver: ports.driver: " + config.PortsBuiltin
 	if h.lookPath(config.PortsPesto) == "" {
 		return []Finding{fail("port driver pesto: program not found on PATH; it is part of passt 2026_05_07 or later").hint(way)}
@@ -158,13 +158,13 @@ func (h *host) checkPesto(ctx context.Context) []Finding {
 }
 
 // autoDriver reports the driver that network.driver auto selects.
-func (h *host) autoDriver(ctx context.Context) Finding {
+func autoDriver(ctx context.Context, h *host) Finding {
 	details := map[string]string{"driver": config.DriverGvisor}
 	path := h.lookPath(config.DriverSlirp)
 	if path == "" {
 		return pass("network driver auto: %s, built in (no slirp4netns on PATH)", config.DriverGvisor).with(details)
 	}
-	version, err := h.programVersion(ctx, path)
+	version, err := programVersion(ctx, h, path)
 	if err != nil {
 		f := fail("network driver auto: %s --version: %v", path, err).hint(
 			"# or use the built-in driver: network.driver: " + config.DriverGvisor)
@@ -174,7 +174,7 @@ func (h *host) autoDriver(ctx context.Context) Finding {
 	return pass("network driver auto: %s", version).with(map[string]string{"driver": config.DriverSlirp, "path": path})
 }
 
-func (h *host) programVersion(ctx context.Context, path string) (string, error) {
+func programVersion(ctx context.Context, h *host, path string) (string, error) {
 	out, err := h.run(ctx, path, "--version")
 	if err != nil {
 		return "", err

@@ -20,7 +20,7 @@ func checkRuntime(ctx context.Context, h *host) []Finding {
 	case config.RuntimeExternal:
 		return []Finding{pass("runtime external: the kubelet will wait for %s inside", h.cfg.CRI.Endpoint)}
 	case config.RuntimeCRIO:
-		return h.checkCRIO(ctx)
+		return checkCRIO(ctx, h)
 	}
 	return []Finding{pass("runtime containerd is one of the components")}
 }
@@ -35,7 +35,7 @@ func (h *host) componentProgram(name string) string {
 	return h.lookPath(name)
 }
 
-func (h *host) checkCRIO(ctx context.Context) []Finding {
+func checkCRIO(ctx context.Context, h *host) []Finding {
 	const way = "# or use the containerd of the components: cri.runtime: containerd"
 	var found []Finding
 	var missing []string
@@ -59,7 +59,7 @@ func (h *host) checkCRIO(ctx context.Context) []Finding {
 		}
 	}
 	if path := h.componentProgram("crio"); path != "" {
-		found = append(found, h.crioVersion(ctx, path)...)
+		found = append(found, crioVersion(ctx, h, path)...)
 	}
 	if len(found) == 0 && h.componentProgram("skopeo") == "" {
 		f := warn("runtime crio: skopeo not found, so images are pulled from their registries instead of loaded from the component directory")
@@ -70,8 +70,8 @@ func (h *host) checkCRIO(ctx context.Context) []Finding {
 }
 
 // crioVersion checks the output of `crio --version`, which begins with "crio version 1.34.0".
-func (h *host) crioVersion(ctx context.Context, path string) []Finding {
-	text, err := h.programVersion(ctx, path)
+func crioVersion(ctx context.Context, h *host, path string) []Finding {
+	text, err := programVersion(ctx, h, path)
 	if err != nil {
 		return []Finding{fail("runtime crio: %s --version: %v", path, err).hint("# reinstall it")}
 	}

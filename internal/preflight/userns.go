@@ -19,7 +19,7 @@ import (
 const minUserNamespaces = 1024
 
 func checkUserNamespaces(ctx context.Context, h *host) []Finding {
-	if f, ok := h.userNSLimit(); ok && f.Level == LevelFail {
+	if f, ok := userNSLimit(h); ok && f.Level == LevelFail {
 		return []Finding{f}
 	}
 	if n, err := h.readInt("/proc/sys/kernel/unprivileged_userns_clone"); err == nil && n == 0 {
@@ -28,19 +28,19 @@ func checkUserNamespaces(ctx context.Context, h *host) []Finding {
 		f.fix.setup = true
 		return []Finding{f}
 	}
-	if f, ok := h.appArmor(); ok {
+	if f, ok := appArmor(h); ok {
 		return []Finding{f}
 	}
 	if err := h.probes.CloneUserNS(ctx); err != nil {
-		return []Finding{h.explainClone(err)}
+		return []Finding{explainClone(h, err)}
 	}
-	if f, ok := h.userNSLimit(); ok {
+	if f, ok := userNSLimit(h); ok {
 		return []Finding{f}
 	}
 	return []Finding{pass("user namespaces can be created")}
 }
 
-func (h *host) userNSLimit() (Finding, bool) {
+func userNSLimit(h *host) (Finding, bool) {
 	const file = "/proc/sys/user/max_user_namespaces"
 	n, err := h.readInt(file)
 	if err != nil || n >= minUserNamespaces {
@@ -57,7 +57,7 @@ func (h *host) userNSLimit() (Finding, bool) {
 
 // appArmor checks for Ubuntu's restriction of user namespaces and for a profile that exempts this executable. attr/current
 // contains the name of the profile; "unconfined" without a name means that there is none.
-func (h *host) appArmor() (Finding, bool) {
+func appArmor(h *host) (Finding, bool) {
 	n, err := h.readInt(hostinfo.AppArmorSysctl)
 	if err != nil || n != 1 {
 		return Finding{}, false
@@ -87,7 +87,7 @@ func (h *host) appArmor() (Finding, bool) {
 }
 
 // explainClone returns the finding for a failed clone(2) if the sysctls are not the cause (clone(2), user_namespaces(7)).
-func (h *host) explainClone(err error) Finding {
+func explainClone(h *host, err error) Finding {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
 		return fail("no further user namespace can be created: nested too deep, or user.max_user_namespaces is used up").hint(
