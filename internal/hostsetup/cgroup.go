@@ -68,14 +68,14 @@ func cgroupStep(p *Plan) (Step, error) {
 	}
 	if treeErr == nil && !tree.ReadOnly {
 		uid, gid, err := ids()
-		s.Commands = e.prepareCommands(tree, uid, gid, err == nil)
+		s.Commands = prepareCommands(e, tree, uid, gid, err == nil)
 	}
 	return s, nil
 }
 
 // prepareCommands returns the commands of pkg/cgroupv2. For an account that the script itself creates, the shell looks up the
 // ids.
-func (e *env) prepareCommands(tree cgroupv2.Host, uid, gid int, known bool) []string {
+func prepareCommands(e *env, tree cgroupv2.Host, uid, gid int, known bool) []string {
 	if known {
 		return cgroupv2.PrepareCommands(tree, uid, gid)
 	}
@@ -117,7 +117,7 @@ func delegateStep(p *Plan) Step {
 		Name: step, Title: "make systemd delegate all cgroup controllers to user managers",
 		Why:      "limits of pods for CPU, memory and processes need them; by default systemd delegates only some",
 		Commands: append(putCommands(path, text), "systemctl daemon-reload"),
-		Needed:   func() (bool, error) { return !e.delegates(), nil },
+		Needed:   func() (bool, error) { return !delegates(e), nil },
 		Do: func(ctx context.Context) error {
 			if err := e.putFile(path, text); err != nil {
 				return err
@@ -140,7 +140,7 @@ func delegateStep(p *Plan) Step {
 const marker = "# Written by `rootlessnode host setup`; `rootlessnode host undo` removes it.\n"
 
 // delegates reports whether the drop-ins for user managers delegate every controller that a node uses.
-func (e *env) delegates() bool {
+func delegates(e *env) bool {
 	var have []string
 	for _, dir := range []string{"/usr/lib/systemd/system", "/etc/systemd/system", "/run/systemd/system"} {
 		files, _ := filepath.Glob(e.path(dir + "/user@.service.d/*.conf"))

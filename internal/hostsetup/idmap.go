@@ -30,7 +30,7 @@ func idMapStep(p *Plan) (Step, error) {
 	if !hostinfo.LacksSysAdmin(e.path("/")) && !p.record.has(step) {
 		return Step{}, nil
 	}
-	programs := e.setuidPrograms()
+	programs := setuidPrograms(e)
 	s := Step{
 		Name: step, Title: "let newuidmap and newgidmap map ids without CAP_SYS_ADMIN",
 		Why:    "root in this container does not have it, so set-uid root is not sufficient",
@@ -65,7 +65,7 @@ func idMapStep(p *Plan) (Step, error) {
 }
 
 // setuidPrograms returns the installed programs that are set-uid root.
-func (e *env) setuidPrograms() []idMapProgram {
+func setuidPrograms(e *env) []idMapProgram {
 	all := []idMapProgram{
 		{e.LookPath("newuidmap"), "cap_setuid", unix.CAP_SETUID}, {e.LookPath("newgidmap"), "cap_setgid", unix.CAP_SETGID},
 	}

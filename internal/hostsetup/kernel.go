@@ -16,15 +16,15 @@ import (
 func moduleStep(p *Plan) (Step, error) {
 	e := p.env
 	const step = "modules"
-	wanted := e.loadable()
+	wanted := loadable(e)
 	text := marker + strings.Join(wanted, "\n") + "\n"
 	s := Step{
 		Name: step, Title: "load kernel modules", Why: "a user namespace cannot load them",
 		Needed: func() (bool, error) {
-			return len(wanted) > 0 && (!e.fileIs(hostinfo.ModulesFile, text) || len(e.unloaded(wanted)) > 0), nil
+			return len(wanted) > 0 && (!e.fileIs(hostinfo.ModulesFile, text) || len(unloaded(e, wanted)) > 0), nil
 		},
 		Do: func(ctx context.Context) error {
-			for _, m := range e.unloaded(wanted) {
+			for _, m := range unloaded(e, wanted) {
 				if err := e.Run(ctx, e.LookPath("modprobe"), m); err != nil {
 					return fmt.Errorf("modprobe %s: %w", m, err)
 				}
@@ -45,14 +45,14 @@ func moduleStep(p *Plan) (Step, error) {
 }
 
 // loadable returns the modules for which the running kernel has a file. Built-in modules need not be loaded.
-func (e *env) loadable() []string {
+func loadable(e *env) []string {
 	if e.LookPath("modprobe") == "" {
 		return nil
 	}
 	return hostinfo.LoadableModules(e.path("/"))
 }
 
-func (e *env) unloaded(names []string) []string { return hostinfo.UnloadedModules(e.path("/"), names) }
+func unloaded(e *env, names []string) []string { return hostinfo.UnloadedModules(e.path("/"), names) }
 
 // sysctl is a kernel setting with a minimum value, or a maximum value if isMax is set.
 type sysctl struct {
@@ -89,7 +89,7 @@ func (e *env) sysctls() []sysctl {
 }
 
 // unsatisfied returns the sysctls to set and their current values. It skips those that this kernel does not have.
-func (e *env) unsatisfied() (set []sysctl, have map[string]string, err error) {
+func unsatisfied(e *env) (set []sysctl, have map[string]string, err error) {
 	have = map[string]string{}
 	for _, s := range e.sysctls() {
 		b, err := os.ReadFile(e.path(s.file()))
@@ -111,7 +111,7 @@ func (e *env) unsatisfied() (set []sysctl, have map[string]string, err error) {
 }
 
 // sysctlText returns the text of SysctlFile with the settings in add added or replaced.
-func (e *env) sysctlText(add []sysctl) string {
+func sysctlText(e *env, add []sysctl) string {
 	values := map[string]string{}
 	b, _ := os.ReadFile(e.path(hostinfo.SysctlFile))
 	for line := range strings.Lines(string(b)) {
@@ -132,22 +132,22 @@ func (e *env) sysctlText(add []sysctl) string {
 func sysctlStep(p *Plan) (Step, error) {
 	e := p.env
 	const step = "sysctl"
-	set, _, err := e.unsatisfied()
+	set, _, err := unsatisfied(e)
 	if err != nil {
 		return Step{}, err
 	}
 	s := Step{
 		Name: step, Title: "raise kernel limits", Why: "a node and its pods need more inotify instances; user namespaces must be allowed",
 		Needed: func() (bool, error) {
-			set, _, err := e.unsatisfied()
+			set, _, err := unsatisfied(e)
 			return len(set) > 0, err
 		},
 		Do: func(context.Context) error {
-			set, before, err := e.unsatisfied()
+			set, before, err := unsatisfied(e)
 			if err != nil {
 				return err
 			}
-			text, after := e.sysctlText(set), map[string]string{}
+			text, after := sysctlText(e, set), map[string]string{}
 			for _, s := range set {
 				value := strconv.FormatInt(s.want, 10)
 				if err := os.WriteFile(e.path(s.file()), []byte(value), 0o644); err != nil {
@@ -164,7 +164,7 @@ func sysctlStep(p *Plan) (Step, error) {
 		Undo: func(context.Context) error { return p.undoSysctls(step) },
 	}
 	if len(set) > 0 {
-		s.Commands = append(putCommands(hostinfo.SysctlFile, e.sysctlText(set)), "sysctl -q -p "+hostinfo.SysctlFile)
+		s.Commands = append(putCommands(hostinfo.SysctlFile, sysctlText(e, set)), "sysctl -q -p "+hostinfo.SysctlFile)
 	}
 	return s, nil
 }

@@ -39,15 +39,15 @@ func lxcNicStep(p *Plan) (Step, error) {
 		Name: lxcStep, Title: fmt.Sprintf("let %s connect to the bridge %s", e.User, bridge),
 		Why: "network.driver lxc-user-nic uses an interface on a bridge of the host",
 		Needed: func() (bool, error) {
-			return bridge != "" && (!e.mayUseBridge(bridge) || e.bridgeFault(bridge) != nil), nil
+			return bridge != "" && (!mayUseBridge(e, bridge) || bridgeFault(e, bridge) != nil), nil
 		},
 		Do:   func(ctx context.Context) error { return p.setUpLXC(ctx, bridge, row) },
 		Undo: func(ctx context.Context) error { return p.undoLXC(ctx) },
 	}
-	if !e.mayUseBridge(bridge) {
+	if !mayUseBridge(e, bridge) {
 		s.Commands = append(s.Commands, fmt.Sprintf("echo %s >> %s", hostinfo.Quote(row), hostinfo.LXCUsernetFile))
 	}
-	if e.bridgeFault(bridge) != nil {
+	if bridgeFault(e, bridge) != nil {
 		for _, c := range e.lxcNet(true) {
 			s.Commands = append(s.Commands, strings.Join(c, " "))
 		}
@@ -60,10 +60,10 @@ func lxcNicStep(p *Plan) (Step, error) {
 
 func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 	e := p.env
-	if err := e.lxcProgram(); err != nil {
+	if err := lxcProgram(e); err != nil {
 		return err
 	}
-	if !e.mayUseBridge(bridge) {
+	if !mayUseBridge(e, bridge) {
 		if err := os.MkdirAll(filepath.Dir(e.path(hostinfo.LXCUsernetFile)), 0o755); err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 		p.record.add(lxcStep, entry{Rows: map[string][]string{hostinfo.LXCUsernetFile: {row}}})
 	}
 	done := entry{After: map[string]string{lxcBridge: bridge}}
-	if e.bridgeFault(bridge) == nil {
+	if bridgeFault(e, bridge) == nil {
 		p.record.add(lxcStep, done)
 		return nil
 	}
@@ -95,7 +95,7 @@ func (p *Plan) setUpLXC(ctx context.Context, bridge, row string) error {
 }
 
 // lxcProgram returns an error unless lxc-user-nic is installed and set-uid root.
-func (e *env) lxcProgram() error {
+func lxcProgram(e *env) error {
 	var dirs []string
 	for _, d := range hostinfo.LXCDirs() {
 		dirs = append(dirs, e.path(d))
@@ -162,10 +162,10 @@ func (e *env) lxcNetProgram() string {
 }
 
 // bridgeFault returns why interfaces on the bridge would get no address, or nil.
-func (e *env) bridgeFault(bridge string) error { return hostinfo.LXCBridgeFault(e.path("/"), bridge) }
+func bridgeFault(e *env, bridge string) error { return hostinfo.LXCBridgeFault(e.path("/"), bridge) }
 
 // mayUseBridge reports whether a row of lxc-usernet(5) allows the account interfaces on the bridge.
-func (e *env) mayUseBridge(bridge string) bool {
+func mayUseBridge(e *env, bridge string) bool {
 	b, err := os.ReadFile(e.path(hostinfo.LXCUsernetFile))
 	if err != nil {
 		return false

@@ -502,13 +502,13 @@ func TestDelegationByOthers(t *testing.T) {
 	} {
 		f := newHost(t, true)
 		f.write("etc/systemd/system/user@.service.d/delegate.conf", text)
-		assert.Equal(t, newEnv(f.o).delegates(), want, text)
+		assert.Equal(t, delegates(newEnv(f.o)), want, text)
 		if !want {
 			// The administrator's file is kept; host setup writes another one next to it.
 			_, err := outcomes(f.plan().Run, t)
 			assert.NilError(t, err)
 			assert.Equal(t, f.read("etc/systemd/system/user@.service.d/delegate.conf"), text)
-			assert.Assert(t, newEnv(f.o).delegates())
+			assert.Assert(t, delegates(newEnv(f.o)))
 		}
 	}
 }

@@ -60,10 +60,10 @@ func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 		return nil, nil
 	}
 	if service := hostinfo.SubidService(e.Root); service != "" {
-		return nil, e.checkService(ctx, service)
+		return nil, checkService(ctx, e, service)
 	}
 	count := max(lack[hostinfo.SubuidFile], lack[hostinfo.SubgidFile])
-	start := e.freeSubids(ctx, a, all, count)
+	start := freeSubids(ctx, e, a, all, count)
 	if start < 0 {
 		return nil, fmt.Errorf("%s: no free range of %d ids", strings.Join(sortedKeys(lack), " and "), count)
 	}
@@ -75,7 +75,7 @@ func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 }
 
 // checkService returns an error if the directory service does not provide enough subordinate ids for the account.
-func (e *env) checkService(ctx context.Context, service string) error {
+func checkService(ctx context.Context, e *env, service string) error {
 	for _, kind := range [][]string{nil, {"-g"}} {
 		args := append(kind, e.User)
 		out, err := exec.CommandContext(ctx, e.LookPath("getsubids"), args...).Output()
@@ -96,7 +96,7 @@ func (e *env) checkService(ctx context.Context, service string) error {
 const rangeTries = 50
 
 // freeSubids returns the start of count ids that no row, account or group uses, or -1 if there is no such range.
-func (e *env) freeSubids(ctx context.Context, a hostinfo.Account, rows []hostinfo.SubidRow, count int64) int64 {
+func freeSubids(ctx context.Context, e *env, a hostinfo.Account, rows []hostinfo.SubidRow, count int64) int64 {
 	getent := e.LookPath("getent")
 	rows = append(rows, hostinfo.TakenIDs(ctx, e.Root, getent, a)...)
 	within := hostinfo.SubidRange(e.Root)
@@ -159,13 +159,13 @@ func subidStep(p *Plan) (Step, error) {
 		},
 	}
 	for _, file := range sortedKeys(rows) {
-		s.Commands = append(s.Commands, e.rowCommands(file, rows[file])...)
+		s.Commands = append(s.Commands, rowCommands(e, file, rows[file])...)
 	}
 	return s, nil
 }
 
 // rowCommands returns shell commands that add a row, with usermod(8) if it can change the account, because it locks the file.
-func (e *env) rowCommands(file, row string) []string {
+func rowCommands(e *env, file, row string) []string {
 	unless := ""
 	if e.CreateUser { // useradd may add some
 		unless = fmt.Sprintf("grep -q '^%s:' %s || ", e.User, file)

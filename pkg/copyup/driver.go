@@ -107,7 +107,7 @@ func (d *Driver) prepare(roots []string, open *opened) error {
 	if err := a.removeRewritten(spec); err != nil {
 		return err
 	}
-	links, steps := newPlanner(spec, liveView{}), newPlanner(spec, liveView{})
+	links, steps := linker{newPlanner(spec, liveView{})}, newPlanner(spec, liveView{})
 	if err := links.planLinks(); err != nil {
 		return fmt.Errorf("plan the links to the host's entries: %w", err)
 	}

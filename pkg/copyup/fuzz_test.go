@@ -246,7 +246,7 @@ func applyPersistent(m *model, s Spec, sources []*inode) (*planner, error) {
 	for _, plan := range []struct {
 		of  *planner
 		run func() error
-	}{{links, links.planLinks}, {p, p.plan}} {
+	}{{links, linker{links}.planLinks}, {p, p.plan}} {
 		if err := plan.run(); err != nil {
 			return p, err
 		}

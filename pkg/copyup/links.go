@@ -30,9 +30,12 @@ func isManaged(e Entry) bool {
 	return e.isLink() && (strings.HasPrefix(e.Link, managedAbsolute) || strings.HasPrefix(e.Link, managedRelative))
 }
 
+// linker is the part of the planner that plans the symbolic links to the host's entries.
+type linker struct{ *planner }
+
 // planLinks plans the links at the top of the persistent directories: it creates missing links, and removes those of an
 // earlier start whose target has changed or disappeared. RootlessKit's driver does the same on a fresh tmpfs.
-func (p *planner) planLinks() error {
+func (p linker) planLinks() error {
 	if _, err := p.addRoots(); err != nil {
 		return err
 	}
@@ -106,7 +109,7 @@ func (s source) linkTo(e Entry) string {
 }
 
 // linkEntries plans links in a directory inside to all entries of its source.
-func (p *planner) linkEntries(root, dir string) error {
+func (p linker) linkEntries(root, dir string) error {
 	src := p.sourceOf(dir)
 	var entries []Entry
 	if src.dir != "" {
@@ -123,7 +126,7 @@ func (p *planner) linkEntries(root, dir string) error {
 }
 
 // linkKept plans links in a directory inside to those entries of its source that are, or contain, kept paths.
-func (p *planner) linkKept(root, dir string) error {
+func (p linker) linkKept(root, dir string) error {
 	src := p.sourceOf(dir)
 	var entries []Entry
 	for _, name := range p.keep {
@@ -146,7 +149,7 @@ func (p *planner) linkKept(root, dir string) error {
 }
 
 // link plans links to entries in a directory, and the removal of other managed links.
-func (p *planner) link(root, dir string, src source, entries []Entry) error {
+func (p linker) link(root, dir string, src source, entries []Entry) error {
 	if !p.spec.persistent(root) && !p.made[dir].fresh {
 		return nil // the links were created together with the directory
 	}
@@ -173,7 +176,7 @@ func (p *planner) link(root, dir string, src source, entries []Entry) error {
 }
 
 // existing returns the current entries of a directory inside.
-func (p *planner) existing(dir string) (entries map[string]Entry, names []string, err error) {
+func (p linker) existing(dir string) (entries map[string]Entry, names []string, err error) {
 	if p.made[dir].fresh {
 		return nil, nil, nil
 	}
@@ -189,7 +192,7 @@ func (p *planner) existing(dir string) (entries map[string]Entry, names []string
 	return entries, names, nil
 }
 
-func (p *planner) linkEntry(root, name, text string, existing Entry) {
+func (p linker) linkEntry(root, name, text string, existing Entry) {
 	persistent := p.spec.persistent(root)
 	if persistent {
 		text = managedLink(text)

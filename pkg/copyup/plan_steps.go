@@ -72,11 +72,11 @@ func (p *planner) planWant(w *want) error {
 		}
 		return nil
 	case w.kind == kindParent:
-		return p.linkEntries(w.root, w.path)
+		return linker{p}.linkEntries(w.root, w.path)
 	case exists && modeBits(e.Mode) != modeBits(w.mode):
 		p.emit(Step{Op: OpChmod, Root: w.root, Path: w.path, Mode: w.mode})
 	}
-	return p.linkKept(w.root, w.path)
+	return linker{p}.linkKept(w.root, w.path)
 }
 
 // planBound plans a path in a bound directory. The content of that directory is unknown before it is bound, so creating a

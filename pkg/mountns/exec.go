@@ -82,7 +82,7 @@ func (s *Store) openFor(o ExecOptions) (*os.File, error) {
 		}
 	case o.Pin != "":
 		dir, base := splitPin(o.Pin)
-		name, at = base, &Store{dir: dir}
+		name, at = base, &Store{pins: pins{dir}}
 	default:
 		return nil, nil
 	}

@@ -14,7 +14,6 @@ package mountns
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"regexp"
 
 	"golang.org/x/sys/unix"
@@ -62,13 +61,13 @@ type Options struct {
 // Store is the set of namespaces pinned in one directory. Its methods may be called from several goroutines and processes;
 // changes are serialized by a lock.
 type Store struct {
-	dir   string
+	pins
 	paths []string
 }
 
 // New returns the store of o.Dir. It changes nothing.
 func New(o Options) *Store {
-	s := &Store{dir: o.Dir, paths: o.Paths}
+	s := &Store{pins: pins{o.Dir}, paths: o.Paths}
 	if s.dir == "" {
 		s.dir = layout.MountNSDir
 	}
@@ -79,7 +78,7 @@ func New(o Options) *Store {
 }
 
 // Pin returns the path of a namespace's pin, for EnvPin, whether or not it exists.
-func (s *Store) Pin(name string) string { return filepath.Join(s.dir, name) }
+func (s *Store) Pin(name string) string { return s.path(name) }
 
 // nameForm is the form of names. They are used as file names and in the names of systemd units.
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)

@@ -49,23 +49,28 @@ const (
 	pinned
 )
 
+// pins is a directory of pinned namespaces, with one file for each, on which the namespace is mounted.
+type pins struct{ dir string }
+
+func (p pins) path(name string) string { return filepath.Join(p.dir, name) }
+
 // openPin returns the state of the pin of name. It returns an open file only in the state pinned.
-func (s *Store) openPin(name string) (*os.File, pinState, error) {
-	f, err := os.Open(s.Pin(name))
+func (p pins) openPin(name string) (*os.File, pinState, error) {
+	f, err := os.Open(p.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, absent, nil
 	}
 	if err != nil {
 		return nil, absent, privilege(err)
 	}
-	state, err := s.pinStateOf(f)
+	state, err := p.pinStateOf(f)
 	if err != nil || state != pinned {
 		return nil, state, errors.Join(err, f.Close())
 	}
 	return f, pinned, nil
 }
 
-func (s *Store) pinStateOf(f *os.File) (pinState, error) {
+func (p pins) pinStateOf(f *os.File) (pinState, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return absent, fmt.Errorf("statfs %s: %w", f.Name(), err)
@@ -104,8 +109,8 @@ func plainState(f *os.File) (pinState, error) {
 }
 
 // names lists the entries of the directory of pins.
-func (s *Store) names() ([]string, error) {
-	entries, err := os.ReadDir(s.dir)
+func (p pins) names() ([]string, error) {
+	entries, err := os.ReadDir(p.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, privilege(err)
 	}
@@ -120,13 +125,13 @@ func (s *Store) names() ([]string, error) {
 
 // refuseInside returns an error if this process is in one of the namespaces, because pins are not visible there, and a pin
 // created there would not be visible on the host.
-func (s *Store) refuseInside() error {
-	names, err := s.names()
+func (p pins) refuseInside() error {
+	names, err := p.names()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		f, state, err := s.openPin(name)
+		f, state, err := p.openPin(name)
 		if err == nil && f != nil {
 			err = f.Close()
 		}
@@ -143,29 +148,29 @@ func errInside(name string) error {
 }
 
 // ensureDir creates the directory of pins and makes it a private mount, because the kernel refuses a pin that would propagate.
-func (s *Store) ensureDir() error {
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+func (p pins) ensureDir() error {
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
 		return privilege(err)
 	}
-	mounts, err := s.mountsAt(s.dir)
+	mounts, err := p.mountsAt(p.dir)
 	if err != nil {
 		return err
 	}
 	if len(mounts) == 0 {
-		if err := unix.Mount(s.dir, s.dir, "", unix.MS_BIND, ""); err != nil {
-			return privilege(fmt.Errorf("bind %s to itself: %w", s.dir, err))
+		if err := unix.Mount(p.dir, p.dir, "", unix.MS_BIND, ""); err != nil {
+			return privilege(fmt.Errorf("bind %s to itself: %w", p.dir, err))
 		}
 	} else if mounts[len(mounts)-1].Optional == "" {
 		return nil
 	}
-	if err := unix.Mount("none", s.dir, "", unix.MS_PRIVATE, ""); err != nil {
-		return privilege(fmt.Errorf("make the mount of %s private: %w", s.dir, err))
+	if err := unix.Mount("none", p.dir, "", unix.MS_PRIVATE, ""); err != nil {
+		return privilege(fmt.Errorf("make the mount of %s private: %w", p.dir, err))
 	}
 	return nil
 }
 
 // mountsAt returns the mounts at path, lowest first.
-func (s *Store) mountsAt(path string) ([]*mountinfo.Info, error) {
+func (p pins) mountsAt(path string) ([]*mountinfo.Info, error) {
 	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
 		path = filepath.Join(dir, filepath.Base(path))
 	}
@@ -173,12 +178,12 @@ func (s *Store) mountsAt(path string) ([]*mountinfo.Info, error) {
 }
 
 // pin binds the namespace ns to the path of name, which must not be pinned.
-func (s *Store) pin(name string, ns *os.File) error {
+func (p pins) pin(name string, ns *os.File) error {
 	id, err := idOf(fdPath(ns))
 	if err != nil {
 		return err
 	}
-	path := s.Pin(name)
+	path := p.path(name)
 	// Create a new file, because a stale one may be open, or have other links.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return privilege(err)
@@ -195,9 +200,9 @@ func (s *Store) pin(name string, ns *os.File) error {
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // unpin removes the pin of name, including other mounts stacked on it. With the last pin it also removes the directory.
-func (s *Store) unpin(name string) error {
+func (p pins) unpin(name string) error {
 	for {
-		f, state, err := s.openPin(name)
+		f, state, err := p.openPin(name)
 		if err != nil {
 			return err
 		}
@@ -205,36 +210,36 @@ func (s *Store) unpin(name string) error {
 			break
 		}
 		_ = f.Close()
-		if err := unix.Unmount(s.Pin(name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return privilege(fmt.Errorf("unmount %s: %w", s.Pin(name), err))
+		if err := unix.Unmount(p.path(name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return privilege(fmt.Errorf("unmount %s: %w", p.path(name), err))
 		}
 	}
-	if err := os.Remove(s.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(p.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return privilege(err)
 	}
-	return s.removeEmptyDir()
+	return p.removeEmptyDir()
 }
 
-func (s *Store) removeEmptyDir() error {
-	entries, err := os.ReadDir(s.dir)
+func (p pins) removeEmptyDir() error {
+	entries, err := os.ReadDir(p.dir)
 	if errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
 		return nil
 	}
-	mounts, err := s.mountsAt(s.dir)
+	mounts, err := p.mountsAt(p.dir)
 	if err != nil {
 		return err
 	}
 	for range mounts {
-		if err := unix.Unmount(s.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return privilege(fmt.Errorf("unmount %s: %w", s.dir, err))
+		if err := unix.Unmount(p.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return privilege(fmt.Errorf("unmount %s: %w", p.dir, err))
 		}
 	}
-	return os.Remove(s.dir)
+	return os.Remove(p.dir)
 }
 
 // lock serializes changes of pins. It locks the parent directory, which is never removed, so no lock file is needed.
-func (s *Store) lock() (unlock func(), err error) {
-	parent := filepath.Dir(s.dir)
+func (p pins) lock() (unlock func(), err error) {
+	parent := filepath.Dir(p.dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, privilege(err)
 	}
@@ -255,8 +260,8 @@ func (s *Store) lock() (unlock func(), err error) {
 
 // checkStacked returns an error if several mounts are stacked at the path of name, because programs may have entered
 // different ones.
-func (s *Store) checkStacked(name string) error {
-	mounts, err := s.mountsAt(s.Pin(name))
+func (p pins) checkStacked(name string) error {
+	mounts, err := p.mountsAt(p.path(name))
 	if err != nil || len(mounts) < 2 {
 		return err
 	}
@@ -264,6 +269,6 @@ func (s *Store) checkStacked(name string) error {
 	for _, m := range mounts {
 		ids = append(ids, strings.TrimPrefix(m.Root, "/"))
 	}
-	return errdefs.WithHint(fmt.Errorf("%d mounts are stacked at %s (%s)", len(mounts), s.Pin(name), strings.Join(slices.Compact(ids), ", ")),
-		"umount "+s.Pin(name)+"   # repeat until only the one with the kubelet is left")
+	return errdefs.WithHint(fmt.Errorf("%d mounts are stacked at %s (%s)", len(mounts), p.path(name), strings.Join(slices.Compact(ids), ", ")),
+		"umount "+p.path(name)+"   # repeat until only the one with the kubelet is left")
 }
