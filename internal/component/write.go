@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 )
 
 // Write writes files to disk. Each file is replaced atomically by a temporary file in the same directory and a rename.
@@ -68,44 +70,10 @@ func writeFile(f File) error {
 	if err != nil || same {
 		return err
 	}
-	dir := filepath.Dir(f.Path)
-	if err := os.MkdirAll(dir, parentMode); err != nil {
+	if err := os.MkdirAll(filepath.Dir(f.Path), parentMode); err != nil {
 		return err
 	}
-	// CreateTemp creates the file with mode 0600, so that a secret is never readable by others.
-	tmp, err := os.CreateTemp(dir, ".tmp-"+filepath.Base(f.Path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // fails after the rename
-	if err := writeTemp(tmp, f); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), f.Path); err != nil || !f.Durable {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir syncs a directory, so that a rename in it survives a crash.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-func writeTemp(tmp *os.File, f File) error {
-	_, err := tmp.Write(f.Data)
-	if err == nil {
-		err = tmp.Chmod(f.Mode)
-	}
-	if err == nil && f.Durable {
-		// A rename may reach the disk before the data, which would leave an empty file after a crash.
-		err = tmp.Sync()
-	}
-	return errors.Join(err, tmp.Close())
+	return atomicfile.Options{Durable: f.Durable}.Write(f.Path, f.Data, f.Mode)
 }
 
 func unchanged(f File) (bool, error) {

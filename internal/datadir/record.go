@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,13 +8,13 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -220,40 +219,7 @@ func writeRecord(d layout.Data, r Record, was *Record) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(d.Record(), append(b, '\n'), was != nil)
-}
-
-// writeDurably creates a file with mode 0600 atomically, after its content was written to the disk. If the file exists, it is replaced
-// if replace is set; otherwise the error is fs.ErrExist.
-func writeDurably(path string, b []byte, replace bool) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // fails after a rename
-	_, err = io.Copy(f, bytes.NewReader(b))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	if replace {
-		err = os.Rename(f.Name(), path)
-	} else {
-		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-		if errors.Is(err, unix.EINVAL) { // a file system without RENAME_NOREPLACE
-			err = os.Link(f.Name(), path)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	parent, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	_ = parent.Sync() // not supported by all file systems; the file exists
-	return parent.Close()
+	return atomicfile.Options{Durable: true, New: was == nil}.Write(d.Record(), append(b, '\n'), 0o600)
 }
 
 // IDsError returns the error for data that was created with other ids, of class errdefs.ErrPreflight. Its hint has the commands with which

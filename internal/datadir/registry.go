@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -110,7 +111,7 @@ func (r Registry) write(name string, dirs []string) error {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
 	if err == nil {
-		err = writeDurably(path, append(b, '\n'), true)
+		err = atomicfile.Options{Durable: true}.Write(path, append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("write the registry entry of node %q: %w", name, err))

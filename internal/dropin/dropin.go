@@ -21,6 +21,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -223,23 +224,10 @@ func (p *Plan) Apply(ctx context.Context) ([]string, error) {
 
 // writeFile replaces a file atomically, because systemd may read it at any time.
 func writeFile(f File) error {
-	dir := filepath.Dir(f.Path)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(dir, ".rootlessnode-")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.WriteString(f.Text)
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), f.Path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
+	return atomicfile.Options{Durable: true}.Write(f.Path, []byte(f.Text), 0o644)
 }
 
 // Remove removes the drop-ins that Apply wrote for units, or all drop-ins of the namespace if units is empty. With the last

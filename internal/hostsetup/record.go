@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
@@ -102,7 +103,7 @@ func (r *record) save() error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return writeFile(path, append(b, '\n'), 0o644)
+	return durable.Write(path, append(b, '\n'), 0o644)
 }
 
 // usedByOthers reports whether another account's record of the same step contains file.
@@ -124,27 +125,15 @@ func (r *record) usedByOthers(step, file string) bool {
 	return false
 }
 
-// writeFile replaces path atomically.
-func writeFile(path string, b []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	_, err = tmp.Write(b)
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}
+// durable are the options for files in /etc and the records of changes.
+var durable = atomicfile.Options{Durable: true}
 
 // putFile writes a file and creates its directory if needed.
 func (e *env) putFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(e.path(path)), 0o755); err != nil {
 		return err
 	}
-	return writeFile(e.path(path), []byte(text), 0o644)
+	return durable.Write(e.path(path), []byte(text), 0o644)
 }
 
 // fileIs reports whether the content of path is text.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -140,43 +141,9 @@ func replaceText(path string, text []byte) error {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved
 	}
-	uid, gid, mode := os.Geteuid(), os.Getegid(), os.FileMode(0o644)
-	var st unix.Stat_t
-	switch err := unix.Lstat(path, &st); {
-	case err == nil:
-		uid, gid, mode = int(st.Uid), int(st.Gid), os.FileMode(st.Mode).Perm()
-	case !errors.Is(err, unix.ENOENT):
-		return &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	_, err = tmp.Write(text)
-	err = errors.Join(err, tmp.Chown(uid, gid), tmp.Chmod(mode))
-	const label = "security.selinux"
-	value := make([]byte, unix.PathMax)
-	if n, lerr := unix.Lgetxattr(path, label, value); lerr == nil {
-		err = errors.Join(err, unix.Setxattr(tmp.Name(), label, value[:n], 0))
-	}
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	err = os.Rename(tmp.Name(), path)
+	err := atomicfile.Options{Durable: true, Keep: true}.Write(path, text, 0o644)
 	if errors.Is(err, unix.EBUSY) { // the file is a mount point, as in containers, and cannot be renamed over
-		return os.WriteFile(path, text, mode)
+		return os.WriteFile(path, text, 0o644)
 	}
-	if err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -66,10 +67,11 @@ func (j *joiner) save(cluster *Cluster, w joinMethod) (*Record, error) {
 // writeAll creates every entry under a temporary name before it renames any. If a rename fails, it removes the entries that
 // did not exist before.
 func (j *joiner) writeAll(all []entry) (err error) {
-	var temps, put []string
+	var staged []*atomicfile.Staged
+	var put []string
 	defer func() {
-		for _, path := range temps {
-			_ = os.Remove(path) // renamed files no longer have this name
+		for _, s := range staged {
+			s.Discard()
 		}
 		if err != nil {
 			for _, path := range put {
@@ -91,15 +93,15 @@ func (j *joiner) writeAll(all []entry) (err error) {
 		}
 	}
 	for _, e := range all {
-		temp, err := e.write()
+		s, err := e.stage()
 		if err != nil {
 			return err
 		}
-		temps = append(temps, temp)
+		staged = append(staged, s)
 	}
 	for i, e := range all {
 		had := exists(e.path)
-		if err := os.Rename(temps[i], e.path); err != nil {
+		if err := staged[i].Commit(); err != nil {
 			return err
 		}
 		if !had {
@@ -109,34 +111,9 @@ func (j *joiner) writeAll(all []entry) (err error) {
 	return nil
 }
 
-// write creates the entry under a temporary name in the same directory, syncs it to disk, and returns its path.
-func (e entry) write() (string, error) {
-	dir, name := filepath.Split(e.path)
-	f, err := os.CreateTemp(dir, "."+name+".*") // mode 0600
-	if err != nil {
-		return "", err
-	}
-	temp := f.Name()
+func (e entry) stage() (*atomicfile.Staged, error) {
 	if e.target != "" {
-		f.Close()
-		if err := os.Remove(temp); err != nil {
-			return "", err
-		}
-		return temp, os.Symlink(e.target, temp)
+		return atomicfile.StageSymlink(e.target, e.path)
 	}
-	_, err = f.Write(e.text)
-	if err == nil {
-		err = f.Chmod(e.mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		_ = os.Remove(temp) // best effort: the error of the write is returned
-		return "", err
-	}
-	return temp, nil
+	return atomicfile.Options{Durable: true}.Stage(e.path, e.text, e.mode)
 }

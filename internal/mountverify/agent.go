@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 )
@@ -234,13 +235,8 @@ func (a *agent) mark(kind, text string) error {
 	return errors.Join(errs...)
 }
 
-// writeMark writes a mark atomically.
 func (a *agent) writeMark(kind, party, text string) error {
-	name := a.path(stateDir, party, kind)
-	if err := os.WriteFile(name+".new", []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	return atomicfile.Write(a.path(stateDir, party, kind), []byte(text), 0o644)
 }
 
 // await waits for the marks of other parties.

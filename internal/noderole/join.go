@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
@@ -135,13 +136,7 @@ func storeCertificate(dir string, both []byte, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(link + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(path, link+".new"); err != nil {
-		return err
-	}
-	return os.Rename(link+".new", link)
+	return atomicfile.Symlink(path, link)
 }
 
 // hostKubeconfig writes the worker's kubeconfig for the host, which is valid until the kubelet renews the certificate.

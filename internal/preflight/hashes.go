@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 )
 
 // fingerprint changes whenever the content of a file may have changed, because a program cannot set ctime (inode(7)).
@@ -109,12 +110,5 @@ func (h *hashCache) write(file string, files []string) {
 	if err != nil {
 		return
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".verified-*")
-	if err != nil {
-		return
-	}
-	_, err = tmp.Write(b)
-	if closeErr := tmp.Close(); err != nil || closeErr != nil || os.Rename(tmp.Name(), file) != nil {
-		_ = os.Remove(tmp.Name())
-	}
+	_ = atomicfile.Write(file, b, 0o600)
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 )
 
 // Config is the configuration of the shim. It is read from a file, because containerd determines the command line. The node role writes it to
@@ -130,32 +132,7 @@ func filterBundle(bundle string, cfg Config) error {
 	if len(dropped) == 0 && !moved {
 		return nil
 	}
-	return replaceFile(path, after)
-}
-
-func replaceFile(path string, text []byte) (err error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".config.json-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(st.Mode().Perm()))
-	if s, ok := st.Sys().(*syscall.Stat_t); ok && (int(s.Uid) != os.Geteuid() || int(s.Gid) != os.Getegid()) {
-		err = errors.Join(err, f.Chown(int(s.Uid), int(s.Gid)))
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return atomicfile.Options{Keep: true}.Write(path, after, 0o600)
 }
 
 // maxResources is the maximum size in bytes of the limits for update, which usually have a few hundred bytes.

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -255,14 +256,7 @@ func put(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	next := path + ".new"
-	if err := os.WriteFile(next, data, mode); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return errors.Join(err, os.Remove(next))
-	}
-	return nil
+	return atomicfile.Options{Durable: true}.Write(path, data, mode)
 }
 
 // Systemctl runs systemctl --user and returns its output. If XDG_RUNTIME_DIR is not set, as after su and in cron jobs, it sets it to the

@@ -15,6 +15,8 @@ import (
 	"sync"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 )
 
 // ledgerSlack is the number of lines beyond twice the number of entries after which the file is rewritten.
@@ -311,21 +313,17 @@ func (l *ledger) rewrite() error {
 	for _, k := range keys {
 		buf.WriteString("+" + k + "\n")
 	}
-	next := l.path + ".new"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := atomicfile.Write(l.path, buf.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write port ledger: %w", err)
 	}
-	if _, err = buf.WriteTo(f); err == nil {
-		err = os.Rename(next, l.path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write port ledger: %w", err), f.Close(), os.Remove(next))
-	}
 	if l.file != nil {
-		l.file.Close()
+		l.file.Close() // of the replaced file
 	}
-	l.file, l.lines = f, l.size()
+	var err error
+	if l.file, err = os.OpenFile(l.path, os.O_APPEND|os.O_WRONLY, 0); err != nil {
+		return fmt.Errorf("write port ledger: %w", err)
+	}
+	l.lines = l.size()
 	return nil
 }
 
