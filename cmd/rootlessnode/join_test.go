@@ -279,13 +279,15 @@ func TestManifests(t *testing.T) {
 	c := newCLI(t)
 	c.uid = 0 // administrators may be root
 	assert.Equal(t, c.run("manifests", "join-rbac"), 0, c.err.String())
-	want, err := resources.JoinRBAC(true, false)
+	want, err := resources.JoinRBAC(config.Default(), true)
 	assert.NilError(t, err)
 	assert.Equal(t, c.out.String(), string(want))
 
 	c.out.Reset()
 	assert.Equal(t, c.run("manifests", "join-rbac", "--network-policy"), 0, c.err.String())
-	want, err = resources.JoinRBAC(true, true)
+	policies := config.Default()
+	policies.NetworkPolicy = config.NetworkPolicyKube
+	want, err = resources.JoinRBAC(policies, true)
 	assert.NilError(t, err)
 	assert.Equal(t, c.out.String(), string(want))
 }

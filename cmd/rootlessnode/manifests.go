@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/resources"
 )
 
@@ -27,7 +28,11 @@ reviews and applies them once. docs/joining.md explains each of them.`,
 		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(*cobra.Command, []string) error {
 			const foreign = true
-			text, err := resources.JoinRBAC(foreign, policies)
+			cfg := config.Default()
+			if policies {
+				cfg.NetworkPolicy = config.NetworkPolicyKube
+			}
+			text, err := resources.JoinRBAC(cfg, foreign)
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 )
@@ -77,7 +78,7 @@ type csrPolicy struct {
 }
 
 func newCSRPolicy(e component.Env) (*csrPolicy, error) {
-	names, addresses, err := pki.APIServerNames(e)
+	names, addresses, err := apiserver.CertificateNames(e)
 	if err != nil {
 		return nil, err
 	}

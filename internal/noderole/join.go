@@ -191,7 +191,7 @@ func (n *nodeRole) recordNodeUID(node *corev1.Node) error {
 // joinManifests returns the manifests that joining nodes need in a cluster created by rootlessnode.
 func (n *nodeRole) joinManifests() ([]byte, error) {
 	const foreign = false
-	rbac, rbacErr := resources.JoinRBAC(foreign, n.cfg.EnforcesPolicies())
+	rbac, rbacErr := resources.JoinRBAC(n.cfg, foreign)
 	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
 	if err := errors.Join(rbacErr, caErr); err != nil {
 		return nil, err

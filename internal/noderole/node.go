@@ -27,6 +27,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
@@ -242,7 +243,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 
 // certificates creates or renews the control plane's keys and certificates, and writes the admin kubeconfigs.
 func (n *nodeRole) certificates(env component.Env) error {
-	spec, err := pki.NodeSpec(env)
+	spec, err := catalogue.Spec(env)
 	if err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func (n *nodeRole) certificates(env component.Env) error {
 	if err != nil {
 		return err
 	}
-	inside, err := pki.FileKubeconfig(pki.Admin, env.APIServerURL, apiserver.ClusterName(env))
+	inside, err := pki.FileKubeconfig(apiserver.Admin, env.APIServerURL, apiserver.ClusterName(env))
 	if err != nil {
 		return err
 	}

@@ -3,25 +3,21 @@ package noderole
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
-	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/component/resources"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
@@ -63,7 +59,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		if n.cfg.EnforcesPolicies() { // policies must be enforced before pods get a network
 			network = append(network, networkpolicy.Name)
 		}
-		units = append(units, oneShot(unitCNI, n.writeCNI, network...))
+		units = append(units, oneShot(unitCNI, func(ctx context.Context) error { return flannel.WriteCNI(ctx, n.env) }, network...))
 	}
 	if n.cfg.Serves() {
 		units = append(units, supervisor.Unit{Name: unitApprover, Needs: needs(unitRoles), Task: n.approveNodes, Backoff: n.backoff()})
@@ -123,8 +119,12 @@ func (n *nodeRole) waitRoles(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var bindings []string
+	for _, e := range catalogue.Enabled(n.cfg) {
+		bindings = append(bindings, e.Bindings...)
+	}
 	return supervisor.Poll(readyPoll, "the default roles", func(ctx context.Context) error {
-		return c.HasRoleBindings(ctx, pki.UserControllerManager, pki.UserScheduler, "system:node-proxier")
+		return c.HasRoleBindings(ctx, bindings...)
 	})(ctx)
 }
 
@@ -237,53 +237,6 @@ func reportedSince(node *corev1.Node, start time.Time) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && !c.LastHeartbeatTime.Time.Before(start.Truncate(time.Second))
 	})
-}
-
-// writeCNI writes the CNI configuration for flannel's lease. The kubelet reports Ready after that.
-func (n *nodeRole) writeCNI(ctx context.Context) error {
-	b, err := waitFile(ctx, layout.InsideFlannelEnv)
-	if err != nil {
-		return err
-	}
-	lease, err := flannel.ParseSubnetEnv(b)
-	if err != nil {
-		return err
-	}
-	file, err := flannel.RenderCNI(n.env, lease)
-	if err != nil {
-		return err
-	}
-	return component.Write([]component.File{file})
-}
-
-// waitFile waits until a file exists and returns its content. The writer renames the file into place, so it is
-// complete.
-func waitFile(ctx context.Context, path string) ([]byte, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch for %s: %w", path, err)
-	}
-	defer func() { _ = w.Close() }() // nothing was written
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	if err := w.Add(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("watch for %s: %w", path, err)
-	}
-	for {
-		b, err := os.ReadFile(path)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return b, err
-		}
-		supervisor.Progress(ctx, "waiting for %s", path)
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for %s: %w", path, ctx.Err())
-		case <-w.Events:
-		case err := <-w.Errors:
-			return nil, fmt.Errorf("watch for %s: %w", path, err)
-		}
-	}
 }
 
 // importImages imports the bundled images (pause, CoreDNS) into the runtime, unless it has them.

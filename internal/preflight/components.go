@@ -11,22 +11,15 @@ import (
 	"sync"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 )
 
 // required returns the names of the component programs that a node with config c runs, directly or indirectly.
 func required(c *config.NodeConfig) []string {
-	names := []string{
-		"kubelet", "kube-proxy", "runc", "flanneld",
-		"cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap",
-	}
-	if c.CRI.Runtime == config.RuntimeContainerd {
-		names = append(names, "containerd", "containerd-shim-runc-v2")
-	}
-	if c.ControlPlane.Embedded {
-		names = append(names, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-	}
-	if c.EnforcesPolicies() {
-		names = append(names, "kube-network-policies")
+	var names []string
+	for _, e := range catalogue.Enabled(c) {
+		names = append(names, e.Programs...)
 	}
 	return names
 }
@@ -150,42 +143,29 @@ func entryNames(entries []ManifestEntry) string {
 	return strings.Join(names, ", ")
 }
 
-// maxKubeletSkew is how many minor versions the kubelet and kube-proxy may be older than the API server, and maxControlSkew
-// the same for the other control plane components (Kubernetes version skew policy).
-const (
-	maxKubeletSkew = 3
-	maxControlSkew = 1
-)
-
 // skews returns a message for each component whose version is not compatible with that of the API server.
 func (m *Manifest) skews() []string {
-	api, ok := m.Component("kube-apiserver")
+	api, ok := m.Component(apiserver.Name)
 	if !ok {
 		return nil // a worker: the API server runs on another host
 	}
 	apiVersion, ok := parseVersion(api.Version)
 	if !ok {
-		return []string{"kube-apiserver: invalid version " + strconv.Quote(api.Version)}
+		return []string{api.Name + ": invalid version " + strconv.Quote(api.Version)}
 	}
 	var out []string
-	for _, c := range []struct {
-		name   string
-		behind int
-	}{
-		{"kubelet", maxKubeletSkew}, {"kube-proxy", maxKubeletSkew},
-		{"kube-controller-manager", maxControlSkew}, {"kube-scheduler", maxControlSkew},
-	} {
-		e, ok := m.Component(c.name)
-		if !ok {
+	for _, c := range catalogue.All() {
+		e, ok := m.Component(c.Name)
+		if !ok || c.VersionSkew == 0 {
 			continue
 		}
 		v, ok := parseVersion(e.Version)
 		switch behind := apiVersion[1] - v[1]; {
 		case !ok:
-			out = append(out, c.name+": invalid version "+strconv.Quote(e.Version))
-		case v[0] != apiVersion[0] || behind < 0 || behind > c.behind:
-			out = append(out, fmt.Sprintf("%s %s is not compatible with kube-apiserver %s: its minor version must be the same, or up to %d older",
-				c.name, e.Version, api.Version, c.behind))
+			out = append(out, c.Name+": invalid version "+strconv.Quote(e.Version))
+		case v[0] != apiVersion[0] || behind < 0 || behind > c.VersionSkew:
+			out = append(out, fmt.Sprintf("%s %s is not compatible with %s %s: its minor version must be the same, or up to %d older",
+				c.Name, e.Version, api.Name, api.Version, c.VersionSkew))
 		}
 	}
 	return out

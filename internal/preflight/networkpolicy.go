@@ -3,7 +3,7 @@ package preflight
 import (
 	"context"
 
-	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 )
 
 // bridgeFilter exists if the kernel passes packets between the ports of a bridge through the packet filter.
@@ -17,11 +17,11 @@ const (
 
 // checkNetworkPolicy checks the requirements of kube-network-policies if it is enabled.
 func checkNetworkPolicy(ctx context.Context, h *host) []Finding {
-	if !h.cfg.EnforcesPolicies() {
+	if !catalogue.FiltersPackets(h.cfg) {
 		return []Finding{pass("not enabled: the node does not enforce NetworkPolicies")}
 	}
 	var found []Finding
-	if h.cfg.CNI == config.CNIFlannel && !h.exists(bridgeFilter) {
+	if catalogue.BuildsPodNetwork(h.cfg) && !h.exists(bridgeFilter) {
 		f := fail("the kernel module br_netfilter is not loaded: traffic between pods of the node would bypass their policies")
 		f.fix.add(loadModules("br_netfilter")...)
 		f.fix.setup = true

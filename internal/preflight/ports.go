@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 )
 
 // wantedPort is a port of the host that the node binds at its start.
@@ -47,13 +48,9 @@ func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 	if c.Ports.Driver == "none" {
 		return nil
 	}
-	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded {
-		add("API server", "api.port", "tcp", ip, c.API.Port, fmt.Sprintf("--set api.port=%d", c.API.Port+1))
-	}
-	if node.IsValid() {
-		add("kubelet", "inside.kubeletPort", "tcp", node, c.Inside.KubeletPort, fmt.Sprintf("--set inside.kubeletPort=%d", c.Inside.KubeletPort+1))
-		if c.CNI == config.CNIFlannel && c.Flannel.Backend == "vxlan" {
-			add("pod network", "flannel.vxlanPort", "udp", node, c.Flannel.VXLANPort, "--node-ip with another address of this host, because all nodes use the same port")
+	for _, p := range catalogue.Forwards(c, node) {
+		if f := p.Forward; f.Field != "" {
+			add(f.Role, f.Field, p.Proto, f.Address, f.Port, f.Instead)
 		}
 	}
 	for i, s := range c.Ports.Static {

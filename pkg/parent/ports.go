@@ -10,6 +10,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -72,7 +73,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 	case config.PortsBuiltin:
 		sources := portdriver.SourcesHidden
 		switch {
-		case p.SourceIPTransparent && r.Config.EnforcesPolicies():
+		case p.SourceIPTransparent && catalogue.FiltersPackets(r.Config):
 			sources = portdriver.SourcesKeptOrRefused
 		case p.SourceIPTransparent:
 			sources = portdriver.SourcesKept

@@ -33,7 +33,7 @@ var floors = []struct {
 	{6, []string{"pkg/node"}, "the API for embedders uses both roles"},
 	{5, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through internal/layout and the config"},
 	{4, []string{"internal/noderole"}, "the child starts the node role"},
-	{3, []string{"internal/preflight", "internal/component", "internal/component/", "internal/hostsetup", "internal/mountverify", "internal/membership"}, "checks and components use mechanisms, roles use them"},
+	{3, []string{"internal/preflight", "internal/component", "internal/component/", "internal/runtime", "internal/hostsetup", "internal/mountverify", "internal/membership"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostport",
 		"internal/userunit", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir"},
 		"mechanisms do not import one another"},
@@ -44,7 +44,7 @@ var floors = []struct {
 // family lists packages of the same floor that may import one another.
 var family = [][]string{
 	{"config", "internal/layout", "pkg/errdefs", "pkg/status", "internal/localsock"},
-	{"internal/component", "internal/component/"},
+	{"internal/component", "internal/component/", "internal/runtime", "internal/preflight"},
 	{"internal/preflight", "internal/hostsetup"},
 	{"pkg/portfwd", "pkg/portdriver"},
 }

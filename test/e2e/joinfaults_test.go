@@ -19,7 +19,7 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
-	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -104,7 +104,7 @@ func (c *joined) serveOld() (server, version string) {
 	version = fmt.Sprintf("v1.%d", minor)
 
 	data := layout.NewData(s.DataDir)
-	cert, err := tls.LoadX509KeyPair(filepath.Join(data.PKI(), pki.APIServer+".crt"), filepath.Join(data.PKI(), pki.APIServer+".key"))
+	cert, err := tls.LoadX509KeyPair(filepath.Join(data.PKI(), apiserver.Certificate+".crt"), filepath.Join(data.PKI(), apiserver.Certificate+".key"))
 	assert.NilError(c.t, err)
 	ca, err := os.ReadFile(data.ClusterCA())
 	assert.NilError(c.t, err)

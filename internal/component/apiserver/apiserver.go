@@ -6,28 +6,67 @@ package apiserver
 
 import (
 	"context"
+	_ "embed" // the manifest
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // Name of the component.
 const Name = "kube-apiserver"
+
+// Names of certificates.
+const (
+	Certificate      = "apiserver"
+	Admin            = "admin"
+	kubeletClient    = "apiserver-kubelet-client"
+	frontProxyClient = "front-proxy-client"
+)
+
+// userKubeletClient is the user of the API server at kubelets.
+const userKubeletClient = "rootlessnode:apiserver-kubelet-client"
+
+//go:embed rbac.yaml
+var rbac string
+
+// Component returns the API server's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, OutlivesPods: true,
+		Ports: ports, Certificates: certificates,
+		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
+		Needs: func(component.Env) []supervisor.Need {
+			// The API server waits for etcd itself, and has a second of work to do before it connects.
+			return []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}
+		},
+		Render: Render, Ready: Serving, Live: Alive,
+	}
+}
+
+func ports(c *config.NodeConfig) []component.Port {
+	port := component.Port{Proto: "tcp", Number: c.Inside.APIServerPort, Address: component.AnyAddress, Field: "inside.apiServerPort"}
+	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil {
+		port.Forward = &component.Forward{
+			Name: "api", Role: "API server", Port: c.API.Port, Field: "api.port", Address: ip, Instead: fmt.Sprintf("--set api.port=%d", c.API.Port+1),
+		}
+	}
+	return []component.Port{port}
+}
 
 const (
 	readyPath = "/readyz"
 	livePath  = "/livez"
 	// withoutBootstrap excludes the checks for the initial objects of a new cluster.
 	withoutBootstrap = "exclude=poststarthook/rbac/bootstrap-roles&exclude=poststarthook/scheduling/bootstrap-system-priority-classes"
-	// anyAddress is needed because RootlessKit's port driver connects to the tap's address, pods to the Service's
-	// address, and components to loopback.
-	anyAddress = "0.0.0.0"
 )
 
 type authenticationConfiguration struct {
@@ -97,11 +136,12 @@ func advertised(e component.Env) string {
 
 func serving(e component.Env) []string {
 	return []string{
-		component.Flag("bind-address", anyAddress),
+		// RootlessKit's port driver connects to the tap's address, pods to the Service's address, components to loopback.
+		component.Flag("bind-address", component.AnyAddress),
 		component.IntFlag("secure-port", e.Config.Inside.APIServerPort),
 		component.Flag("advertise-address", advertised(e)),
-		component.Flag("tls-cert-file", pki.CertFile(pki.APIServer)),
-		component.Flag("tls-private-key-file", pki.KeyFile(pki.APIServer)),
+		component.Flag("tls-cert-file", pki.CertFile(Certificate)),
+		component.Flag("tls-private-key-file", pki.KeyFile(Certificate)),
 		component.Flag("service-cluster-ip-range", strings.Join(e.Config.ServiceCIDRs(), ",")),
 		component.Flag("allow-privileged", "true"),
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)),
@@ -112,8 +152,8 @@ func storage(e component.Env) []string {
 	return []string{
 		component.Flag("etcd-servers", etcd.ClientURL(e)),
 		component.Flag("etcd-cafile", pki.CertFile(pki.EtcdCA)),
-		component.Flag("etcd-certfile", pki.CertFile(pki.APIServerEtcdClient)),
-		component.Flag("etcd-keyfile", pki.KeyFile(pki.APIServerEtcdClient)),
+		component.Flag("etcd-certfile", pki.CertFile(etcd.ClientCert)),
+		component.Flag("etcd-keyfile", pki.KeyFile(etcd.ClientCert)),
 		component.Flag("encryption-provider-config", pki.EncryptionConfig()),
 	}
 }
@@ -127,12 +167,12 @@ func authentication(e component.Env, config string) []string {
 		component.Flag("service-account-signing-key-file", pki.ServiceAccountKey()),
 		component.Flag("service-account-key-file", pki.ServiceAccountPub()),
 		component.Flag("requestheader-client-ca-file", pki.CertFile(pki.FrontProxyCA)),
-		component.Flag("requestheader-allowed-names", pki.FrontProxyClient),
+		component.Flag("requestheader-allowed-names", frontProxyClient),
 		component.Flag("requestheader-username-headers", "X-Remote-User"),
 		component.Flag("requestheader-group-headers", "X-Remote-Group"),
 		component.Flag("requestheader-extra-headers-prefix", "X-Remote-Extra-"),
-		component.Flag("proxy-client-cert-file", pki.CertFile(pki.FrontProxyClient)),
-		component.Flag("proxy-client-key-file", pki.KeyFile(pki.FrontProxyClient)),
+		component.Flag("proxy-client-cert-file", pki.CertFile(frontProxyClient)),
+		component.Flag("proxy-client-key-file", pki.KeyFile(frontProxyClient)),
 	}
 }
 
@@ -147,8 +187,8 @@ func authorization() []string {
 func kubelets() []string {
 	return []string{
 		component.Flag("kubelet-certificate-authority", pki.CertFile(pki.ClusterCA)),
-		component.Flag("kubelet-client-certificate", pki.CertFile(pki.APIServerKubeletClient)),
-		component.Flag("kubelet-client-key", pki.KeyFile(pki.APIServerKubeletClient)),
+		component.Flag("kubelet-client-certificate", pki.CertFile(kubeletClient)),
+		component.Flag("kubelet-client-key", pki.KeyFile(kubeletClient)),
 		// The default starts with Hostname, which cannot be resolved inside; logs and exec would fail.
 		component.Flag("kubelet-preferred-address-types", "InternalIP,ExternalIP,Hostname"),
 	}
@@ -195,8 +235,8 @@ func probe(e component.Env, path string) component.Probe {
 	return component.Probe{
 		URL:      e.APIServerURL + path,
 		CAFile:   pki.CertFile(pki.ClusterCA),
-		CertFile: pki.CertFile(pki.Admin),
-		KeyFile:  pki.KeyFile(pki.Admin),
+		CertFile: pki.CertFile(Admin),
+		KeyFile:  pki.KeyFile(Admin),
 	}
 }
 
@@ -218,7 +258,7 @@ func AdminKubeconfig(e component.Env, pkiDir string) ([]byte, error) {
 	if e.Config.API.Port == 0 {
 		return nil, errors.New("admin kubeconfig: the API server has no port on the host")
 	}
-	return pki.Kubeconfig(pkiDir, pki.Admin, HostURL(e), ClusterName(e))
+	return pki.Kubeconfig(pkiDir, Admin, HostURL(e), ClusterName(e))
 }
 
 // ClusterName returns the name of the cluster and context in kubeconfigs.

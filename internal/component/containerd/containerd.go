@@ -10,8 +10,10 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // Name of the component.
@@ -39,6 +41,32 @@ const (
 	// long.
 	socketDirMax = 42
 )
+
+// Component returns containerd's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Enabled: enabled, Programs: []string{Name, shimProgram}, KeepsChildren: true,
+		Image: func(c *config.NodeConfig) string { return c.Containerd.PauseImage },
+		Needs: func(e component.Env) []supervisor.Need {
+			if !usesFuse(e) {
+				return nil
+			}
+			return component.NeedReady(FuseOverlayfs)
+		},
+		Render: Render, Ready: Ready,
+	}
+}
+
+// FuseComponent returns the entry of the fuse-overlayfs snapshotter in the catalogue.
+func FuseComponent() component.Component {
+	return component.Component{
+		Name: FuseOverlayfs, Enabled: enabled, When: usesFuse, Render: RenderFuseOverlayfs, Ready: ReadyFuseOverlayfs,
+	}
+}
+
+func enabled(c *config.NodeConfig) bool { return c.CRI.Runtime == config.RuntimeContainerd }
+
+func usesFuse(e component.Env) bool { return e.Snapshotter == SnapshotterFuseOverlayfs }
 
 // Render returns containerd's configuration and arguments.
 func Render(e component.Env) (component.Rendered, error) {

@@ -9,18 +9,41 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // Name of the component.
 const Name = "kube-controller-manager"
 
+const (
+	certificate = "controller-manager"
+	user        = "system:" + Name
+)
+
+// Component returns the controller manager's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, Bindings: []string{user},
+		VersionSkew: component.ControlVersionSkew,
+		Ports: func(c *config.NodeConfig) []component.Port {
+			return []component.Port{component.LoopbackPort(c.Inside.ControllerManagerPort, "inside.controllerManagerPort")}
+		},
+		Certificates: func(component.Env) ([]component.Certificate, error) {
+			return []component.Certificate{pki.Local(certificate, pki.ClusterCA, user)}, nil
+		},
+		Needs:  func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
+		Render: Render, Ready: Ready,
+	}
+}
+
 // Render returns the controller manager's kubeconfig and arguments.
 func Render(e component.Env) (component.Rendered, error) {
-	config, err := pki.FileKubeconfig(pki.ControllerManager, e.APIServerURL, apiserver.ClusterName(e))
+	content, err := pki.FileKubeconfig(certificate, e.APIServerURL, apiserver.ClusterName(e))
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
@@ -32,7 +55,7 @@ func Render(e component.Env) (component.Rendered, error) {
 	return component.Rendered{
 		Name:  Name,
 		Dirs:  []component.Dir{{Path: layout.InsideVolumePlugins, Mode: 0o755}},
-		Files: []component.File{{Path: kubeconfig, Mode: 0o600, Data: config}},
+		Files: []component.File{{Path: kubeconfig, Mode: 0o600, Data: content}},
 		Path:  e.BinDir(Name),
 		Args:  append(args, e.Config.ControlPlane.ControllerManagerExtraArgs...),
 	}, nil
@@ -40,7 +63,7 @@ func Render(e component.Env) (component.Rendered, error) {
 
 func access(e component.Env, kubeconfig string) []string {
 	flags := append([]string{component.Flag("kubeconfig", kubeconfig)},
-		pki.LoopbackFlags(pki.ControllerManager, kubeconfig, e.Config.Inside.ControllerManagerPort)...)
+		pki.LoopbackFlags(certificate, kubeconfig, e.Config.Inside.ControllerManagerPort)...)
 	return append(flags,
 		component.Flag("leader-elect", "false"),
 		component.Flag("profiling", "false"),

@@ -26,6 +26,16 @@ const (
 //go:embed coredns.yaml
 var base []byte
 
+// Component returns CoreDNS's entry in the catalogue. It runs as a pod.
+func Component() component.Component {
+	return component.Component{
+		Name:     Deployment,
+		Enabled:  func(c *config.NodeConfig) bool { return component.EmbeddedControlPlane(c) && c.ControlPlane.CoreDNS },
+		Image:    func(c *config.NodeConfig) string { return c.ControlPlane.CoreDNSImage },
+		Manifest: Manifests,
+	}
+}
+
 // Manifests returns the add-on's objects as a YAML stream.
 func Manifests(e component.Env) ([]byte, error) {
 	data, err := render(e)

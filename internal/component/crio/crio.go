@@ -10,6 +10,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
@@ -30,6 +31,15 @@ const DefaultCgroup = "/crio"
 // rootlessEnv makes CRI-O skip settings that need root: device rules, limits without a controller, lower OOM scores,
 // AppArmor profiles, gid= of mounts (CRI-O, server/rootless_linux.go).
 const rootlessEnv = "_CRIO_ROOTLESS=1"
+
+// Component returns CRI-O's entry in the catalogue. The host provides its programs.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, KeepsChildren: true, Render: Render, Ready: Ready,
+		Enabled: func(c *config.NodeConfig) bool { return c.CRI.Runtime == config.RuntimeCRIO },
+		Image:   func(c *config.NodeConfig) string { return c.CRIO.PauseImage },
+	}
+}
 
 // Render returns CRI-O's arguments and the configuration of CRI-O, its storage and its image policy.
 func Render(e component.Env) (component.Rendered, error) {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"strconv"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
@@ -15,6 +16,32 @@ import (
 
 // Name of the component.
 const Name = "etcd"
+
+// Names of certificates. ClientCert is that of the API server.
+const (
+	ClientCert = "apiserver-etcd-client"
+	serverCert = "etcd/server"
+	peerCert   = "etcd/peer"
+)
+
+// Component returns etcd's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, Render: Render, Ready: Ready,
+		Ports: func(c *config.NodeConfig) []component.Port {
+			return []component.Port{
+				component.LoopbackPort(c.Inside.EtcdClientPort, "inside.etcdClientPort"),
+				component.LoopbackPort(c.Inside.EtcdPeerPort, "inside.etcdPeerPort"),
+				component.LoopbackPort(c.Inside.EtcdMetricsPort, "inside.etcdMetricsPort"),
+			}
+		},
+		Certificates: func(component.Env) ([]component.Certificate, error) {
+			return []component.Certificate{
+				pki.Local(serverCert, pki.EtcdCA, "etcd-server"), pki.Local(peerCert, pki.EtcdCA, "etcd-peer"),
+			}, nil
+		},
+	}
+}
 
 // dataMode is the mode that etcd requires for its data directory.
 const dataMode = 0o700
@@ -34,12 +61,12 @@ func Render(e component.Env) (component.Rendered, error) {
 		component.Flag("listen-metrics-urls", "http://"+component.LoopbackAddress(in.EtcdMetricsPort)),
 		"--client-cert-auth",
 		component.Flag("trusted-ca-file", pki.CertFile(pki.EtcdCA)),
-		component.Flag("cert-file", pki.CertFile(pki.EtcdServer)),
-		component.Flag("key-file", pki.KeyFile(pki.EtcdServer)),
+		component.Flag("cert-file", pki.CertFile(serverCert)),
+		component.Flag("key-file", pki.KeyFile(serverCert)),
 		"--peer-client-cert-auth",
 		component.Flag("peer-trusted-ca-file", pki.CertFile(pki.EtcdCA)),
-		component.Flag("peer-cert-file", pki.CertFile(pki.EtcdPeer)),
-		component.Flag("peer-key-file", pki.KeyFile(pki.EtcdPeer)),
+		component.Flag("peer-cert-file", pki.CertFile(peerCert)),
+		component.Flag("peer-key-file", pki.KeyFile(peerCert)),
 		component.IntFlag("snapshot-count", cp.EtcdSnapshotCount),
 		component.Flag("quota-backend-bytes", strconv.FormatInt(cp.EtcdQuotaBytes, 10)),
 		component.Flag("heartbeat-interval", strconv.FormatInt(cp.EtcdHeartbeat.D().Milliseconds(), 10)),
@@ -64,8 +91,8 @@ func Ready(e component.Env) func(context.Context) error {
 	return component.Probe{
 		URL:      ClientURL(e) + "/readyz",
 		CAFile:   pki.CertFile(pki.EtcdCA),
-		CertFile: pki.CertFile(pki.APIServerEtcdClient),
-		KeyFile:  pki.KeyFile(pki.APIServerEtcdClient),
+		CertFile: pki.CertFile(ClientCert),
+		KeyFile:  pki.KeyFile(ClientCert),
 	}.Check
 }
 

@@ -6,11 +6,13 @@ package flannel
 
 import (
 	"context"
+	_ "embed" // the manifest
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
@@ -22,6 +24,51 @@ const (
 	Name    = "flannel"
 	Program = "flanneld"
 )
+
+const (
+	certificate = Name
+	user        = "rootlessnode:flannel"
+)
+
+//go:embed rbac.yaml
+var rbac string
+
+// wireguardPort is flannel's default UDP port of the WireGuard backend (flannel, pkg/backend/wireguard).
+const wireguardPort = 51820
+
+// Component returns flannel's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Programs: []string{Program}, OutlivesPods: true, ReadsAddressOnce: true,
+		Enabled: func(c *config.NodeConfig) bool { return c.CNI == config.CNIFlannel },
+		Ports:   ports,
+		Certificates: func(component.Env) ([]component.Certificate, error) {
+			return []component.Certificate{pki.Client(certificate, pki.ClusterCA, user)}, nil
+		},
+		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
+		Needs:    component.NeedCluster,
+		Render:   Render, Ready: Ready, PodNetwork: WriteCNI,
+	}
+}
+
+// ports returns the port of health checks and the port of the backend, at which the other nodes reach the pods of this
+// one. All nodes use the same port, because leases contain no port.
+func ports(c *config.NodeConfig) []component.Port {
+	network := component.Port{
+		Proto: "udp", Number: c.Flannel.VXLANPort, Address: component.AnyAddress, Field: "flannel.vxlanPort",
+		Forward: &component.Forward{
+			Name: component.ForwardPodNetwork, Role: "pod network", Port: c.Flannel.VXLANPort,
+			Instead: "--node-ip with another address of this host, because all nodes use the same port",
+		},
+	}
+	switch c.Flannel.Backend {
+	case backendVXLAN:
+		network.Forward.Field = network.Field
+	case "wireguard":
+		network.Number, network.Forward.Port, network.Field = wireguardPort, wireguardPort, ""
+	}
+	return []component.Port{component.LoopbackPort(c.Inside.FlannelHealthzPort, "inside.flannelHealthzPort"), network}
+}
 
 // netConf is flannel's network configuration.
 type netConf struct {
@@ -50,7 +97,7 @@ const backendVXLAN = "vxlan"
 // itself until its Node has a pod CIDR.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile("flannel.kubeconfig")
-	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.Flannel)
+	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, certificate)
 	conf, confErr := json.MarshalIndent(netConfFor(e), "", "  ")
 	if err := errors.Join(kubeconfigErr, confErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)

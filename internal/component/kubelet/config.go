@@ -13,6 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 )
 
 // The part of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) that is set here. Missing fields keep the kubelet's
@@ -105,7 +106,7 @@ func configFor(e component.Env) configuration {
 	c := configuration{
 		TypeMeta: component.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
 
-		ContainerRuntimeEndpoint: e.Config.RuntimeEndpoint(),
+		ContainerRuntimeEndpoint: runtime.Of(e.Config).Endpoint(),
 		PodLogsDir:               layout.InsidePodLogs,
 		VolumePluginDir:          layout.InsideVolumePlugins,
 
@@ -134,7 +135,7 @@ func (c *configuration) serving(e component.Env) {
 		// The kubelet requests both certificates from the cluster, where they are approved.
 		c.ServerTLSBootstrap, c.RotateCertificates = true, true
 	} else {
-		c.TLSCertFile, c.TLSPrivateKeyFile = pki.CertFile(pki.KubeletServer), pki.KeyFile(pki.KubeletServer)
+		c.TLSCertFile, c.TLSPrivateKeyFile = pki.CertFile(serverCert), pki.KeyFile(serverCert)
 	}
 	c.Authentication = authentication{Webhook: enabled{true}, X509: clientCA{pki.CertFile(pki.ClusterCA)}}
 	c.Authorization = authorization{Mode: "Webhook"}

@@ -17,10 +17,55 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // Name of the component.
 const Name = "kubelet"
+
+// Names of certificates.
+const (
+	serverCert = "kubelet-server"
+	clientCert = "kubelet-client"
+)
+
+// Component returns the kubelet's entry in the catalogue. Its programs include those that the container runtime runs
+// for pods.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, VersionSkew: component.NodeVersionSkew,
+		Programs: []string{Name, "runc", "cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap"},
+		Ports: func(c *config.NodeConfig) []component.Port {
+			const field = "inside.kubeletPort"
+			port := c.Inside.KubeletPort
+			return []component.Port{
+				// The host port is the same, because the Node object cannot have a different one.
+				{Proto: "tcp", Number: port, Address: "node", Field: field, Forward: &component.Forward{
+					Name: Name, Role: Name, Port: port, Field: field, Instead: fmt.Sprintf("--set %s=%d", field, port+1),
+				}},
+				component.LoopbackPort(c.Inside.KubeletHealthzPort, "inside.kubeletHealthzPort"),
+			}
+		},
+		Certificates: certificates,
+		Needs: func(e component.Env) []supervisor.Need {
+			return component.NeedReady(runtime.Of(e.Config).Unit(), component.UnitStaleNode)
+		},
+		Render: Render, Ready: Ready,
+	}
+}
+
+func certificates(e component.Env) ([]component.Certificate, error) {
+	addresses, err := e.Addresses()
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the kubelet: %w", err)
+	}
+	user := pki.NodeUser(e.Config.NodeName)
+	server := pki.Client(serverCert, pki.ClusterCA, user, pki.GroupNodes)
+	server.Client, server.Server, server.DNSNames = false, true, []string{e.Config.NodeName, pki.Localhost}
+	server.Addresses = append(addresses, pki.LoopbackAddresses()...)
+	return []component.Certificate{server, pki.Client(clientCert, pki.ClusterCA, user, pki.GroupNodes)}, nil
+}
 
 // LabelUnenforced is the node label that lists the cgroup controllers whose limits are not enforced. It is not in the
 // kubernetes.io domain, where NodeRestriction would not let a kubelet set it.
@@ -82,7 +127,7 @@ func Render(e component.Env) (component.Rendered, error) {
 
 // Kubeconfig returns the kubelet's kubeconfig, for the embedded control plane or for the cluster that the node joined.
 func Kubeconfig(e component.Env) ([]byte, error) {
-	return pki.ClientKubeconfig(e, pki.KubeletClient)
+	return pki.ClientKubeconfig(e, clientCert)
 }
 
 // Ready returns a check that requests healthz, which the kubelet serves on loopback without TLS.

@@ -9,12 +9,41 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // Name of the component.
 const Name = "kube-proxy"
+
+// certificate is the name of the certificate. A worker uses the node's instead.
+const certificate = Name
+
+// Component returns kube-proxy's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Programs: []string{Name}, VersionSkew: component.NodeVersionSkew, Bindings: []string{"system:node-proxier"},
+		Ports: func(c *config.NodeConfig) []component.Port {
+			return []component.Port{
+				component.LoopbackPort(c.Inside.KubeProxyMetricsPort, "inside.kubeProxyMetricsPort"),
+				component.LoopbackPort(c.Inside.KubeProxyHealthzPort, "inside.kubeProxyHealthzPort"),
+			}
+		},
+		Certificates: func(component.Env) ([]component.Certificate, error) {
+			return []component.Certificate{pki.Client(certificate, pki.ClusterCA, "system:"+Name)}, nil
+		},
+		Needs: func(e component.Env) []supervisor.Need {
+			needs := component.NeedReady(component.UnitRegistered)
+			if !e.Config.Joins() {
+				needs = append(needs, component.NeedReady(component.UnitRoles)...)
+			}
+			return needs
+		},
+		Render: Render, Ready: Ready,
+	}
+}
 
 // Modes.
 const (
@@ -64,8 +93,8 @@ func Render(e component.Env) (component.Rendered, error) {
 		return component.Rendered{}, fmt.Errorf("render %s: mode %q is neither %s nor %s", Name, e.KubeProxyMode, ModeNFTables, ModeIPTables)
 	}
 	kubeconfigFile, configFile := component.RunFile("kube-proxy.kubeconfig"), component.RunFile("kube-proxy.yaml")
-	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, pki.KubeProxy)
-	config, configErr := component.YAML(configFor(e, kubeconfigFile))
+	kubeconfig, kubeconfigErr := pki.ClientKubeconfig(e, certificate)
+	settings, configErr := component.YAML(configFor(e, kubeconfigFile))
 	if err := errors.Join(kubeconfigErr, configErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
@@ -73,7 +102,7 @@ func Render(e component.Env) (component.Rendered, error) {
 		Name: Name,
 		Files: []component.File{
 			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
-			{Path: configFile, Mode: 0o600, Data: config},
+			{Path: configFile, Mode: 0o600, Data: settings},
 		},
 		Path: e.BinDir(Name),
 		Args: []string{

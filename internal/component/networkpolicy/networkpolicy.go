@@ -5,14 +5,50 @@ package networkpolicy
 
 import (
 	"context"
+	_ "embed" // the manifests
 	"fmt"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 )
 
 // Name of the component and of its program.
 const Name = "kube-network-policies"
+
+const (
+	certificate = "network-policy"
+	user        = "rootlessnode:network-policy"
+)
+
+var (
+	//go:embed rbac.yaml
+	rbac string
+	//go:embed worker.yaml
+	workerRBAC string
+)
+
+// Component returns the entry of kube-network-policies in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Programs: []string{Name}, FiltersPackets: true, OutlivesPods: true,
+		Enabled: func(c *config.NodeConfig) bool { return c.NetworkPolicy == config.NetworkPolicyKube },
+		Ports: func(c *config.NodeConfig) []component.Port {
+			return []component.Port{component.LoopbackPort(c.Inside.NetworkPolicyPort, "inside.networkPolicyPort")}
+		},
+		Certificates: func(component.Env) ([]component.Certificate, error) {
+			return []component.Certificate{pki.Client(certificate, pki.ClusterCA, user)}, nil
+		},
+		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
+		Worker: component.Worker{
+			Reads:    []kubeapi.Resource{{Name: "pods"}, {Name: "namespaces"}, {Group: "networking.k8s.io", Name: "networkpolicies"}},
+			Manifest: workerRBAC,
+		},
+		Needs:  component.NeedCluster,
+		Render: Render, Ready: Ready,
+	}
+}
 
 // queueID is the NFQUEUE in the node's network namespace for packets that wait for a decision. It is the default of
 // kube-network-policies.
@@ -26,7 +62,7 @@ const queueID = 100
 // a second.
 func Render(e component.Env) (component.Rendered, error) {
 	kubeconfigFile := component.RunFile(Name + ".kubeconfig")
-	kubeconfig, err := pki.ClientKubeconfig(e, pki.NetworkPolicy)
+	kubeconfig, err := pki.ClientKubeconfig(e, certificate)
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}

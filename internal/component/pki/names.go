@@ -13,38 +13,8 @@ const (
 	FrontProxyCA = "front-proxy-ca"
 )
 
-// Names of certificates.
-const (
-	APIServer              = "apiserver"
-	APIServerKubeletClient = "apiserver-kubelet-client"
-	APIServerEtcdClient    = "apiserver-etcd-client"
-	FrontProxyClient       = "front-proxy-client"
-	EtcdServer             = "etcd/server"
-	EtcdPeer               = "etcd/peer"
-	KubeletServer          = "kubelet-server"
-	KubeletClient          = "kubelet-client"
-	Admin                  = "admin"
-	ControllerManager      = "controller-manager"
-	Scheduler              = "scheduler"
-	KubeProxy              = "kube-proxy"
-	Flannel                = "flannel"
-	NetworkPolicy          = "network-policy"
-)
-
-// Users in certificates to which roles are bound.
-const (
-	UserKubeletClient     = "rootlessnode:apiserver-kubelet-client"
-	UserFlannel           = "rootlessnode:flannel"
-	UserNetworkPolicy     = "rootlessnode:network-policy"
-	UserAdmin             = "rootlessnode:admin"
-	UserKubeProxy         = "system:kube-proxy"
-	UserControllerManager = "system:kube-controller-manager"
-	UserScheduler         = "system:kube-scheduler"
-	// GroupMasters passes every authorization check.
-	GroupMasters = "system:masters"
-	// GroupNodes is the group that the Node authorizer requires, in addition to NodeUser.
-	GroupNodes = "system:nodes"
-)
+// GroupNodes is the group that the Node authorizer requires, in addition to NodeUser.
+const GroupNodes = "system:nodes"
 
 // NodeUser returns the user name that the Node authorizer requires of the kubelet on node nodeName.
 func NodeUser(nodeName string) string { return "system:node:" + nodeName }

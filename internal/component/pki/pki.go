@@ -86,7 +86,7 @@ func (e *ensurer) plan() error {
 		return err
 	}
 	for _, c := range e.spec.Certificates {
-		errs = append(errs, e.certificate(c.normal()))
+		errs = append(errs, e.certificate(normal(c)))
 	}
 	errs = append(errs, e.serviceAccount(), e.encryption())
 	return errors.Join(errs...)
@@ -142,7 +142,7 @@ func (e *ensurer) authority(a Authority) error {
 	return e.add(a.Name, pair{key, cert}, old.cert != nil, true)
 }
 
-func (e *ensurer) certificate(c Certificate) error {
+func (e *ensurer) certificate(c component.Certificate) error {
 	ca, ok := e.authorities[c.Authority]
 	if !ok {
 		return fmt.Errorf("%s: unknown authority %q", c.Name, c.Authority)

@@ -5,7 +5,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +17,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/internal/fixture"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -27,11 +26,28 @@ var birth = time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
 
+// Names of the certificates of nodeSpec.
+const (
+	server = "server"
+	admin  = "admin"
+	proxy  = "proxy"
+	local  = "local"
+	client = "client"
+)
+
 func nodeSpec(t *testing.T) Spec {
 	t.Helper()
-	spec, err := NodeSpec(fixture.Env())
-	assert.NilError(t, err)
-	return spec
+	return NodeSpec(fixture.Env(), []component.Certificate{
+		{
+			Name: server, Authority: ClusterCA, CommonName: "server", Server: true,
+			DNSNames: []string{"kubernetes", Localhost}, Addresses: LoopbackAddresses(),
+		},
+		Client(admin, ClusterCA, "administrator", "system:masters"),
+		Client(proxy, FrontProxyCA, proxy),
+		Local("etcd/server", EtcdCA, "etcd-server"),
+		Local(local, ClusterCA, "system:local"),
+		Client(client, ClusterCA, "system:client"),
+	})
 }
 
 func ensure(t *testing.T, dir string, spec Spec, now time.Time) Changes {
@@ -88,7 +104,7 @@ func TestChains(t *testing.T) {
 			pool.AddCert(certOf(t, dir, ca.Name))
 			for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 				_, err := cert.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: birth, KeyUsages: []x509.ExtKeyUsage{use}})
-				good := ca.Name == want.Authority && slices.Contains(want.usages(), use)
+				good := ca.Name == want.Authority && slices.Contains(usages(want), use)
 				assert.Equal(t, err == nil, good, "%s by %s for use %d: %v", want.Name, ca.Name, use, err)
 			}
 		}
@@ -96,70 +112,6 @@ func TestChains(t *testing.T) {
 		assert.NilError(t, err)
 		assert.Assert(t, key.PublicKey.Equal(cert.PublicKey), want.Name)
 		assert.Assert(t, !cert.IsCA, want.Name)
-	}
-}
-
-// TestNetworkPolicyCertificate checks that the certificate exists only if policies are enforced.
-func TestNetworkPolicyCertificate(t *testing.T) {
-	t.Parallel()
-	e := fixture.Env()
-	for mode, want := range map[string]bool{config.NetworkPolicyNone: false, config.NetworkPolicyKube: true} {
-		e.Config.NetworkPolicy = mode
-		spec, err := NodeSpec(e)
-		assert.NilError(t, err)
-		has := slices.ContainsFunc(spec.Certificates, func(c Certificate) bool {
-			return c.Name == NetworkPolicy && c.CommonName == UserNetworkPolicy && c.Client && !c.Server && len(c.Organizations) == 0
-		})
-		assert.Equal(t, has, want, mode)
-	}
-}
-
-func TestServerNames(t *testing.T) {
-	t.Parallel()
-	e := fixture.Env()
-	e.Config.API.BindAddress = "192.0.2.7"
-	e.Config.API.ExtraSANs = []string{"node.example.com", "2001:db8::7"}
-	spec, err := NodeSpec(e)
-	assert.NilError(t, err)
-	dir := t.TempDir()
-	ensure(t, dir, spec, birth)
-
-	api := certOf(t, dir, APIServer)
-	for _, name := range []string{
-		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-		"localhost", "127.0.0.1", "::1", "10.43.0.1", "10.0.2.100", "192.0.2.7", "worker-1", "machine", "Machine",
-		"node.example.com", "2001:db8::7",
-	} {
-		assert.NilError(t, api.VerifyHostname(name))
-	}
-	assert.ErrorContains(t, api.VerifyHostname("10.43.0.2"), "valid for")
-
-	kubelet := certOf(t, dir, KubeletServer)
-	for _, name := range []string{"worker-1", "10.0.2.100", "127.0.0.1", "localhost"} {
-		assert.NilError(t, kubelet.VerifyHostname(name))
-	}
-	client := certOf(t, dir, KubeletClient)
-	assert.Equal(t, client.Subject.CommonName, "system:node:worker-1")
-	assert.DeepEqual(t, client.Subject.Organization, []string{"system:nodes"})
-	assert.NilError(t, certOf(t, dir, EtcdServer).VerifyHostname("127.0.0.1"))
-}
-
-func TestUnspecifiedBindAddress(t *testing.T) {
-	t.Parallel()
-	e := fixture.Env()
-	e.Config.API.BindAddress = "0.0.0.0"
-	spec, err := NodeSpec(e)
-	assert.NilError(t, err)
-	assert.Assert(t, !slices.Contains(spec.Certificates[0].Addresses, netip.IPv4Unspecified()))
-}
-
-func TestSpecReportsAllFaults(t *testing.T) {
-	t.Parallel()
-	e := fixture.Env()
-	e.NodeIP, e.Config.API.BindAddress, e.Config.Cluster.ServiceCIDR = "?", "everywhere", "10.43.0.0"
-	_, err := NodeSpec(e)
-	for _, want := range []string{"node address", "api.bindAddress", "cluster.serviceCIDR"} {
-		assert.ErrorContains(t, err, want)
 	}
 }
 
@@ -197,7 +149,7 @@ func TestEnsureTwice(t *testing.T) {
 	t.Parallel()
 	dir, spec := newPKI(t)
 	before := tree(t, dir)
-	assert.Equal(t, len(before), 2*(3+13)+3)
+	assert.Equal(t, len(before), 2*(3+len(spec.Certificates))+3)
 	assert.Assert(t, ensure(t, dir, spec, birth.Add(200*day)).None())
 	assert.DeepEqual(t, tree(t, dir), before)
 }
@@ -245,9 +197,9 @@ func TestRenewal(t *testing.T) {
 func TestRenewedAuthorityIsTheSame(t *testing.T) {
 	t.Parallel()
 	dir, spec := newPKI(t)
-	oldCA, oldCert := certOf(t, dir, ClusterCA), certOf(t, dir, Admin)
+	oldCA, oldCert := certOf(t, dir, ClusterCA), certOf(t, dir, admin)
 	ensure(t, dir, spec, birth.Add(2500*day))
-	newCA, newCert := certOf(t, dir, ClusterCA), certOf(t, dir, Admin)
+	newCA, newCert := certOf(t, dir, ClusterCA), certOf(t, dir, admin)
 	assert.Assert(t, !oldCA.Equal(newCA))
 	assert.NilError(t, newCert.CheckSignatureFrom(oldCA))
 	assert.NilError(t, oldCert.CheckSignatureFrom(newCA))
@@ -259,30 +211,33 @@ func TestLeafEndsWithItsAuthority(t *testing.T) {
 	spec.CALifetime, spec.Lifetime = 10*day, 100*day
 	dir := t.TempDir()
 	ensure(t, dir, spec, birth)
-	assert.Equal(t, certOf(t, dir, Admin).NotAfter, certOf(t, dir, ClusterCA).NotAfter)
+	assert.Equal(t, certOf(t, dir, admin).NotAfter, certOf(t, dir, ClusterCA).NotAfter)
 }
 
 func TestSpecChanges(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		change func(c *Certificate)
+		change func(c *component.Certificate)
 		renew  bool
 	}{
-		"name added":        {func(c *Certificate) { c.DNSNames = append(c.DNSNames, "new.example.com") }, true},
-		"address removed":   {func(c *Certificate) { c.Addresses = c.Addresses[1:2] }, true},
-		"user":              {func(c *Certificate) { c.CommonName = "other" }, true},
-		"group":             {func(c *Certificate) { c.Organizations = []string{"g"} }, true},
-		"use":               {func(c *Certificate) { c.Client = true }, true},
-		"authority":         {func(c *Certificate) { c.Authority = EtcdCA }, true},
-		"order and repeats": {func(c *Certificate) { slices.Reverse(c.DNSNames); c.Addresses = append(c.Addresses, c.Addresses...) }, false},
-		"case of a name":    {func(c *Certificate) { c.DNSNames[0] = strings.ToUpper(c.DNSNames[0]) }, false},
+		"name added":      {func(c *component.Certificate) { c.DNSNames = append(c.DNSNames, "new.example.com") }, true},
+		"address removed": {func(c *component.Certificate) { c.Addresses = c.Addresses[1:2] }, true},
+		"user":            {func(c *component.Certificate) { c.CommonName = "other" }, true},
+		"group":           {func(c *component.Certificate) { c.Organizations = []string{"g"} }, true},
+		"use":             {func(c *component.Certificate) { c.Client = true }, true},
+		"authority":       {func(c *component.Certificate) { c.Authority = EtcdCA }, true},
+		"order and repeats": {func(c *component.Certificate) {
+			slices.Reverse(c.DNSNames)
+			c.Addresses = append(c.Addresses, c.Addresses...)
+		}, false},
+		"case of a name": {func(c *component.Certificate) { c.DNSNames[0] = strings.ToUpper(c.DNSNames[0]) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, spec := newPKI(t)
 			c.change(&spec.Certificates[0])
 			changes := ensure(t, dir, spec, birth)
-			assert.Equal(t, slices.Contains(changes.Renewed, APIServer), c.renew)
+			assert.Equal(t, slices.Contains(changes.Renewed, server), c.renew)
 			assert.Assert(t, is.Len(changes.Renewed, len(changes.Renewed)&1), "no other certificate changes")
 			assert.Assert(t, ensure(t, dir, spec, birth).None())
 		})
@@ -296,10 +251,10 @@ func TestLostFiles(t *testing.T) {
 		created []string
 		renewed []string
 	}{
-		"a key":              {[]string{"admin.key"}, nil, []string{Admin}},
-		"a certificate":      {[]string{"admin.crt"}, []string{Admin}, nil},
+		"a key":              {[]string{admin + ".key"}, nil, []string{admin}},
+		"a certificate":      {[]string{admin + ".crt"}, []string{admin}, nil},
 		"an authority's own": {[]string{"front-proxy-ca.crt"}, []string{FrontProxyCA}, nil},
-		"a whole authority":  {[]string{"front-proxy-ca.crt", "front-proxy-ca.key"}, []string{FrontProxyCA}, []string{FrontProxyClient}},
+		"a whole authority":  {[]string{"front-proxy-ca.crt", "front-proxy-ca.key"}, []string{FrontProxyCA}, []string{proxy}},
 		"token key":          {[]string{"sa.key"}, []string{"sa.key"}, nil},
 		"token public key":   {[]string{"sa.pub"}, nil, nil},
 		"encryption":         {[]string{encryption}, []string{encryption}, nil},
@@ -324,18 +279,18 @@ func TestInterruptedWriteIsRepaired(t *testing.T) {
 	t.Parallel()
 	dir, spec := newPKI(t)
 	// The new key was written, but the certificate was not.
-	assert.NilError(t, os.WriteFile(filepath.Join(dir, "admin.key"), read(t, dir, "scheduler.key"), 0o600))
-	assert.DeepEqual(t, ensure(t, dir, spec, birth).Renewed, []string{Admin})
+	assert.NilError(t, os.WriteFile(filepath.Join(dir, admin+".key"), read(t, dir, local+".key"), 0o600))
+	assert.DeepEqual(t, ensure(t, dir, spec, birth).Renewed, []string{admin})
 	// The host crashed before the files reached the disk.
-	assert.NilError(t, os.WriteFile(filepath.Join(dir, "scheduler.crt"), nil, 0o600))
-	assert.NilError(t, os.WriteFile(filepath.Join(dir, "flannel.key"), nil, 0o600))
-	assert.DeepEqual(t, ensure(t, dir, spec, birth), Changes{Created: []string{Scheduler}, Renewed: []string{Flannel}})
+	assert.NilError(t, os.WriteFile(filepath.Join(dir, local+".crt"), nil, 0o600))
+	assert.NilError(t, os.WriteFile(filepath.Join(dir, client+".key"), nil, 0o600))
+	assert.DeepEqual(t, ensure(t, dir, spec, birth), Changes{Created: []string{local}, Renewed: []string{client}})
 }
 
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]map[string]string{
-		"garbage in a key":               {"admin.key": "x"},
+		"garbage in a key":               {admin + ".key": "x"},
 		"empty token key":                {"sa.key": ""},
 		"empty certificate of authority": {"ca.crt": ""},
 		"cut off":                        {"etcd/server.crt": "-----BEGIN CERTIFICATE-----\nAAAA\n"},
@@ -343,7 +298,7 @@ func TestDamage(t *testing.T) {
 		"token key":                      {"sa.key": "x"},
 		"encryption":                     {encryption: "kind: Pod"},
 		"encryption no YAML":             {encryption: "\t"},
-		"two at once":                    {"admin.key": "x", encryption: "x"},
+		"two at once":                    {admin + ".key": "x", encryption: "x"},
 		"certificate of an authority":    {"etcd/ca.crt": "x"},
 		"two authorities":                {"etcd/ca.crt": "x", "front-proxy-ca.key": "y"},
 		"no key in the authority's file": {"ca.key": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
@@ -426,7 +381,7 @@ func TestEncryptionConfigIsValid(t *testing.T) {
 func TestKubeconfig(t *testing.T) {
 	t.Parallel()
 	dir, _ := newPKI(t)
-	data, err := Kubeconfig(dir, Admin, "https://127.0.0.1:6443", "c")
+	data, err := Kubeconfig(dir, admin, "https://127.0.0.1:6443", "c")
 	assert.NilError(t, err)
 	var k struct {
 		Users []struct {
@@ -436,9 +391,9 @@ func TestKubeconfig(t *testing.T) {
 		} `json:"users"`
 	}
 	assert.NilError(t, yaml.Unmarshal(data, &k))
-	assert.Equal(t, string(k.Users[0].User.Key), string(read(t, dir, "admin.key")))
+	assert.Equal(t, string(k.Users[0].User.Key), string(read(t, dir, admin+".key")))
 
-	_, err = Kubeconfig(t.TempDir(), Admin, "https://127.0.0.1:6443", "c")
+	_, err = Kubeconfig(t.TempDir(), admin, "https://127.0.0.1:6443", "c")
 	assert.ErrorContains(t, err, "not created yet")
 }
 

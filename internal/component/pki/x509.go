@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rootlessnode/rootlessnode/internal/component"
 )
 
 const (
@@ -44,12 +46,12 @@ func selfSign(a Authority, key *ecdsa.PrivateKey, now time.Time, life time.Durat
 	return create(template, template, key, key)
 }
 
-func sign(c Certificate, key *ecdsa.PrivateKey, ca pair, now time.Time, life time.Duration) (*x509.Certificate, error) {
+func sign(c component.Certificate, key *ecdsa.PrivateKey, ca pair, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: c.CommonName, Organization: c.Organizations},
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: c.usages(),
+		ExtKeyUsage: usages(c),
 		DNSNames:    c.DNSNames, BasicConstraintsValid: true,
 	}
 	for _, a := range c.Addresses {
@@ -70,7 +72,7 @@ func create(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (
 	return x509.ParseCertificate(der)
 }
 
-func (c Certificate) usages() []x509.ExtKeyUsage {
+func usages(c component.Certificate) []x509.ExtKeyUsage {
 	var u []x509.ExtKeyUsage
 	if c.Server {
 		u = append(u, x509.ExtKeyUsageServerAuth)
@@ -82,19 +84,19 @@ func (c Certificate) usages() []x509.ExtKeyUsage {
 }
 
 // matches reports whether cert matches want, which must be normal.
-func matches(want Certificate, cert *x509.Certificate) bool {
-	have := Certificate{Organizations: cert.Subject.Organization, DNSNames: cert.DNSNames}
+func matches(want component.Certificate, cert *x509.Certificate) bool {
+	have := component.Certificate{Organizations: cert.Subject.Organization, DNSNames: cert.DNSNames}
 	for _, ip := range cert.IPAddresses {
 		if a, ok := netip.AddrFromSlice(ip); ok {
 			have.Addresses = append(have.Addresses, a.Unmap())
 		}
 	}
-	have = have.normal()
+	have = normal(have)
 	return cert.Subject.CommonName == want.CommonName &&
 		slices.Equal(have.Organizations, want.Organizations) &&
 		slices.EqualFunc(have.DNSNames, want.DNSNames, strings.EqualFold) &&
 		slices.Equal(have.Addresses, want.Addresses) &&
-		slices.Equal(cert.ExtKeyUsage, want.usages())
+		slices.Equal(cert.ExtKeyUsage, usages(want))
 }
 
 func signedBy(ca, cert *x509.Certificate) bool {

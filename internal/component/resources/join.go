@@ -7,7 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/internal/manifest"
 )
 
@@ -15,8 +17,6 @@ import (
 var (
 	//go:embed join.yaml
 	join string
-	//go:embed join-policies.yaml
-	joinPolicies string
 	//go:embed join-nodes.yaml
 	joinNodes string
 	//go:embed obsolete.yaml
@@ -48,9 +48,9 @@ var (
 // JoinRBAC returns the objects that a cluster needs for rootlessnode's workers, as a YAML stream with comments, to be
 // applied in order: the permissions of bootstrap tokens and nodes. Set foreign for a cluster with another control
 // plane. A cluster of rootlessnode also gets the namespace kube-public, because the API server creates it only some
-// time after it is ready, and an admission policy for writes of nodes. policies adds the permissions of
-// kube-network-policies on workers, with which each node may read all pods.
-func JoinRBAC(foreign, policies bool) ([]byte, error) {
+// time after it is ready, and an admission policy for writes of nodes. c selects the components of the workers, which
+// may need more permissions.
+func JoinRBAC(c *config.NodeConfig, foreign bool) ([]byte, error) {
 	const separator = "---\n"
 	var kept []string
 	for document := range strings.SplitSeq(join, "\n"+separator) {
@@ -68,8 +68,10 @@ func JoinRBAC(foreign, policies bool) ([]byte, error) {
 	if !foreign {
 		kept = append(kept, joinNodes)
 	}
-	if policies {
-		kept = append(kept, joinPolicies)
+	for _, e := range catalogue.Enabled(c) {
+		if e.Worker.Manifest != "" {
+			kept = append(kept, e.Worker.Manifest)
+		}
 	}
 	return []byte(strings.Join(kept, separator)), nil
 }

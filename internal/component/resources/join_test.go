@@ -22,6 +22,14 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/internal/manifest"
 )
 
+func joinRBAC(foreign, policies bool) ([]byte, error) {
+	c := config.Default()
+	if policies {
+		c.NetworkPolicy = config.NetworkPolicyKube
+	}
+	return JoinRBAC(c, foreign)
+}
+
 func TestJoinRBAC(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -31,7 +39,7 @@ func TestJoinRBAC(t *testing.T) {
 	}{
 		{false, false, "join-own.golden", 11}, {true, false, "join-foreign.golden", 8}, {true, true, "join-policies.golden", 10},
 	} {
-		data, err := JoinRBAC(c.foreign, c.policies)
+		data, err := joinRBAC(c.foreign, c.policies)
 		assert.NilError(t, err)
 		golden.AssertBytes(t, data, c.file)
 		documents := strings.Split(string(data), "---\n")
@@ -75,7 +83,7 @@ func TestJoinRBACConcurrent(t *testing.T) {
 	var got [2][]byte
 	var two sync.WaitGroup
 	for i := range got {
-		two.Go(func() { got[i], _ = JoinRBAC(false, true) })
+		two.Go(func() { got[i], _ = joinRBAC(false, true) })
 	}
 	two.Wait()
 	assert.Assert(t, len(got[0]) > 0)
@@ -100,7 +108,7 @@ func TestObsolete(t *testing.T) {
 	e := fixture.Env()
 	e.Config.NetworkPolicy = config.NetworkPolicyKube
 	applied := ids(Manifests(e))
-	maps.Copy(applied, ids(JoinRBAC(false, true)))
+	maps.Copy(applied, ids(joinRBAC(false, true)))
 	obsolete := ids(Obsolete(), nil)
 	for id := range obsolete {
 		assert.Assert(t, !applied[id], id)
@@ -127,7 +135,7 @@ func TestObsolete(t *testing.T) {
 // one does not revert the other.
 func TestJoinRBACDoesNotOverlapManifests(t *testing.T) {
 	t.Parallel()
-	own, err := JoinRBAC(false, true)
+	own, err := joinRBAC(false, true)
 	assert.NilError(t, err)
 	e := fixture.Env()
 	e.Config.NetworkPolicy = config.NetworkPolicyKube

@@ -12,7 +12,6 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/internal/fixture"
-	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 )
 
 func TestManifests(t *testing.T) {
@@ -35,8 +34,8 @@ func TestManifests(t *testing.T) {
 	for i, o := range objects {
 		assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[i]), o))
 	}
-	assert.Equal(t, kubelet.Subjects[0].Name, pki.UserKubeletClient)
-	assert.Equal(t, flannelBinding.Subjects[0].Name, pki.UserFlannel)
+	assert.Equal(t, kubelet.Subjects[0].Name, "rootlessnode:apiserver-kubelet-client")
+	assert.Equal(t, flannelBinding.Subjects[0].Name, "rootlessnode:flannel")
 	assert.Equal(t, flannelBinding.RoleRef.Name, flannel.Name)
 }
 
@@ -56,7 +55,7 @@ func TestManifestsWithPolicies(t *testing.T) {
 	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[4]), &role))
 	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[5]), &binding))
 	assert.Equal(t, binding.RoleRef.Name, role.Name)
-	assert.Equal(t, binding.Subjects[0].Name, pki.UserNetworkPolicy)
+	assert.Equal(t, binding.Subjects[0].Name, "rootlessnode:network-policy")
 	for _, r := range role.Rules {
 		assert.DeepEqual(t, r.Verbs, []string{"list", "watch"})
 	}

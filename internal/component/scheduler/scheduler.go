@@ -8,13 +8,36 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // Name of the component.
 const Name = "kube-scheduler"
+
+const (
+	certificate = "scheduler"
+	user        = "system:" + Name
+)
+
+// Component returns the scheduler's entry in the catalogue.
+func Component() component.Component {
+	return component.Component{
+		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, Bindings: []string{user},
+		VersionSkew: component.ControlVersionSkew,
+		Ports: func(c *config.NodeConfig) []component.Port {
+			return []component.Port{component.LoopbackPort(c.Inside.SchedulerPort, "inside.schedulerPort")}
+		},
+		Certificates: func(component.Env) ([]component.Certificate, error) {
+			return []component.Certificate{pki.Local(certificate, pki.ClusterCA, user)}, nil
+		},
+		Needs:  func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
+		Render: Render, Ready: Ready,
+	}
+}
 
 // The part of KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) that is set here.
 type schedulerConfiguration struct {
@@ -36,13 +59,13 @@ type leaderElection struct {
 
 // Render returns the scheduler's configuration, kubeconfig and arguments.
 func Render(e component.Env) (component.Rendered, error) {
-	kubeconfig, err := pki.FileKubeconfig(pki.Scheduler, e.APIServerURL, apiserver.ClusterName(e))
+	kubeconfig, err := pki.FileKubeconfig(certificate, e.APIServerURL, apiserver.ClusterName(e))
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
 	kubeconfigFile, configFile := component.RunFile("scheduler.kubeconfig"), component.RunFile("scheduler.yaml")
 	cp := e.Config.ControlPlane
-	config, err := component.YAML(schedulerConfiguration{
+	settings, err := component.YAML(schedulerConfiguration{
 		TypeMeta:         component.TypeMeta{APIVersion: "kubescheduler.config.k8s.io/v1", Kind: "KubeSchedulerConfiguration"},
 		ClientConnection: clientConnection{Kubeconfig: kubeconfigFile, QPS: float32(cp.ClientQPS), Burst: int32(cp.ClientBurst)},
 	})
@@ -51,14 +74,14 @@ func Render(e component.Env) (component.Rendered, error) {
 	}
 	args := slices.Concat(
 		[]string{component.Flag("config", configFile)},
-		pki.LoopbackFlags(pki.Scheduler, kubeconfigFile, e.Config.Inside.SchedulerPort),
+		pki.LoopbackFlags(certificate, kubeconfigFile, e.Config.Inside.SchedulerPort),
 		[]string{component.IntFlag("v", component.Verbosity(e.Config.LogLevel))},
 	)
 	return component.Rendered{
 		Name: Name,
 		Files: []component.File{
 			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
-			{Path: configFile, Mode: 0o600, Data: config},
+			{Path: configFile, Mode: 0o600, Data: settings},
 		},
 		Path: e.BinDir(Name),
 		Args: append(args, cp.SchedulerExtraArgs...),
