@@ -19,8 +19,7 @@ func newCheck(a *app) *cobra.Command {
 		Short: "Check whether this host meets the node's requirements",
 		Long: `Check whether this host meets the node's requirements, without changing anything.
 The exit code is 3 if the node cannot start on this host.`,
-		Args:        arguments(0, 0),
-		Annotations: map[string]string{allowRoot: ""},
+		Annotations: map[string]string{allowRoot: "true"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.build(a.name)
 			if err != nil {

@@ -9,18 +9,14 @@ import (
 
 func newConfig(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:         "config",
-		Short:       "Print the default or the effective configuration",
-		Args:        noCommand,
-		Annotations: map[string]string{allowRoot: ""},
-		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:   "config",
+		Short: "Print the default or the effective configuration",
 	}
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:         "default",
 			Short:       "Print every field with its meaning and default value",
-			Args:        arguments(0, 0),
-			Annotations: map[string]string{allowRoot: ""},
+			Annotations: map[string]string{allowRoot: "true"},
 			RunE: func(*cobra.Command, []string) error {
 				_, err := a.out.Write(config.Sample())
 				return err
@@ -38,9 +34,8 @@ func newConfigEffective(a *app) *cobra.Command {
 		Short: "Print the configuration after defaults and flags",
 		Long: `Print the configuration after defaults and flags are applied: that of the running
 node or, with flags, the configuration that "rootlessnode up" would use with them.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := a.selectNode(&f, f.given(cmd.Flags()))
+			n, err := a.selectNode(&f, f.given())
 			if err != nil {
 				return err
 			}

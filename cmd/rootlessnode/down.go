@@ -21,7 +21,6 @@ func newDown(a *app) *cobra.Command {
 		Long: `Stop the node gracefully and wait until all of its processes have ended. Its data is
 kept, and the next "rootlessnode up" uses it again, unless --delete-data is given.
 Stopping a stopped node succeeds.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ended {
 				return a.waitCleaned(cmd.Context())

@@ -22,7 +22,6 @@ func newEvents(a *app) *cobra.Command {
 		Short: "Show the node's events since it started",
 		Long: `Show the node's events since it started, oldest first. With -f, also show new events
 until the node stops. -o json writes one object per line.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.events(cmd.Context(), follow) },
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "also show new events")

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostsetup"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -19,9 +18,7 @@ func newHost(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "host",
 		Short:       "Prepare this host for an account (requires root)",
-		Args:        noCommand,
-		Annotations: map[string]string{allowRoot: ""},
-		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations: map[string]string{allowRoot: "true"},
 	}
 	cmd.AddCommand(newHostSetup(a), newHostEnter(a), newHostUndo(a))
 	return cmd
@@ -36,8 +33,6 @@ func newHostSetup(a *app) *cobra.Command {
 		Long: `Set up, once, what only root can for an account's nodes: subordinate ids, a delegated
 cgroup, kernel modules and settings, /dev/net/tun. Running it again changes nothing.
 Missing packages are listed, not installed.`,
-		Args:        arguments(0, 0),
-		Annotations: map[string]string{allowRoot: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			exe, err := ownPath()
 			if err != nil {
@@ -54,7 +49,7 @@ Missing packages are listed, not installed.`,
 	fl.Int64Var(&o.SubidCount, "subids", 0, "number of subordinate ids of each kind (default 65536)")
 	fl.IntVar(&o.PortStart, "port-start", 0, "allow all users to bind ports from this one on (0: do not change)")
 	fl.StringVar(&o.LXCUserNIC, "lxc-user-nic", "", "allow nodes with network.driver lxc-user-nic to connect to `BRIDGE`")
-	fl.Lookup("lxc-user-nic").NoOptDefVal = config.Default().Network.LXCBridge
+	fl.Lookup("lxc-user-nic").NoOptDefVal = "lxcbr0" // the default of network.lxcBridge
 	return cmd
 }
 
@@ -106,7 +101,7 @@ entered, because the account's user manager delegates one to the node.`,
 		Example: `  rootlessnode host enter --user alice -- up
   rootlessnode host enter --user alice --command -- bash -l`,
 		Args:        arguments(1, -1),
-		Annotations: map[string]string{allowRoot: ""},
+		Annotations: map[string]string{runsSelf: "command"},
 		RunE: func(_ *cobra.Command, args []string) error {
 			exe, err := ownPath()
 			if err != nil {
@@ -146,10 +141,8 @@ func (a *app) enterEnv() []string {
 func newHostUndo(a *app) *cobra.Command {
 	var o hostsetup.Options
 	cmd := &cobra.Command{
-		Use:         "undo",
-		Short:       "Undo the changes of host setup",
-		Args:        arguments(0, 0),
-		Annotations: map[string]string{allowRoot: ""},
+		Use:   "undo",
+		Short: "Undo the changes of host setup",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			exe, err := ownPath() // the path that host setup wrote into its files
 			if err != nil {

@@ -20,8 +20,6 @@ func newImages(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "images",
 		Short: "Import and list container images",
-		Args:  noCommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		&cobra.Command{
@@ -42,7 +40,6 @@ func newImagesList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the images of the node",
-		Args:  arguments(0, 0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return a.listImages(cmd.Context()) },
 	}
 	a.outputFlag(cmd)

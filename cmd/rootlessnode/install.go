@@ -31,9 +31,8 @@ func newInstall(a *app) *cobra.Command {
 to ~/.config/rootlessnode/NAME.yaml, enable the unit and start it. The node then
 starts at boot if lingering is enabled, otherwise at your first login. Running it again
 applies changes; without flags the existing configuration is kept.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.install(cmd.Context(), f, f.given(cmd.Flags()), !noStart, onDemand)
+			return a.install(cmd.Context(), f, f.given(), !noStart, onDemand)
 		},
 	}
 	f.register(cmd)
@@ -48,7 +47,6 @@ func newUninstall(a *app) *cobra.Command {
 		Short: "Remove the node's service from your systemd user manager",
 		Long: `Stop and disable the node's unit, and remove the unit file if no other node of the
 account uses it. Configuration and data are kept.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			i, err := a.installer()
 			if err != nil {

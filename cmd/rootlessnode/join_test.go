@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
@@ -38,7 +40,7 @@ const (
 
 var testHash = "sha256:" + strings.Repeat("0a", 32)
 
-func TestHideToken(t *testing.T) {
+func TestHideSecrets(t *testing.T) {
 	t.Parallel()
 	env := []string{"HOME=/h"}
 	for _, tc := range []struct{ argv, want, token string }{
@@ -69,7 +71,7 @@ func TestHideToken(t *testing.T) {
 		{"r host enter", "", ""},
 	} {
 		argv := strings.Fields(tc.argv)
-		got, gotEnv, hidden := hideToken(argv, env)
+		got, gotEnv, hidden := hideSecrets(newRoot(newCLI(t).app), argv, env)
 		assert.Equal(t, hidden, tc.want != "", tc.argv)
 		if !hidden {
 			assert.DeepEqual(t, got, argv)
@@ -79,10 +81,10 @@ func TestHideToken(t *testing.T) {
 		assert.Equal(t, strings.Join(got, " "), tc.want)
 		assert.DeepEqual(t, gotEnv, []string{"HOME=/h", "ROOTLESSNODE_JOIN_TOKEN=" + tc.token})
 		assert.DeepEqual(t, argv, strings.Fields(tc.argv)) // the input is not changed
-		_, _, again := hideToken(got, gotEnv)
+		_, _, again := hideSecrets(newRoot(newCLI(t).app), got, gotEnv)
 		assert.Assert(t, !again, "the result still has a token: %s", tc.argv)
 	}
-	_, _, hidden := hideToken([]string{"r", "up", "--token", "T"}, []string{"ROOTLESSNODE_JOIN_TOKEN=x"})
+	_, _, hidden := hideSecrets(newRoot(newCLI(t).app), []string{"r", "up", "--token", "T"}, []string{"ROOTLESSNODE_JOIN_TOKEN=x"})
 	assert.Assert(t, !hidden, "up reports the error of two tokens")
 	assert.DeepEqual(t, env, []string{"HOME=/h"})
 }
@@ -100,23 +102,49 @@ func TestEnterPassesTheToken(t *testing.T) {
 	assert.Equal(t, c.out.String()+c.err.String(), "")
 }
 
-// TestHideTokenKnowsUpsFlags checks that upFlagsWithValue is complete; otherwise hideToken takes a value for a flag.
-func TestHideTokenKnowsUpsFlags(t *testing.T) {
+// secretName matches the names of flags and fields that may be secrets.
+var secretName = regexp.MustCompile(`(?i)token|secret|passw|credential|private|bearer`)
+
+// notSecret are flags whose names match secretName, but whose values may be seen.
+var notSecret = []string{"token-file"}
+
+// TestSecretFlagsAreHidden checks that each flag whose name suggests a secret is marked as one, and that no value of such a flag
+// stays in the command line or is printed. The configuration has no secrets, because it is written to the data dir.
+func TestSecretFlagsAreHidden(t *testing.T) {
 	t.Parallel()
-	up, _, err := newRoot(newCLI(t).app).Find([]string{"up"})
-	assert.NilError(t, err)
-	var want []string
-	add := func(f *pflag.Flag) {
-		if f.NoOptDefVal == "" && f.Name != "token" {
-			want = append(want, "--"+f.Name)
-		}
-		assert.Check(t, f.Shorthand == "" || f.NoOptDefVal != "", f.Name)
+	for _, f := range config.Fields() {
+		assert.Check(t, !secretName.MatchString(f.Path[strings.LastIndexByte(f.Path, '.')+1:]), "%s: a secret must not be in the configuration", f.Path)
 	}
-	up.LocalFlags().VisitAll(add)
-	up.InheritedFlags().VisitAll(add)
-	slices.Sort(want)
-	got := slices.Sorted(slices.Values(upFlagsWithValue))
-	assert.DeepEqual(t, got, want)
+	const secret = testToken
+	hidden := 0
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			key := f.Annotations[secretEnv]
+			if key == nil {
+				assert.Check(t, !secretName.MatchString(f.Name) || slices.Contains(notSecret, f.Name), "%s --%s: add it by secretFlag", cmd.CommandPath(), f.Name)
+				return
+			}
+			hidden++
+			for _, flag := range [][]string{{"--" + f.Name, secret}, {"--" + f.Name + "=" + secret}} {
+				argv := append(strings.Fields(cmd.CommandPath()), append(flag, "--join", testServer)...)
+				kept, env, ok := hideSecrets(newRoot(newCLI(t).app), argv, nil)
+				assert.Check(t, ok && !strings.Contains(strings.Join(kept, " "), secret), "%v", kept)
+				assert.DeepEqual(t, env, []string{key[0] + "=" + secret})
+				for _, fails := range []string{"start", "wait", "none"} {
+					c := newCLI(t)
+					c.env[key[0]], c.node.fails[fails], c.node.statuses = secret, errors.New("fails"), upStatuses()
+					c.run(kept[1:]...)
+					assert.Check(t, !strings.Contains(c.out.String()+c.err.String(), secret))
+				}
+			}
+		})
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+	}
+	visit(newRoot(newCLI(t).app))
+	assert.Assert(t, hidden > 0, "there is no secret flag")
 }
 
 func TestUpJoins(t *testing.T) {
@@ -214,7 +242,7 @@ func TestTokenCreate(t *testing.T) {
 	// `up` accepts the printed command.
 	join := newCLI(t)
 	join.node.statuses = upStatuses()
-	argv, env, hidden := hideToken(strings.Fields(command), nil)
+	argv, env, hidden := hideSecrets(newRoot(join.app), strings.Fields(command), nil)
 	assert.Assert(t, hidden)
 	join.env[layout.EnvJoinToken] = strings.TrimPrefix(env[0], layout.EnvJoinToken+"=")
 	assert.Equal(t, join.run(argv[1:]...), 0, join.err.String())

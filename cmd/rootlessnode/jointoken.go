@@ -7,90 +7,88 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
+const tokenFlag = "--token"
+
 const (
-	tokenFlag = "--token"
-	nameFlag  = "--name"
+	// secretEnv is the annotation of a flag whose value is a secret. Its value is the environment variable that the command reads
+	// as well.
+	secretEnv = "secret-env"
+	// runsSelf is the annotation of a command whose arguments are a command line of this program, unless the flag that it names
+	// is given.
+	runsSelf = "runs-self"
 )
 
-// hideToken moves the bootstrap token of `up --token TOKEN` from the command line, which all accounts of the host can read
+// secretFlag adds a flag for a secret that the command also reads from an environment variable. hideSecrets hides its value.
+func secretFlag(cmd *cobra.Command, value *string, name, env, usage string) {
+	cmd.Flags().StringVar(value, name, "", usage+" (or "+env+")")
+	_ = cmd.Flags().SetAnnotation(name, secretEnv, []string{env}) // the flag is there
+}
+
+// hideSecrets moves the values of flags with secretEnv from the command line, which all accounts of the host can read
 // (proc_pid_cmdline(5)), to the environment, which only its own account can read (proc_pid_environ(5)). It returns its
-// arguments and false if there is nothing to hide: other commands, such as kubectl, may have a flag of this name. It also
-// changes nothing if `up` will fail anyway: the flag has no value, or the environment already has a token.
-func hideToken(argv, env []string) ([]string, []string, bool) {
-	at := upAt(argv)
-	if at < 0 || slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, layout.EnvJoinToken+"=") }) {
+// arguments and false if there is nothing to hide. It also changes nothing if the command will fail anyway: the command line is
+// invalid, or the environment already has the secret.
+func hideSecrets(root *cobra.Command, argv, env []string) ([]string, []string, bool) {
+	cmd, args, err := root.Traverse(argv[1:])
+	if err != nil || cmd.ParseFlags(args) != nil {
 		return argv, env, false
 	}
-	kept, token, found := slices.Clone(argv[:at+1]), "", false
-	for i := at + 1; i < len(argv); i++ {
-		value, written := strings.CutPrefix(argv[i], tokenFlag+"=")
-		switch {
-		case argv[i] == "--": // end of the flags
-			kept = append(kept, argv[i:]...)
-			i = len(argv)
-		case written:
-			token, found = value, true
-		case argv[i] == tokenFlag && i+1 < len(argv):
-			token, found = argv[i+1], true
-			i++
-		case slices.Contains(upFlagsWithValue, argv[i]) && i+1 < len(argv): // its value may look like anything
-			kept = append(kept, argv[i], argv[i+1])
-			i++
-		default:
-			kept = append(kept, argv[i])
+	kept := slices.Clone(argv[:len(argv)-len(args)])
+	if unless := cmd.Annotations[runsSelf]; unless != "" {
+		inner := cmd.Flags().Args()
+		if cmd.Flags().Changed(unless) {
+			return argv, env, false
 		}
+		kept = append(kept, args[:len(args)-len(inner)]...)
+		hidden, with, ok := hideSecrets(root, append(argv[:1:1], inner...), env)
+		return append(kept, hidden[1:]...), with, ok
 	}
-	if !found || token == "" {
+	with := slices.Clone(env)
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		key, secret := f.Annotations[secretEnv]
+		if secret && f.Value.String() != "" && !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, key[0]+"=") }) {
+			with = append(with, key[0]+"="+f.Value.String())
+		}
+	})
+	if len(with) == len(env) {
 		return argv, env, false
 	}
-	return kept, append(slices.Clone(env), layout.EnvJoinToken+"="+token), true
-}
-
-// upFlagsWithValue are the flags of `up` whose value is the next argument.
-var upFlagsWithValue = []string{
-	nameFlag, "--config", "--set", "--components-dir", "--data-dir", "--log-level", "--join", "--token-file", "--ca-cert-hash",
-	"--bootstrap-kubeconfig", "--kubeconfig", "--node-ip", "--timeout",
-}
-
-// upAt returns the index of the command up in argv, also after `host enter`, or -1 for another command.
-func upAt(argv []string) int {
-	at := commandAt(argv, 1, nameFlag)
-	if at < 0 || argv[at] != "host" || at+1 >= len(argv) || argv[at+1] != "enter" {
-		return upOrNone(argv, at)
-	}
-	at = commandAt(argv, at+2, nameFlag, "--user")
-	if at < 0 || slices.ContainsFunc(argv[:at], func(arg string) bool { return strings.HasPrefix(arg, "--command") }) { // runs another program
-		return -1
-	}
-	return upOrNone(argv, commandAt(argv, at, nameFlag))
-}
-
-func upOrNone(argv []string, at int) int {
-	if at < 0 || argv[at] != "up" {
-		return -1
-	}
-	return at
-}
-
-// commandAt returns the index of the first argument from start on that is neither a flag nor the value of a flag in
-// withValue, or -1 if there is no such argument.
-func commandAt(argv []string, start int, withValue ...string) int {
-	for i := start; i < len(argv); i++ {
-		switch {
-		case slices.Contains(withValue, argv[i]):
-			i++
-		case argv[i] == "--" && i+1 < len(argv):
-			return i + 1
-		case !strings.HasPrefix(argv[i], "-"):
-			return i
+	for len(args) > 0 {
+		n, f := flagAt(cmd.Flags(), args)
+		if f == nil || f.Annotations[secretEnv] == nil {
+			kept = append(kept, args[:n]...)
 		}
+		args = args[n:]
 	}
-	return -1
+	return kept, with, true
+}
+
+// flagAt returns the flag that args begins with, or nil, and the number of its arguments: 2 if its value is the next one. The
+// end of the flags and what follows is one.
+func flagAt(flags *pflag.FlagSet, args []string) (int, *pflag.Flag) {
+	if args[0] == "--" {
+		return len(args), nil
+	}
+	name, long := strings.CutPrefix(args[0], "--")
+	name, _, written := strings.Cut(name, "=")
+	f := flags.Lookup(name)
+	if short, ok := strings.CutPrefix(name, "-"); !long && ok && len(short) == 1 {
+		f = flags.ShorthandLookup(short)
+	} else if !long {
+		f = nil
+	}
+	if f != nil && f.NoOptDefVal == "" && !written && len(args) > 1 {
+		return 2, f
+	}
+	return 1, f
 }
 
 // takeToken removes the bootstrap token from the environment, so that no child process inherits it.

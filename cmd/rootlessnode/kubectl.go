@@ -50,7 +50,6 @@ export KUBECONFIG="$(rootlessnode kubeconfig --path)"
 
 A worker of another cluster has no administrator's kubeconfig: the node's kubeconfig
 is printed instead, which has few permissions.`,
-		Args: arguments(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			n, err := a.attached()
 			if err != nil {

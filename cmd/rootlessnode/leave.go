@@ -35,7 +35,6 @@ func newLeave(a *app) *cobra.Command {
 		Long: `Remove this worker from its cluster: cordon it and evict its pods, delete its Node
 object, stop it, and delete its data. If a step fails, the command stops, and the error
 says what remains to be done. It uses the node's own credentials and permissions.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 			defer stop()

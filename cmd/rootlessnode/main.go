@@ -14,8 +14,9 @@ import (
 
 func main() {
 	node.Dispatch()
-	if argv, env, hide := hideToken(os.Args, os.Environ()); hide {
-		_ = unix.Exec("/proc/self/exe", argv, env) // on failure, use the token although it is visible
+	a := newApp()
+	if argv, env, hide := hideSecrets(newRoot(a), os.Args, os.Environ()); hide {
+		_ = unix.Exec("/proc/self/exe", argv, env) // on failure, use the secret although it is visible
 	}
-	os.Exit(run(newApp(), os.Args[1:]))
+	os.Exit(run(a, os.Args[1:]))
 }

@@ -11,9 +11,7 @@ func newManifests(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "manifests",
 		Short:       "Print Kubernetes manifests for other clusters",
-		Args:        noCommand,
-		Annotations: map[string]string{allowRoot: ""},
-		RunE:        func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations: map[string]string{allowRoot: "true"},
 	}
 	policies := false
 	rbac := &cobra.Command{
@@ -23,9 +21,7 @@ func newManifests(a *app) *cobra.Command {
 rootlessnode nodes can join it: the permissions of bootstrap tokens of the group
 system:bootstrappers:rootlessnode, and of nodes. An administrator of the cluster
 reviews and applies them once. docs/joining.md explains each of them.`,
-		Example:     `  rootlessnode manifests join-rbac | kubectl apply -f -`,
-		Args:        arguments(0, 0),
-		Annotations: map[string]string{allowRoot: ""},
+		Example: `  rootlessnode manifests join-rbac | kubectl apply -f -`,
 		RunE: func(*cobra.Command, []string) error {
 			const foreign = true
 			cfg := config.Default()

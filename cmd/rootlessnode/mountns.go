@@ -46,19 +46,10 @@ it by name.`,
   rootlessnode mountns drop-in containerd kubelet
   systemctl restart containerd kubelet
   rootlessnode mountns status`,
-		Args: noCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Annotations: map[string]string{allowRoot: "true"},
 	}
 	cmd.PersistentFlags().StringVar(&m.name, "name", mountns.DefaultName, "`NAME` of the mount namespace")
 	cmd.AddCommand(m.newCreate(), m.newExec(), m.newList(), m.newDelete(), m.newStatus(), m.newDropIn(), m.newEnv())
-	var allow func(*cobra.Command)
-	allow = func(c *cobra.Command) {
-		c.Annotations = map[string]string{allowRoot: ""}
-		for _, sub := range c.Commands() {
-			allow(sub)
-		}
-	}
-	allow(cmd)
 	return cmd
 }
 
@@ -73,8 +64,7 @@ func (m *mountCommand) namespace(cmd *cobra.Command) (name string, explicit bool
 func (m *mountCommand) propagationFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&m.visible, "visible", false, "make the mounts visible to the host, as --propagation shared")
 	cmd.Flags().StringVar(&m.propagation, "propagation", string(mountns.Slave), "propagation from and to the host: slave (from the host only), shared (both ways) or private (none)")
-	_ = cmd.RegisterFlagCompletionFunc("propagation", cobra.FixedCompletions( // the flag is there
-		[]string{string(mountns.Slave), string(mountns.Shared), string(mountns.Private)}, cobra.ShellCompDirectiveNoFileComp))
+	completeValues(cmd, "propagation", string(mountns.Slave), string(mountns.Shared), string(mountns.Private))
 }
 
 func (m *mountCommand) wanted(cmd *cobra.Command) (mountns.Propagation, error) {
@@ -96,7 +86,6 @@ func (m *mountCommand) newCreate() *cobra.Command {
 one with the requested propagation is reused; another propagation is an error. The
 command shows which guarantees hold. It checks them by reading the propagation of the
 mounts, and by mounting on one side and looking on the other.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := m.wanted(cmd)
 			if err != nil {
@@ -164,7 +153,6 @@ func (m *mountCommand) newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the pinned mount namespaces",
-		Args:  arguments(0, 0),
 		RunE: func(*cobra.Command, []string) error {
 			all, err := m.mounts.List()
 			if err != nil {
@@ -186,7 +174,6 @@ func (m *mountCommand) newDelete() *cobra.Command {
 		Long: `Delete the pin: the namespace ends with its last process. This is refused while
 processes run in it, unless --force is given; they then stay in it, separate from
 everything that is started later.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, _ := m.namespace(cmd)
 			return m.mounts.Delete(name, force)
@@ -203,7 +190,6 @@ func (m *mountCommand) newStatus() *cobra.Command {
 		Long: `Show which guarantees hold and which processes run in the mount namespace. If a
 kubelet, containerd or CRI-O of this host runs outside of it, it is listed and the exit
 code is 4.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, _ := m.namespace(cmd)
 			st, err := m.mounts.Status(name)
@@ -229,7 +215,6 @@ func (m *mountCommand) newEnv() *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print " + mountns.EnvPin + "=PATH for CRI-O and other programs",
-		Args:  arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name, _ := m.namespace(cmd)
 			if err := m.mounts.Find(name); err != nil {

@@ -17,7 +17,6 @@ func newMounts(a *app) *cobra.Command {
 		Long: `Show the mounts inside the node, counted by owner: those propagated from the host, the
 node's, and those of each pod. The last line says how many of the mounts of the node
 and the pods the host sees. With -o json every mount is listed.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showMounts(cmd.Context()) },
 	}
 	a.outputFlag(cmd)

@@ -46,8 +46,7 @@ The exit code is 0 if 1 and 2 hold (and 3 with --host-visible), and 4 if one of 
 does not. The pods run this program from the node's disk.`,
 		Example: `  rootlessnode mounts verify
   rootlessnode mounts verify --kubeconfig admin.conf --image registry.example/any --host-visible`,
-		Args:        arguments(0, 0),
-		Annotations: map[string]string{allowRoot: ""}, // on a rootful node
+		Annotations: map[string]string{allowRoot: "true"}, // on a rootful node
 		RunE:        func(cmd *cobra.Command, _ []string) error { return a.verifyMounts(cmd.Context(), f) },
 	}
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the cluster of another node")
@@ -182,7 +181,7 @@ func newMountsAgent(a *app) *cobra.Command {
 	var report string
 	var limit time.Duration
 	cmd := &cobra.Command{
-		Use: "agent", Hidden: true, Short: "Run in a pod of mounts verify", Args: arguments(0, 0), Annotations: map[string]string{allowRoot: ""},
+		Use: "agent", Hidden: true, Short: "Run in a pod of mounts verify", Annotations: map[string]string{allowRoot: "true"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()

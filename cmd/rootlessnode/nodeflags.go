@@ -15,52 +15,48 @@ import (
 
 // nodeFlags are the flags that select the configuration of the node.
 type nodeFlags struct {
-	file          string
-	sets          []string
-	componentsDir string
-	dataDir       string
-	logLevel      string
-
-	join                string
-	caCertHashes        []string
-	bootstrapKubeconfig string
-	kubeconfig          string
-	nodeIP              string
+	file               string
+	sets, caCertHashes []string
+	// all are these flags and those of fieldFlags.
+	all *pflag.FlagSet
 }
 
-// nodeFlagNames are the flags that nodeFlags registers.
-var nodeFlagNames = []string{
-	"config", "set", "components-dir", "data-dir", "log-level", "join", "ca-cert-hash", "bootstrap-kubeconfig", "kubeconfig", "node-ip",
+// fieldFlags are the flags that set one field of the configuration. A file is relative to the working directory.
+var fieldFlags = []struct {
+	name, field, usage string
+	isFile             bool
+}{
+	{name: "components-dir", field: "componentsDir", usage: "directory of the components"},
+	{name: "data-dir", field: "dataDir", usage: "directory of the node's data"},
+	{name: "log-level", field: "logLevel", usage: "debug, info, warning or error"},
+	{name: "join", field: "join.server", usage: "join the cluster with the API server at `URL`, https://HOST:PORT, as a worker"},
+	{name: "bootstrap-kubeconfig", field: "join.bootstrapKubeconfig", isFile: true,
+		usage: "join with the kubeconfig `FILE` of a user that may request a node certificate"},
+	{name: "kubeconfig", field: "join.kubeconfig", isFile: true, usage: "join with the kubeconfig `FILE` of the node itself"},
+	{name: "node-ip", field: "nodeIP", usage: "`ADDRESS` of this host at which other nodes reach it"},
 }
 
 func (f *nodeFlags) register(cmd *cobra.Command) {
-	fl := cmd.Flags()
-	fl.StringVar(&f.file, "config", "", "configuration `FILE` (see: rootlessnode config default)")
-	fl.StringArrayVar(&f.sets, "set", nil, "set one field, as `PATH=VALUE`; may be repeated")
-	fl.StringVar(&f.componentsDir, "components-dir", "", "directory of the components")
-	fl.StringVar(&f.dataDir, "data-dir", "", "directory of the node's data")
-	fl.StringVar(&f.logLevel, "log-level", "", "debug, info, warning or error")
-	fl.StringVar(&f.join, "join", "", "join the cluster with the API server at `URL`, https://HOST:PORT, as a worker")
-	fl.StringArrayVar(&f.caCertHashes, "ca-cert-hash", nil, "pin of that cluster's certificate authority, `sha256:HEX`; may be repeated")
-	fl.StringVar(&f.bootstrapKubeconfig, "bootstrap-kubeconfig", "", "join with the kubeconfig `FILE` of a user that may request a node certificate")
-	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "join with the kubeconfig `FILE` of the node itself")
-	fl.StringVar(&f.nodeIP, "node-ip", "", "`ADDRESS` of this host at which other nodes reach it")
-	complete := func(flag string, fn cobra.CompletionFunc) { _ = cmd.RegisterFlagCompletionFunc(flag, fn) } // the flags are there
-	complete("set", completeFields)
-	complete("log-level", cobra.FixedCompletions([]string{"debug", "info", "warning", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	f.all = pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.all.StringVar(&f.file, "config", "", "configuration `FILE` (see: rootlessnode config default)")
+	f.all.StringArrayVar(&f.sets, "set", nil, "set one field, as `PATH=VALUE`; may be repeated")
+	f.all.StringArrayVar(&f.caCertHashes, "ca-cert-hash", nil, "pin of that cluster's certificate authority, `sha256:HEX`; may be repeated")
+	for _, x := range fieldFlags {
+		f.all.String(x.name, "", x.usage)
+	}
+	cmd.Flags().AddFlagSet(f.all)
+	_ = cmd.RegisterFlagCompletionFunc("set", completeFields) // the flags are there
+	completeValues(cmd, "log-level", "debug", "info", "warning", "error")
 	for _, dir := range []string{"components-dir", "data-dir"} {
-		_ = cmd.MarkFlagDirname(dir) // the flag is there
+		_ = cmd.MarkFlagDirname(dir)
 	}
 }
 
 // given reports whether any of the flags was given.
-func (f *nodeFlags) given(fl *pflag.FlagSet) bool {
-	for _, n := range nodeFlagNames {
-		if fl.Changed(n) {
-			return true
-		}
-	}
-	return false
+func (f *nodeFlags) given() bool {
+	given := false
+	f.all.VisitAll(func(x *pflag.Flag) { given = given || x.Changed })
+	return given
 }
 
 // build returns the configuration: the file overrides the defaults, and the flags override both. It returns the errors of all
@@ -82,23 +78,17 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 		}
 		faults = append(faults, cfg.Set(path, value))
 	}
-	for _, path := range []*string{&f.bootstrapKubeconfig, &f.kubeconfig} {
-		if *path != "" {
+	for _, x := range fieldFlags {
+		value := f.all.Lookup(x.name).Value.String()
+		if value == "" {
+			continue
+		}
+		if x.isFile {
 			var err error
-			*path, err = filepath.Abs(*path)
+			value, err = filepath.Abs(value)
 			faults = append(faults, errdefs.Class(errdefs.ErrConfig, err))
 		}
-	}
-	for _, o := range []struct {
-		value string
-		field *string
-	}{
-		{f.componentsDir, &cfg.ComponentsDir}, {f.dataDir, &cfg.DataDir}, {f.logLevel, &cfg.LogLevel}, {f.nodeIP, &cfg.NodeIP}, {f.join, &cfg.Join.Server},
-		{f.bootstrapKubeconfig, &cfg.Join.BootstrapKubeconfig}, {f.kubeconfig, &cfg.Join.Kubeconfig},
-	} {
-		if o.value != "" {
-			*o.field = o.value
-		}
+		faults = append(faults, cfg.Set(x.field, value))
 	}
 	if len(f.caCertHashes) > 0 {
 		cfg.Join.CACertHashes = f.caCertHashes

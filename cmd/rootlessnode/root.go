@@ -16,8 +16,13 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
-// allowRoot is the annotation of commands that root may run.
-const allowRoot = "allow-root"
+// Annotations of commands.
+const (
+	// allowRoot: root may run the command and those below it.
+	allowRoot = "allow-root"
+	// printsHelp: the command only prints its help.
+	printsHelp = "prints-help"
+)
 
 // exitCode is an error that is not printed, because the command or another program has already reported it.
 type exitCode int
@@ -64,9 +69,6 @@ node in which every process is unprivileged.`,
 		SilenceUsage:               true,
 		TraverseChildren:           true,
 		SuggestionsMinimumDistance: suggestionDistance,
-		Args:                       noCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		Annotations:                map[string]string{allowRoot: ""},
 		PersistentPreRunE:          func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
 	}
 	root.SetOut(a.out)
@@ -95,7 +97,14 @@ node in which every process is unprivileged.`,
 	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newHost(a), newManifests(a), newMountNS(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
-	allowGenerated(root)
+	setDefaults(root)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" || c.Name() == "completion" { // they do not concern a node
+			c.Annotations = map[string]string{allowRoot: "true"}
+		}
+	}
 	return root
 }
 
@@ -107,21 +116,19 @@ const (
 	groupSetup = "setup"
 )
 
-// allowGenerated allows root to run the commands that cobra adds, help and completion, because they do not concern a node.
-func allowGenerated(root *cobra.Command) {
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	var allow func(*cobra.Command)
-	allow = func(c *cobra.Command) {
-		c.Annotations = map[string]string{allowRoot: ""}
-		for _, sub := range c.Commands() {
-			allow(sub)
-		}
+// setDefaults completes cmd and the commands below it: a command without a function of its own prints its help, which root may
+// read too, and a command that does not declare arguments has none.
+func setDefaults(cmd *cobra.Command) {
+	if cmd.RunE == nil {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		cmd.Args = noCommand
+		cmd.Annotations = map[string]string{allowRoot: cmd.Annotations[allowRoot], printsHelp: "true"}
 	}
-	for _, c := range root.Commands() {
-		if c.Name() == "help" || c.Name() == "completion" {
-			allow(c)
-		}
+	if cmd.Args == nil && !cmd.DisableFlagParsing {
+		cmd.Args = arguments(0, 0)
+	}
+	for _, sub := range cmd.Commands() {
+		setDefaults(sub)
 	}
 }
 
@@ -132,7 +139,11 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		a.output = ""
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "use -o json, or omit -o for text")
 	}
-	if _, ok := cmd.Annotations[allowRoot]; ok || a.uid != 0 {
+	allowed := a.uid != 0 || cmd.Annotations[printsHelp] != ""
+	for c := cmd; c != nil; c = c.Parent() {
+		allowed = allowed || c.Annotations[allowRoot] != ""
+	}
+	if allowed {
 		return nil
 	}
 	err, hint := errors.New("run as an ordinary user: root cannot run a rootless node"), a.rootHint()
@@ -156,7 +167,13 @@ func (a *app) rootHint() string {
 // outputFlag adds -o to a command.
 func (a *app) outputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "", "output format: json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	completeValues(cmd, "output", "json")
+}
+
+// completeValues completes the values of a flag of cmd.
+func completeValues(cmd *cobra.Command, flag string, values ...string) {
+	// An error means that there is no such flag.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // suggestionDistance is the maximum edit distance between a mistyped command and a suggestion.

@@ -19,7 +19,6 @@ func newStatus(a *app) *cobra.Command {
 		Long: `Show the current state of the node, running or not: its state and the reason for it,
 its components, its conditions and the forwarded ports. The exit code is 0 whenever the
 state can be determined.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := a.attached()
 			if err != nil {

@@ -21,8 +21,6 @@ func newToken(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Create, list and delete bootstrap tokens for joining nodes",
-		Args:  noCommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newTokenCreate(a), newTokenList(a), newTokenDelete(a))
 	return cmd
@@ -47,7 +45,6 @@ The command on standard output contains a secret: everyone who has it can add a 
   rootlessnode token create --node worker-1
   rootlessnode token create --reusable --ttl 24h --description "the build machines"
   rootlessnode token create -o json`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.createToken(cmd.Context(), o) },
 	}
 	cmd.Flags().DurationVar(&o.TTL, "ttl", time.Hour, "how long the token is valid")
@@ -106,7 +103,6 @@ func newTokenList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the cluster's bootstrap tokens, without their secrets",
-		Args:  arguments(0, 0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return a.listTokens(cmd.Context()) },
 	}
 	a.outputFlag(cmd)

@@ -36,7 +36,6 @@ func newTop(a *app) *cobra.Command {
 from their cgroups. On a terminal the table is refreshed until you press q or Ctrl-C;
 otherwise it is printed once, after one interval. Values marked with ~ are sums over
 the processes, because the cgroup controller is missing.`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < minTopInterval {
 				return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("interval %s: must be at least %s", interval, minTopInterval)),

@@ -38,7 +38,6 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 		Example: `  rootlessnode up
   rootlessnode up --set api.bindAddress=0.0.0.0
   rootlessnode up --join https://192.0.2.1:6443 --token-file - --ca-cert-hash sha256:…`,
-		Args: arguments(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := f.build(a.name)
 			if err != nil {
@@ -58,7 +57,7 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&t.token, "token", "", "bootstrap `TOKEN` for --join, ID.SECRET (or "+layout.EnvJoinToken+")")
+	secretFlag(cmd, &t.token, "token", layout.EnvJoinToken, "bootstrap `TOKEN` for --join, ID.SECRET")
 	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which must not be accessible to other users; - is standard input")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "run in the foreground; the node stops when this process exits")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for Ready (default: timeouts.ready)")

@@ -22,8 +22,7 @@ func newVersion(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:         "version",
 		Short:       "Print the versions of rootlessnode and its components",
-		Args:        arguments(0, 0),
-		Annotations: map[string]string{allowRoot: ""},
+		Annotations: map[string]string{allowRoot: "true"},
 		RunE: func(*cobra.Command, []string) error {
 			v, order := a.versions()
 			if a.output == "json" {
