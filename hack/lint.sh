@@ -37,6 +37,26 @@ export GOFLAGS CGO_ENABLED
 say "word list"
 go run ./test/words || die 1 "words to avoid" "write what each finding says, or read the package comment of test/words"
 
+say "imports, names and generated files"
+# The tests of the structure print what to change. -count=1, because they read files that the cache does not know.
+go test -count=1 ./test/arrows
+go test -count=1 -run='^TestGenerated' ./config ./internal/layout
+
+say "public API"
+if release=$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null); then
+	go -C tools build -o "$out/tools/apidiff" golang.org/x/exp/cmd/apidiff
+	module=$(go list -m)
+	old=$(mktemp -d)
+	trap 'rm -rf "$old"' EXIT
+	mkdir "$old/tree"
+	git archive "$release" | tar -x -C "$old/tree"
+	(cd "$old/tree" && GOWORK=off "$out/tools/apidiff" -m -w "$old/api" "$module")
+	broken=$(GOWORK=off "$out/tools/apidiff" -m -incompatible "$old/api" "$module")
+	[ -z "$broken" ] || die 1 "incompatible with $release: $broken" "keep the old identifiers until the next major version"
+else
+	say "there is no release to compare with"
+fi
+
 say "golangci-lint"
 go -C tools build -o "$out/tools/golangci-lint" github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 "$out/tools/golangci-lint" run ./...

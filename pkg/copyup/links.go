@@ -39,7 +39,7 @@ func (p linker) planLinks() error {
 	if _, err := p.addRoots(); err != nil {
 		return err
 	}
-	for _, root := range p.sortedRoots() {
+	for _, root := range sortedRoots(p.planner) {
 		if !p.spec.persistent(root) {
 			continue
 		}
@@ -58,7 +58,7 @@ type source struct {
 }
 
 // sourceOf returns the source of a copied-up directory, or of a directory that is created in it.
-func (p *planner) sourceOf(dir string) source {
+func sourceOf(p *planner, dir string) source {
 	if original, ok := p.roots[dir]; ok {
 		return source{path.Join(dir, original), original + "/", true}
 	}
@@ -83,7 +83,7 @@ func (p *planner) sourceOf(dir string) source {
 // hostEntry returns the source of the links in a directory at name. Its base is empty if the host has no such entry.
 func (p *planner) hostEntry(name string) (made, error) {
 	m := made{fresh: p.made[path.Dir(name)].fresh}
-	src := p.sourceOf(path.Dir(name))
+	src := sourceOf(p, path.Dir(name))
 	if src.dir == "" {
 		return m, nil
 	}
@@ -110,7 +110,7 @@ func (s source) linkTo(e Entry) string {
 
 // linkEntries plans links in a directory inside to all entries of its source.
 func (p linker) linkEntries(root, dir string) error {
-	src := p.sourceOf(dir)
+	src := sourceOf(p.planner, dir)
 	var entries []Entry
 	if src.dir != "" {
 		var err error
@@ -127,7 +127,7 @@ func (p linker) linkEntries(root, dir string) error {
 
 // linkKept plans links in a directory inside to those entries of its source that are, or contain, kept paths.
 func (p linker) linkKept(root, dir string) error {
-	src := p.sourceOf(dir)
+	src := sourceOf(p.planner, dir)
 	var entries []Entry
 	for _, name := range p.keep {
 		if src.dir == "" || name == dir || !within(name, dir) {
@@ -212,7 +212,7 @@ func (p linker) linkEntry(root, name, text string, existing Entry) {
 	p.emit(Step{Op: OpLink, Root: root, Path: name, Link: text})
 }
 
-func (p *planner) sortedRoots() []string {
+func sortedRoots(p *planner) []string {
 	roots := make([]string, 0, len(p.roots))
 	for root := range p.roots {
 		roots = append(roots, root)

@@ -153,8 +153,8 @@ func (p *planner) checkParents(name string) error {
 		if err == nil && p.wants[dir] != nil && e.Mode.IsDir() {
 			continue
 		}
-		if err == nil && p.madeInside(dir, e) && p.wants[dir] == nil {
-			err = p.conflict(dir)
+		if err == nil && madeInside(p, dir, e) && p.wants[dir] == nil {
+			err = conflict(p, dir)
 		}
 		return err // everything below belongs to the host
 	}
@@ -162,12 +162,12 @@ func (p *planner) checkParents(name string) error {
 }
 
 // madeInside reports whether an entry of a real directory was created by a pod or a user inside.
-func (p *planner) madeInside(name string, e Entry) bool {
+func madeInside(p *planner, name string, e Entry) bool {
 	return e.Name != "" && p.spec.persistent(p.rootOf(name)) && !isManaged(e)
 }
 
 // conflict returns the error for an entry created inside that has the name of a path that the node needs.
-func (p *planner) conflict(name string) error {
+func conflict(p *planner, name string) error {
 	stored := path.Join(p.spec.Persist, name)
 	err := fmt.Errorf("%s was created inside the node and conflicts with a path that the node needs", name)
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "mv "+stored+" "+stored+".saved")

@@ -12,7 +12,7 @@ const varTmp = "/var/tmp"
 // planRoots sets the usual mode on the copied-up directories: RootlessKit's tmpfs has mode 1777, and the mode of a
 // persistent base depends on the umask.
 func (p *planner) planRoots() error {
-	for _, root := range p.sortedRoots() {
+	for _, root := range sortedRoots(p) {
 		e, err := p.view.Lstat(root)
 		if err != nil {
 			return fmt.Errorf("inspect copied-up directory: %w", err)
@@ -56,7 +56,7 @@ func (p *planner) planWant(w *want) error {
 	if !exists {
 		if e.Name != "" {
 			if !e.isLink() && p.spec.persistent(w.root) {
-				return p.conflict(w.path)
+				return conflict(p, w.path)
 			}
 			p.emit(Step{Op: OpRemove, Root: w.root, Path: w.path})
 		}

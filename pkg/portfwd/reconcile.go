@@ -276,7 +276,7 @@ func (f *Forwarder) handleFailure(e *entry, r result) {
 	err := r.err
 	if !r.add {
 		err = fmt.Errorf("remove: %w", err)
-	} else if by := f.holder(e.bind); reason == ReasonInUse && by != "" {
+	} else if by := holder(f, e.bind); reason == ReasonInUse && by != "" {
 		err = fmt.Errorf("%w (in use by %s)", err, by)
 	}
 	f.fail(e, &fault{reason, err})

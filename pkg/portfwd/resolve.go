@@ -66,7 +66,7 @@ func bindOf(s port.Spec) (Bind, bool) {
 }
 
 // holder describes a forward of RootlessKit that covers b, or returns an empty string.
-func (f *Forwarder) holder(b Bind) string {
+func holder(f *Forwarder, b Bind) string {
 	covers := func(proto, ip string, p int) bool {
 		a, _ := netip.ParseAddr(ip)
 		return p == b.Port && strings.HasPrefix(proto, b.Proto[:3]) && (!a.IsValid() || a.IsUnspecified() || b.IP.IsUnspecified() || a == b.IP)
