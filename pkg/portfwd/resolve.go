@@ -10,7 +10,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 )
 
-// managerState is what the port manager reported last.
+// managerState is the last report of the port manager.
 type managerState struct {
 	listed  bool
 	info    *api.Info

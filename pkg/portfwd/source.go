@@ -39,7 +39,7 @@ type podState struct {
 	expansion
 }
 
-// inputs are what the sources have delivered, guarded by Forwarder.mu.
+// inputs holds the data of the sources, guarded by Forwarder.mu.
 type inputs struct {
 	f         *Forwarder
 	services  map[Key]*serviceState
