@@ -136,9 +136,12 @@ func (r Resources) controllers() []struct{ field, controller string } {
 	return out
 }
 
+// Limits are the limits of a cgroup. 0 means no limit.
+type Limits = layout.Limits
+
 // Limits returns the limits of the whole node.
-func (r Resources) Limits() layout.Limits {
-	return layout.Limits{CPUMilli: r.CPU.Milli(), MemoryBytes: r.Memory.Value(), Pids: int64(r.Pids)}
+func (r Resources) Limits() Limits {
+	return Limits{CPUMilli: r.CPU.Milli(), MemoryBytes: r.Memory.Value(), Pids: int64(r.Pids)}
 }
 
 // Unenforced returns the fields that are set but have no effect on a node without the missing cgroup controllers.

@@ -24,17 +24,20 @@ const (
 	quotaPerMillis = cpuPeriod / milliPerCPU
 )
 
+// Limits are the limits of a cgroup. 0 means no limit.
+type Limits = layout.Limits
+
 // Limit sets the limits l for the whole subtree. It returns the limits that cannot be set, by name, with the kernel's error.
 // Zero values are not written. It writes nothing outside the subtree.
 //
 // Runs in: parent.
-func (s *Subtree) Limit(l layout.Limits) (refused map[string]string) { return setLimits(s.path, l) }
+func (s *Subtree) Limit(l Limits) (refused map[string]string) { return setLimits(s.path, l) }
 
 // Ceiling returns the effective limits of the subtree: the minimum of its own limits and those of the cgroups above it that
 // are visible. Cgroups above the root of a cgroup namespace are not visible.
 //
 // Runs in: parent.
-func (s *Subtree) Ceiling() layout.Limits {
+func (s *Subtree) Ceiling() Limits {
 	h, err := DetectHost(s.o)
 	if err != nil {
 		return readLimits(s.path)

@@ -112,7 +112,7 @@ func (n *Node) checkDataPresent(chosen string) error {
 //
 // Errors: of class errdefs.ErrConfig if the directory is not the node's data dir; otherwise the files that could not be removed,
 // with the reason. DeleteData can be called again after an error.
-func (n *Node) DeleteData(ctx context.Context) (*datadir.Result, error) {
+func (n *Node) DeleteData(ctx context.Context) (*DeletedData, error) {
 	cfg := *n.Config()
 	dir, err := datadir.Resolve(cfg.DataDir)
 	switch {

@@ -203,10 +203,10 @@ func xdgDataHome() (string, error) {
 func (n *Node) Config() *config.NodeConfig { return n.cfg.Load() }
 
 // Runtime returns the paths of the files that exist while the node is running.
-func (n *Node) Runtime() layout.Runtime { return n.rt }
+func (n *Node) Runtime() RuntimePaths { return n.rt }
 
 // Data returns the paths of the files that survive a stop.
-func (n *Node) Data() layout.Data { return n.data }
+func (n *Node) Data() DataPaths { return n.data }
 
 // Kubeconfig returns the path of the kubeconfig for use on the host. Its user is the cluster administrator, or on a worker the node
 // itself. The file has mode 0600 and is created by the first start.
@@ -228,7 +228,7 @@ func (n *Node) ComponentPath(name string) (string, error) {
 
 // Check checks the requirements of the node on the host and returns the results of all checks, including the passed ones. It changes
 // nothing. It returns an error only if ctx ends.
-func (n *Node) Check(ctx context.Context) ([]preflight.Finding, error) {
+func (n *Node) Check(ctx context.Context) ([]Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
 		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
 		InheritedListeners: n.listeners.addresses(),
@@ -265,7 +265,7 @@ func (n *Node) preflight(ctx context.Context) error {
 // Exec runs a program in the namespaces and the cgroup of the node and returns its exit code. See nodeexec.Run.
 //
 // Errors: of class errdefs.ErrNotRunning if the node is not running.
-func (n *Node) Exec(ctx context.Context, req nodeexec.Request) (int, error) {
+func (n *Node) Exec(ctx context.Context, req ExecRequest) (int, error) {
 	return nodeexec.Run(ctx, n.rt.ExecSocket(), req)
 }
 

@@ -104,7 +104,7 @@ func (o JoinTokenOptions) check(controlPlane string) error {
 // JoinTokens returns the cluster's bootstrap tokens without their secrets, ordered by expiry, the latest last.
 //
 // Errors: of class errdefs.ErrConfig if this node is a worker; errdefs.ErrNotRunning if the node was never started.
-func (n *Node) JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error) {
+func (n *Node) JoinTokens(ctx context.Context) ([]BootstrapToken, error) {
 	api, err := n.adminAPI()
 	if err != nil {
 		return nil, err

@@ -194,8 +194,8 @@ type Cgroup struct {
 	// Unenforced are the controllers that are not available; limits of pods that need them have no effect.
 	Unenforced []string `json:"unenforced,omitempty"`
 	// Ceiling has the limits for the whole node. UnenforcedSettings are the fields of the config that have no effect on this host.
-	Ceiling            layout.Limits `json:"ceiling,omitzero"`
-	UnenforcedSettings []string      `json:"unenforcedSettings,omitempty"`
+	Ceiling            Limits   `json:"ceiling,omitzero"`
+	UnenforcedSettings []string `json:"unenforcedSettings,omitempty"`
 }
 
 // Mounts describes the mount propagation between host and node. The node tests each property; it does not assume any.
@@ -299,3 +299,6 @@ type Event struct {
 	// Lost is the number of events that a slow reader missed. Such an event has no other content.
 	Lost uint64 `json:"lost,omitempty"`
 }
+
+// Limits are the limits of a cgroup. 0 means no limit.
+type Limits = layout.Limits
