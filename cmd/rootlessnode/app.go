@@ -7,45 +7,20 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostsetup"
-	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
-	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
-	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/internal/userunit"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
-	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// handle is the part of node.Node that the commands use.
+// handle is a node. Each command asserts the part of node.Node that it uses, see attached.
 type handle interface {
-	Check(ctx context.Context) ([]preflight.Finding, error)
-	Start(ctx context.Context) error
-	RunForeground(ctx context.Context) error
-	WaitReady(ctx context.Context, progress func(status.Status)) error
-	Status(ctx context.Context) (*status.Status, error)
-	Events(ctx context.Context, follow bool, fn func(status.Event) error) error
-	Stop(ctx context.Context) error
-	WaitCleaned(ctx context.Context) error
-	AddForward(ctx context.Context, forward string) ([]status.Port, error)
-	RemoveForward(ctx context.Context, forward string) error
-	WatchStatus(ctx context.Context, fn func(*status.Status) error) error
-	DeleteData(ctx context.Context) (*datadir.Result, error)
-	Exec(ctx context.Context, req nodeexec.Request) (int, error)
-	Runtime() layout.Runtime
-	Data() layout.Data
 	Config() *config.NodeConfig
-	Kubeconfig() string
-	ComponentPath(name string) (string, error)
-	CreateJoinToken(ctx context.Context, o node.JoinTokenOptions) (*node.JoinToken, error)
-	JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error)
-	DeleteJoinToken(ctx context.Context, idOrToken string) error
 }
 
 // app is one execution of the command line, with its inputs and its access to the system.
@@ -108,9 +83,25 @@ func orNil(n *node.Node, err error) (handle, error) {
 	return n, nil
 }
 
-// attached returns the handle of the node that --name selects.
-func (a *app) attached() (handle, error) {
-	return a.attach(a.name, node.Options{Log: a.logger()})
+// attached returns the node that --name selects, as the part N of node.Node that the command uses.
+func attached[N any](a *app) (N, error) {
+	n, err := a.attach(a.name, node.Options{Log: a.logger()})
+	if err != nil {
+		var none N
+		return none, err
+	}
+	return n.(N), nil
+}
+
+// withNode returns a function for cobra's RunE that runs a command for the node that --name selects.
+func withNode[N any](a *app, run func(ctx context.Context, n N, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		n, err := attached[N](a)
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), n, args)
+	}
 }
 
 // logger returns a logger that writes warnings to standard error, one per line.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -10,6 +11,12 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
+
+type checker interface {
+	Check(ctx context.Context) ([]preflight.Finding, error)
+}
+
+var _ checker = (*node.Node)(nil)
 
 func newCheck(a *app) *cobra.Command {
 	var f nodeFlags
@@ -29,15 +36,11 @@ The exit code is 3 if the node cannot start on this host.`,
 			if err != nil {
 				return err
 			}
-			findings, err := n.Check(cmd.Context())
+			findings, err := n.(checker).Check(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if a.output == "json" {
-				a.printJSON(a.out, findings)
-			} else {
-				a.printf("%s", renderFindings(findings, all, a.styleOf(a.stdout)))
-			}
+			a.show(findings, renderFindings(findings, all, a.styleOf(a.stdout)))
 			if preflight.Err(findings) != nil {
 				return exitCode(errdefs.ExitPreflight)
 			}

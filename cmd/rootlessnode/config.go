@@ -35,7 +35,7 @@ func newConfigEffective(a *app) *cobra.Command {
 		Long: `Print the configuration after defaults and flags are applied: that of the running
 node or, with flags, the configuration that "rootlessnode up" would use with them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := a.selectNode(&f, f.given())
+			n, err := a.selectNode(&f)
 			if err != nil {
 				return err
 			}
@@ -52,9 +52,9 @@ node or, with flags, the configuration that "rootlessnode up" would use with the
 }
 
 // selectNode returns the node that the flags describe or, if no flag is given, the existing node.
-func (a *app) selectNode(f *nodeFlags, given bool) (handle, error) {
-	if !given {
-		return a.attached()
+func (a *app) selectNode(f *nodeFlags) (handle, error) {
+	if !f.given() {
+		return attached[handle](a)
 	}
 	cfg, err := f.build(a.name)
 	if err != nil {

@@ -1,112 +1,110 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
+// stopper is the part of node.Node for stopping it and deleting its data.
+type stopper interface {
+	handle
+	Status(ctx context.Context) (*status.Status, error)
+	Stop(ctx context.Context) error
+	WaitCleaned(ctx context.Context) error
+	DeleteData(ctx context.Context) (*datadir.Result, error)
+}
+
+var _ stopper = (*node.Node)(nil)
+
+// stopOptions are the flags of down.
+type stopOptions struct {
+	// timeout is the time after which processes are killed. 0: timeouts.stop.
+	timeout    time.Duration
+	deleteData bool
+}
+
 func newDown(a *app) *cobra.Command {
-	var deleteData, ended bool
-	var timeout time.Duration
+	var o stopOptions
+	var ended bool
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the node",
 		Long: `Stop the node gracefully and wait until all of its processes have ended. Its data is
 kept, and the next "rootlessnode up" uses it again, unless --delete-data is given.
 Stopping a stopped node succeeds.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if ended {
-				return a.waitCleaned(cmd.Context())
+		RunE: withNode(a, func(ctx context.Context, n stopper, _ []string) error {
+			if ended { // the unit of install: the service's main process has exited
+				ctx, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Stop.D())
+				defer cancel()
+				return n.WaitCleaned(ctx)
 			}
-			return a.down(cmd.Context(), timeout, deleteData)
-		},
+			s, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			return stopNode(ctx, a, n, s, o)
+		}),
 	}
-	cmd.Flags().BoolVar(&deleteData, "delete-data", false, "also delete the node's data, including files owned by subordinate ids; other files in the data dir are kept")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "kill remaining processes after this time (default: timeouts.stop)")
-	cmd.Flags().BoolVar(&ended, "ended", false, "do nothing if the node is running; otherwise wait until its resources are cleaned up")
-	_ = cmd.Flags().MarkHidden("ended") // for the unit of install
+	fl := cmd.Flags()
+	fl.BoolVar(&o.deleteData, "delete-data", false, "also delete the node's data, including files owned by subordinate ids; other files in the data dir are kept")
+	fl.DurationVar(&o.timeout, "timeout", 0, "kill remaining processes after this time (default: timeouts.stop)")
+	fl.BoolVar(&ended, "ended", false, "do nothing if the node is running; otherwise wait until its resources are cleaned up")
+	_ = fl.MarkHidden("ended") // the flag is there
 	return cmd
 }
 
-// waitCleaned waits until the resources of an ended node are cleaned up. The unit of install runs it once the service's
-// main process has exited.
-func (a *app) waitCleaned(ctx context.Context) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Stop.D())
-	defer cancel()
-	return n.WaitCleaned(ctx)
-}
-
-func (a *app) down(ctx context.Context, timeout time.Duration, deleteData bool) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
-	s, err := n.Status(ctx)
-	if err != nil {
-		return err
-	}
-	return a.stopNode(ctx, n, timeout, isRunning(s), deleteData)
-}
-
-// stopNode stops the node and, if deleteData is set, deletes its data. running selects the message that it prints.
-func (a *app) stopNode(ctx context.Context, n handle, timeout time.Duration, running, deleteData bool) error {
-	if timeout <= 0 {
-		timeout = n.Config().Timeouts.Stop.D()
-	}
-	stopping, cancel := context.WithTimeout(ctx, timeout)
+// stopNode stops the node, whose status was s, and deletes its data if requested.
+func stopNode(ctx context.Context, a *app, n stopper, s *status.Status, o stopOptions) error {
+	stopping, cancel := context.WithTimeout(ctx, cmp.Or(max(o.timeout, 0), n.Config().Timeouts.Stop.D()))
 	defer cancel()
 	began := a.now()
-	stopReports := a.reportPodStop(ctx, n)
+	stopReports := reportPodStop(ctx, a.err, n)
 	err := n.Stop(stopping)
 	stopReports()
 	if err != nil {
 		return err
 	}
-	if running {
+	if isRunning(s) {
 		a.printf("node %q stopped (%s)\n", a.name, seconds(a.now().Sub(began)))
 	} else {
 		a.printf("node %q is not running\n", a.name)
 	}
-	if !deleteData {
+	if !o.deleteData {
 		return nil
 	}
 	res, err := n.DeleteData(ctx)
-	a.printRemoved(res, err == nil)
+	if res == nil && err == nil {
+		a.printf("the node has no data\n")
+	}
+	if res != nil {
+		printRemoved(a, res, err)
+	}
 	return err
 }
 
 // printRemoved prints which data was deleted and which was kept.
-func (a *app) printRemoved(res *datadir.Result, complete bool) {
-	if res == nil {
-		if complete {
-			a.printf("the node has no data\n")
-		}
-		return
-	}
-	if complete {
+func printRemoved(a *app, res *datadir.Result, err error) {
+	if err == nil {
 		a.printf("deleted the node's data in %s\n", res.Dir)
 	}
 	if res.DirKept != "" {
 		a.printf("kept the empty directory %s: %s\n", res.Dir, res.DirKept)
 	}
 	if len(res.Foreign) > 0 {
-		a.printf("kept these files, which do not belong to the node:\n")
+		a.printf("kept these files, which do not belong to the node:\n  %s\n", strings.Join(res.Foreign, "\n  "))
 	}
-	for _, path := range res.Foreign {
-		a.printf("  %s\n", path)
-	}
-	if complete && res.Next != "" {
+	if err == nil && res.Next != "" {
 		a.printf("data of an earlier start is in %s; the next %q uses it\n", res.Next, a.command("up"))
 	}
 }
@@ -119,7 +117,7 @@ const podStopReportInterval = 3 * time.Second
 const podsComponent = "pods"
 
 // reportPodStop prints the pods that a slow stop waits for, until the returned function is called.
-func (a *app) reportPodStop(ctx context.Context, n handle) (end func()) {
+func reportPodStop(ctx context.Context, w io.Writer, n stopper) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -137,7 +135,7 @@ func (a *app) reportPodStop(ctx context.Context, n handle) (end func()) {
 			}
 			if c := s.Component(podsComponent); c != nil && c.State == status.Stopping && c.Reason != "" && c.Reason != reported {
 				reported = c.Reason
-				_, _ = fmt.Fprintf(a.err, "waiting for pods: %s\n", reported)
+				_, _ = fmt.Fprintf(w, "waiting for pods: %s\n", reported)
 			}
 		}
 	})

@@ -74,4 +74,13 @@ func (a *app) printJSON(w io.Writer, v any) {
 	_ = enc.Encode(v)
 }
 
+// show prints v as JSON with -o json, and the text otherwise.
+func (a *app) show(v any, text string) {
+	if a.output == "json" {
+		a.printJSON(a.out, v)
+		return
+	}
+	_, _ = io.WriteString(a.out, text)
+}
+
 func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/signal"
 	"strings"
 
@@ -12,8 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
+
+type eventSource interface {
+	Events(ctx context.Context, follow bool, fn func(status.Event) error) error
+}
+
+var _ eventSource = (*node.Node)(nil)
 
 func newEvents(a *app) *cobra.Command {
 	var follow bool
@@ -22,30 +30,23 @@ func newEvents(a *app) *cobra.Command {
 		Short: "Show the node's events since it started",
 		Long: `Show the node's events since it started, oldest first. With -f, also show new events
 until the node stops. -o json writes one object per line.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.events(cmd.Context(), follow) },
+		RunE: withNode(a, func(ctx context.Context, n eventSource, _ []string) error {
+			ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			enc := json.NewEncoder(a.out)
+			enc.SetEscapeHTML(false)
+			return a.hintNotRunning(n.Events(ctx, follow, func(e status.Event) error {
+				if a.output == "json" {
+					return enc.Encode(e)
+				}
+				_, err := io.WriteString(a.out, renderEvent(e))
+				return err
+			}))
+		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "also show new events")
 	a.outputFlag(cmd)
 	return cmd
-}
-
-func (a *app) events(ctx context.Context, follow bool) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	enc := json.NewEncoder(a.out)
-	enc.SetEscapeHTML(false)
-	err = n.Events(ctx, follow, func(e status.Event) error {
-		if a.output == "json" {
-			return enc.Encode(e)
-		}
-		_, err := fmt.Fprint(a.out, renderEvent(e))
-		return err
-	})
-	return a.hintNotRunning(err)
 }
 
 // renderEvent returns the event as text: one line, followed by the last output of a component that exited.

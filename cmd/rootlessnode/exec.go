@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -10,7 +11,14 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
+
+type executor interface {
+	Exec(ctx context.Context, req nodeexec.Request) (int, error)
+}
+
+var _ executor = (*node.Node)(nil)
 
 func newExec(a *app) *cobra.Command {
 	var env []string
@@ -29,9 +37,9 @@ Processes that the command leaves running are killed when it exits.`,
   rootlessnode exec -- ip address
   rootlessnode exec -t -- top`,
 		Args: arguments(1, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.exec(cmd.Context(), nodeexec.Request{Argv: args, Env: a.passEnv(env), Dir: dir, TTY: tty})
-		},
+		RunE: withNode(a, func(ctx context.Context, n executor, args []string) error {
+			return execute(ctx, a, n, nodeexec.Request{Argv: args, Env: passEnv(env), Dir: dir, TTY: tty})
+		}),
 	}
 	cmd.Flags().SetInterspersed(false) // flags after the program's name belong to the program
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "set `KEY=VALUE`, or pass KEY from this environment; may be repeated")
@@ -47,40 +55,33 @@ func newShell(a *app) *cobra.Command {
 		Long: `Open a shell inside the node ($SHELL, or /bin/sh if that does not exist there) and
 allocate a terminal. With a COMMAND, run it in the shell.`,
 		Args: arguments(0, -1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.shell(cmd.Context(), args) },
+		RunE: withNode(a, func(ctx context.Context, n executor, args []string) error { return openShell(ctx, a, n, args) }),
 	}
 }
 
 // fallbackShell exists on every system (POSIX).
 const fallbackShell = "/bin/sh"
 
-func (a *app) shell(ctx context.Context, words []string) error {
-	shell := a.env("SHELL")
-	if shell == "" {
-		shell = fallbackShell
-	}
+func openShell(ctx context.Context, a *app, n executor, words []string) error {
+	shell := cmp.Or(a.env("SHELL"), fallbackShell)
 	req := nodeexec.Request{
 		Argv: []string{shell}, TTY: isTerminal(a.stdin) && isTerminal(a.stdout),
-		Env: a.passEnv([]string{layout.EnvName + "=" + a.name, "SHELL=" + shell}),
+		Env: passEnv([]string{layout.EnvName + "=" + a.name, "SHELL=" + shell}),
 	}
 	if len(words) > 0 {
 		req.Argv = []string{shell, "-c", strings.Join(words, " ")}
 	}
-	err := a.exec(ctx, req)
+	err := execute(ctx, a, n, req)
 	var start *nodeexec.StartError
 	if errors.As(err, &start) && start.Code == nodeexec.ExitNotFound && shell != fallbackShell {
 		req.Argv = append([]string{fallbackShell}, req.Argv[1:]...)
-		err = a.exec(ctx, req)
+		err = execute(ctx, a, n, req)
 	}
 	return err
 }
 
-// exec runs req with this process's streams. If the program was started, the error is an exitCode or nil.
-func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
+// execute runs req with this process's streams. If the program was started, the error is an exitCode or nil.
+func execute(ctx context.Context, a *app, n executor, req nodeexec.Request) error {
 	if req.Stdin == nil {
 		req.Stdin = a.stdin
 	}
@@ -94,12 +95,11 @@ func (a *app) exec(ctx context.Context, req nodeexec.Request) error {
 
 // passEnv returns the environment that a program inside gets from this process: the variables for the terminal and the
 // locale, and the requested ones (KEY=VALUE, or KEY to pass it on).
-func (a *app) passEnv(requested []string) []string {
+func passEnv(requested []string) []string {
 	var out []string
 	for _, kv := range os.Environ() {
 		k, _, _ := strings.Cut(kv, "=")
-		switch {
-		case k == "TERM", k == "COLORTERM", k == "LANG", strings.HasPrefix(k, "LC_"):
+		if k == "TERM" || k == "COLORTERM" || k == "LANG" || strings.HasPrefix(k, "LC_") {
 			out = append(out, kv)
 		}
 	}

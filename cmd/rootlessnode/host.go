@@ -39,7 +39,7 @@ Missing packages are listed, not installed.`,
 				return err
 			}
 			o.Exe = exe
-			return a.hostSetup(cmd.Context(), o, dryRun)
+			return hostSetup(cmd.Context(), a, o, dryRun)
 		},
 	}
 	fl := cmd.Flags()
@@ -53,7 +53,7 @@ Missing packages are listed, not installed.`,
 	return cmd
 }
 
-func (a *app) hostSetup(ctx context.Context, o hostsetup.Options, dryRun bool) error {
+func hostSetup(ctx context.Context, a *app, o hostsetup.Options, dryRun bool) error {
 	plan, err := hostsetup.NewPlan(o)
 	if err != nil {
 		return err

@@ -16,6 +16,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
+type imageNode interface {
+	handle
+	executor
+}
+
 func newImages(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "images",
@@ -29,7 +34,7 @@ func newImages(a *app) *cobra.Command {
 use them without a registry. Use - for standard input.`,
 			Example: `  docker save my/app:dev | rootlessnode images import -`,
 			Args:    arguments(1, -1),
-			RunE:    func(cmd *cobra.Command, args []string) error { return a.importImages(cmd.Context(), args) },
+			RunE:    withNode(a, func(ctx context.Context, n imageNode, files []string) error { return importImages(ctx, a, n, files) }),
 		},
 		newImagesList(a),
 	)
@@ -40,7 +45,7 @@ func newImagesList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the images of the node",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.listImages(cmd.Context()) },
+		RunE:  withNode(a, func(ctx context.Context, n imageNode, _ []string) error { return listImages(ctx, a, n) }),
 	}
 	a.outputFlag(cmd)
 	return cmd
@@ -66,7 +71,7 @@ func needsContainerd(n handle, operation, instead string) error {
 }
 
 // importImages imports every file and returns the errors of all that failed.
-func (a *app) importImages(ctx context.Context, files []string) error {
+func importImages(ctx context.Context, a *app, n imageNode, files []string) error {
 	// Open all files first, so that nothing is imported if one is missing.
 	opened := make([]*os.File, 0, len(files))
 	defer func() {
@@ -90,15 +95,11 @@ func (a *app) importImages(ctx context.Context, files []string) error {
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
 	if err := needsContainerd(n, "import images", "rootlessnode exec -- skopeo copy docker-archive:FILE containers-storage:NAME"); err != nil {
 		return err
 	}
 	for i, f := range opened {
-		err := a.exec(ctx, nodeexec.Request{Argv: ctr("import", "-"), Stdin: f})
+		err := execute(ctx, a, n, nodeexec.Request{Argv: ctr("import", "-"), Stdin: f})
 		var code exitCode
 		switch {
 		case errors.As(err, &code):
@@ -117,11 +118,7 @@ type image struct {
 	Size   string `json:"size"`
 }
 
-func (a *app) listImages(ctx context.Context) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
+func listImages(ctx context.Context, a *app, n imageNode) error {
 	if err := needsContainerd(n, "list images", "rootlessnode exec -- crictl images"); err != nil {
 		return err
 	}
@@ -133,20 +130,16 @@ func (a *app) listImages(ctx context.Context) error {
 		return fmt.Errorf("list images: ctr exited with code %d, see its output above", code)
 	}
 	list := parseImages(text)
-	if a.output == "json" {
-		a.printJSON(a.out, list)
-		return nil
-	}
 	rows := [][]string{{"IMAGE", "SIZE", "DIGEST"}}
 	for _, i := range list {
 		rows = append(rows, []string{i.Name, i.Size, shortDigest(i.Digest)})
 	}
-	a.printf("%s", table(rows))
+	a.show(list, table(rows))
 	return nil
 }
 
 // output runs a program inside the node and returns its standard output and exit code.
-func output(ctx context.Context, n handle, argv []string, stderr *os.File) (string, int, error) {
+func output(ctx context.Context, n executor, argv []string, stderr *os.File) (string, int, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", 1, err

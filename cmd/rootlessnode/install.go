@@ -15,15 +15,32 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/userunit"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
+// installable is the part of node.Node for install.
+type installable interface {
+	handle
+	checker
+	Status(ctx context.Context) (*status.Status, error)
+	Data() layout.Data
+}
+
+var _ installable = (*node.Node)(nil)
+
+// installOptions are the flags of install.
+type installOptions struct {
+	nodeFlags
+	start, onDemand bool
+}
+
 func newInstall(a *app) *cobra.Command {
-	var f nodeFlags
-	var noStart, onDemand bool
+	var o installOptions
+	var noStart bool
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install the node as a service of your systemd user manager",
@@ -32,12 +49,13 @@ to ~/.config/rootlessnode/NAME.yaml, enable the unit and start it. The node then
 starts at boot if lingering is enabled, otherwise at your first login. Running it again
 applies changes; without flags the existing configuration is kept.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.install(cmd.Context(), f, f.given(), !noStart, onDemand)
+			o.start = !noStart
+			return install(cmd.Context(), a, o)
 		},
 	}
-	f.register(cmd)
+	o.register(cmd)
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "enable the unit without starting it")
-	cmd.Flags().BoolVar(&onDemand, "on-demand", false, "start at the first connection to the API server's port, not at boot")
+	cmd.Flags().BoolVar(&o.onDemand, "on-demand", false, "start at the first connection to the API server's port, not at boot")
 	return cmd
 }
 
@@ -48,11 +66,8 @@ func newUninstall(a *app) *cobra.Command {
 		Long: `Stop and disable the node's unit, and remove the unit file if no other node of the
 account uses it. Configuration and data are kept.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			i, err := a.installer()
+			i, err := newInstaller(cmd.Context(), a)
 			if err != nil {
-				return err
-			}
-			if err := i.Check(cmd.Context()); err != nil {
 				return err
 			}
 			if err := i.Uninstall(cmd.Context(), a.name); err != nil {
@@ -64,7 +79,8 @@ account uses it. Configuration and data are kept.`,
 	}
 }
 
-func (a *app) installer() (*userunit.Installer, error) {
+// newInstaller returns an installer whose check succeeded.
+func newInstaller(ctx context.Context, a *app) (*userunit.Installer, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the path of this program: %w", err)
@@ -77,26 +93,27 @@ func (a *app) installer() (*userunit.Installer, error) {
 		}
 		home = filepath.Join(dir, ".config")
 	}
-	return userunit.New(userunit.Options{Exe: exe, ConfigHome: home, Run: a.userSystemctl})
+	i, err := userunit.New(userunit.Options{Exe: exe, ConfigHome: home, Run: a.userSystemctl})
+	if err != nil {
+		return nil, err
+	}
+	return i, i.Check(ctx)
 }
 
-func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand bool) error {
-	i, err := a.installer()
+func install(ctx context.Context, a *app, o installOptions) error {
+	i, err := newInstaller(ctx, a)
 	if err != nil {
 		return err
 	}
-	if err := i.Check(ctx); err != nil {
-		return err
-	}
-	file := i.ConfigFile(a.name)
+	given, file := o.given(), i.ConfigFile(a.name)
 	if _, err := os.Stat(file); err == nil && !given {
-		f.file = file
+		o.file = file
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	} else {
 		given = true
 	}
-	cfg, err := f.build(a.name)
+	cfg, err := o.build(a.name)
 	if err != nil {
 		return err
 	}
@@ -106,21 +123,22 @@ func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand b
 			return err
 		}
 	}
-	n, err := a.newNode(cfg, node.Options{Log: a.logger()}) // completes and validates the config
+	h, err := a.newNode(cfg, node.Options{Log: a.logger()}) // completes and validates the config
 	if err != nil {
 		return err
 	}
-	if err := a.checkNotRunning(ctx, n); err != nil {
+	n := h.(installable)
+	if err := checkNotRunning(ctx, a, n); err != nil {
 		return err
 	}
-	if err := a.checkJoined(n); err != nil {
+	if err := checkJoined(a, n); err != nil {
 		return err
 	}
 	if _, err := n.Check(ctx); err != nil {
 		return err
 	}
-	w := userunit.Wanted{Name: a.name, Config: text, Stop: n.Config().Timeouts.Stop.D(), Start: start}
-	if onDemand {
+	w := userunit.Wanted{Name: a.name, Config: text, Stop: n.Config().Timeouts.Stop.D(), Start: o.start}
+	if o.onDemand {
 		if w.OnDemand, err = onDemandAddress(n.Config()); err != nil {
 			return err
 		}
@@ -129,10 +147,10 @@ func (a *app) install(ctx context.Context, f nodeFlags, given, start, onDemand b
 		return err
 	}
 	a.printf("unit     %s\nconfig   %s\n", i.UnitFile(), file)
-	if start {
+	if o.start {
 		a.printf("node %q is Ready; to show its status: systemctl --user status %s\n", a.name, userunit.Instance(a.name))
 	}
-	a.warnOfLinger()
+	warnOfLinger(a)
 	return nil
 }
 
@@ -150,7 +168,7 @@ func onDemandAddress(c *config.NodeConfig) (string, error) {
 }
 
 // checkJoined returns an error for a worker that needs a bootstrap token for its first start, because a unit has no token.
-func (a *app) checkJoined(n handle) error {
+func checkJoined(a *app, n installable) error {
 	server := n.Config().Join.Server
 	if _, err := os.Stat(n.Data().JoinRecord()); server == "" || !errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -160,7 +178,7 @@ func (a *app) checkJoined(n handle) error {
 }
 
 // checkNotRunning returns an error if the node is already running, unless the unit runs it.
-func (a *app) checkNotRunning(ctx context.Context, n handle) error {
+func checkNotRunning(ctx context.Context, a *app, n installable) error {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return err
@@ -179,7 +197,7 @@ func (a *app) checkNotRunning(ctx context.Context, n handle) error {
 
 // warnOfLinger prints a warning if lingering is disabled, because the user manager then ends with the last login
 // (loginctl(1)).
-func (a *app) warnOfLinger() {
+func warnOfLinger(a *app) {
 	u, err := user.Current()
 	if err != nil {
 		return

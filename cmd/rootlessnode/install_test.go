@@ -22,12 +22,12 @@ func TestInstallWhileRunning(t *testing.T) {
 		a := &app{name: "default", env: func(string) string { return "" }}
 		a.userSystemctl = func(context.Context, ...string) (string, error) { return active + "\n", nil }
 		running := &fakeNode{cfg: config.Default(), statuses: []status.Status{{State: status.NodeStarting}}}
-		err := a.checkNotRunning(t.Context(), running)
+		err := checkNotRunning(t.Context(), a, running)
 		assert.Equal(t, err == nil, ok, "%q: %v", active, err)
 		if !ok {
 			assert.ErrorIs(t, err, errdefs.ErrPreflight)
 		}
-		assert.NilError(t, a.checkNotRunning(t.Context(), &fakeNode{cfg: config.Default()}), "a stopped node")
+		assert.NilError(t, checkNotRunning(t.Context(), a, &fakeNode{cfg: config.Default()}), "a stopped node")
 	}
 }
 
@@ -36,16 +36,16 @@ func TestInstallWorker(t *testing.T) {
 	t.Parallel()
 	a := &app{name: "w", env: func(string) string { return "" }}
 	worker := &fakeNode{cfg: config.Default(), dir: t.TempDir()}
-	assert.NilError(t, a.checkJoined(worker), "not a worker")
+	assert.NilError(t, checkJoined(a, worker), "not a worker")
 	worker.cfg.Join.Server = "https://192.0.2.1:6443"
-	err := a.checkJoined(worker)
+	err := checkJoined(a, worker)
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
 	assert.ErrorContains(t, err, "has not joined https://192.0.2.1:6443 yet")
 	assert.Assert(t, cmp.Contains(errdefs.ReportOf(err).Hints[0], "rootlessnode --name w up --join https://192.0.2.1:6443 --token-file FILE"))
 	record := worker.Data().JoinRecord()
 	assert.NilError(t, os.MkdirAll(filepath.Dir(record), 0o700))
 	assert.NilError(t, os.WriteFile(record, []byte("{}"), 0o600))
-	assert.NilError(t, a.checkJoined(worker))
+	assert.NilError(t, checkJoined(a, worker))
 	_, err = onDemandAddress(worker.cfg)
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	assert.ErrorContains(t, err, "a worker has no API server port")

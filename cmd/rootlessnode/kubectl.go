@@ -1,17 +1,29 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
+
+type kubectlNode interface {
+	Runtime() layout.Runtime
+	Kubeconfig() string
+	ComponentPath(name string) (string, error)
+}
+
+var _ kubectlNode = (*node.Node)(nil)
 
 func newKubectl(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -20,11 +32,7 @@ func newKubectl(a *app) *cobra.Command {
 		Long: `Run the kubectl of the node's components on the host, with the node's kubeconfig.
 All arguments are passed to kubectl.`,
 		DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
-			n, err := a.attached()
-			if err != nil {
-				return err
-			}
+		RunE: withNode(a, func(_ context.Context, n kubectlNode, args []string) error {
 			path, err := n.ComponentPath("kubectl")
 			if err != nil {
 				return err
@@ -36,7 +44,7 @@ All arguments are passed to kubectl.`,
 				_, _ = fmt.Fprintf(a.err, "warning: node %q is not running (%s)\n", a.name, a.command("up"))
 			}
 			return a.replace(path, append([]string{"kubectl"}, args...), withEnv(os.Environ(), "KUBECONFIG", n.Kubeconfig()))
-		},
+		}),
 	}
 }
 
@@ -50,11 +58,7 @@ export KUBECONFIG="$(rootlessnode kubeconfig --path)"
 
 A worker of another cluster has no administrator's kubeconfig: the node's kubeconfig
 is printed instead, which has few permissions.`,
-		RunE: func(*cobra.Command, []string) error {
-			n, err := a.attached()
-			if err != nil {
-				return err
-			}
+		RunE: withNode(a, func(_ context.Context, n interface{ Kubeconfig() string }, _ []string) error {
 			b, err := os.ReadFile(n.Kubeconfig())
 			if err != nil {
 				return a.noKubeconfig(err)
@@ -64,7 +68,7 @@ is printed instead, which has few permissions.`,
 			}
 			_, err = a.out.Write(b)
 			return err
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&path, "path", false, "print the path instead of the contents")
 	return cmd
@@ -80,13 +84,8 @@ func (a *app) noKubeconfig(err error) error {
 
 // withEnv returns env with one variable set.
 func withEnv(env []string, key, value string) []string {
-	out := make([]string, 0, len(env)+1)
-	for _, kv := range env {
-		if !strings.HasPrefix(kv, key+"=") {
-			out = append(out, kv)
-		}
-	}
-	return append(out, key+"="+value)
+	env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return strings.HasPrefix(kv, key+"=") })
+	return append(env, key+"="+value)
 }
 
 // replaceProcess executes another program in place of this process. It returns only on error.

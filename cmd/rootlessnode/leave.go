@@ -19,6 +19,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/membership"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -26,6 +27,16 @@ type leaveFlags struct {
 	timeout         time.Duration
 	force, keepData bool
 }
+
+// worker is the part of node.Node for leaving its cluster.
+type worker interface {
+	stopper
+	Data() layout.Data
+	Kubeconfig() string
+	ComponentPath(name string) (string, error)
+}
+
+var _ worker = (*node.Node)(nil)
 
 func newLeave(a *app) *cobra.Command {
 	var f leaveFlags
@@ -35,11 +46,11 @@ func newLeave(a *app) *cobra.Command {
 		Long: `Remove this worker from its cluster: cordon it and evict its pods, delete its Node
 object, stop it, and delete its data. If a step fails, the command stops, and the error
 says what remains to be done. It uses the node's own credentials and permissions.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+		RunE: withNode(a, func(ctx context.Context, n worker, _ []string) error {
+			ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 			defer stop()
-			return a.leave(ctx, f)
-		},
+			return leave(ctx, a, n, f)
+		}),
 	}
 	cmd.Flags().DurationVar(&f.timeout, "timeout", drainTimeout, "how long the eviction of the pods may take")
 	cmd.Flags().BoolVar(&f.force, "force", false, "also evict pods that no controller recreates; leave even if the API server cannot be reached")
@@ -50,24 +61,19 @@ says what remains to be done. It uses the node's own credentials and permissions
 // drainTimeout is the default of --timeout.
 const drainTimeout = 2 * time.Minute
 
-func (a *app) leave(ctx context.Context, f leaveFlags) error {
-	n, err := a.attached()
+func leave(ctx context.Context, a *app, n worker, f leaveFlags) error {
+	w, err := findMember(ctx, a, n, f)
 	if err != nil {
 		return err
 	}
-	w, err := a.findWorker(ctx, n, f)
-	if err != nil {
-		return err
-	}
-	if w.running {
-		notified, err := a.leaveCluster(ctx, n, w.nodeName, f)
-		if err != nil {
+	notified := false // the Node object was deleted, so that the cluster knows
+	if isRunning(w.status) {
+		if notified, err = leaveCluster(ctx, a, n, w.nodeName, f); err != nil {
 			return err
 		}
-		w.notified = notified
 	}
 	end, endErr := membership.CertificateEnd(n.Data()) // before the certificate is deleted
-	if err := a.stopNode(ctx, n, 0, w.running, !f.keepData); err != nil {
+	if err := stopNode(ctx, a, n, w.status, stopOptions{deleteData: !f.keepData}); err != nil {
 		return errdefs.WithHint(err, a.command("down --delete-data"))
 	}
 	if f.keepData {
@@ -80,32 +86,30 @@ func (a *app) leave(ctx context.Context, f leaveFlags) error {
 		a.printf("the node's certificate cannot be revoked: copies of it are valid until %s (docs/joining.md, \"Tokens and secrets\")\n",
 			end.Local().Format(time.RFC1123))
 	}
-	if !w.notified {
+	if !notified {
 		a.printf("the cluster was not notified; an administrator of the cluster must delete the Node object:\n  kubectl delete node %s\n", w.nodeName)
 	}
 	return nil
 }
 
-// worker is the node that leaves its cluster.
-type worker struct {
+// member is the node as a member of its cluster.
+type member struct {
 	nodeName string
-	running  bool
-	// notified reports whether the Node object was deleted, so that the cluster knows.
-	notified bool
+	status   *status.Status
 }
 
-// findWorker returns an error if the node is not a worker, or if it is not running and --force was not given.
-func (a *app) findWorker(ctx context.Context, n handle, f leaveFlags) (*worker, error) {
+// findMember returns an error if the node is not a worker, or if it is not running and --force was not given.
+func findMember(ctx context.Context, a *app, n worker, f leaveFlags) (*member, error) {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{nodeName: n.Config().NodeName, running: isRunning(s)}
+	w, running := &member{n.Config().NodeName, s}, isRunning(s)
 	joins := n.Config().Joins()
 	var record membership.Record
 	switch err := layout.ReadJSON(n.Data().JoinRecord(), &record); {
 	case err == nil:
-		joins = joins || !w.running // the config of a stopped node is unknown
+		joins = joins || !running // the config of a stopped node is unknown
 		if record.NodeName != "" {
 			w.nodeName = record.NodeName
 		}
@@ -116,7 +120,7 @@ func (a *app) findWorker(ctx context.Context, n handle, f leaveFlags) (*worker, 
 	case !joins:
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
 			fmt.Errorf("node %q has not joined a cluster: it runs its own control plane, or was never started", a.name)), a.command("down --delete-data    # deletes the node and its cluster"))
-	case !w.running && !f.force:
+	case !running && !f.force:
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q is not running and cannot notify the cluster", a.name)),
 			a.command("up")+"\n"+a.command("drain-and-leave --force    # leaves without notifying the cluster"))
 	}
@@ -128,7 +132,7 @@ const requestTimeout = "--request-timeout=15s"
 
 // leaveCluster drains the node and deletes its Node object. notified is false if the API server could not be reached, which
 // is an error unless f.force is set.
-func (a *app) leaveCluster(ctx context.Context, n handle, nodeName string, f leaveFlags) (notified bool, err error) {
+func leaveCluster(ctx context.Context, a *app, n worker, nodeName string, f leaveFlags) (notified bool, err error) {
 	kubectl, err := n.ComponentPath("kubectl")
 	if err != nil {
 		return false, err

@@ -14,35 +14,44 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
+type logNode interface {
+	Data() layout.Data
+}
+
+var _ logNode = (*node.Node)(nil)
+
+// logOptions are the flags of logs.
+type logOptions struct {
+	follow bool
+	tail   int // lines, or allLines
+}
+
 func newLogs(a *app) *cobra.Command {
-	var follow bool
-	var tail int
+	var o logOptions
 	cmd := &cobra.Command{
 		Use:   "logs [COMPONENT]",
 		Short: "Show the log of a component, or of the node itself",
 		Long: `Show the log of a component or, without an argument, of the node itself (its parent,
 child and node roles). Logs are kept after the node has stopped.`,
 		Args: arguments(0, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			component := nodeLog
-			if len(args) > 0 {
-				component = args[0]
-			}
-			return a.logs(cmd.Context(), component, tail, follow)
-		},
+		RunE: withNode(a, func(ctx context.Context, n logNode, args []string) error {
+			return showLog(ctx, a, n, o, append(args, nodeLog)[0])
+		}),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			n, err := a.attached()
+			n, err := attached[logNode](a)
 			if err != nil || len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			return logNames(n.Data().LogDir()), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "also show new lines")
-	cmd.Flags().IntVar(&tail, "tail", allLines, "show only the last `N` lines")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "also show new lines")
+	cmd.Flags().IntVar(&o.tail, "tail", allLines, "show only the last `N` lines")
 	return cmd
 }
 
@@ -54,28 +63,24 @@ const (
 	logSuffix = ".log"
 )
 
-func (a *app) logs(ctx context.Context, component string, tail int, follow bool) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
+func showLog(ctx context.Context, a *app, n logNode, o logOptions, component string) error {
 	path := n.Data().Log(component)
 	if strings.ContainsRune(component, filepath.Separator) {
 		path = "" // not a component; do not open files outside of the log dir
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return a.noLog(component, logNames(n.Data().LogDir()))
+		return noLog(a, component, logNames(n.Data().LogDir()))
 	}
 	if err != nil {
 		return fmt.Errorf("open log of %s: %w", component, err)
 	}
 	l := &logReader{f: f, path: path, out: a.out}
 	defer l.close()
-	if err := l.skipToTail(tail); err != nil {
+	if err := l.skipToTail(o.tail); err != nil {
 		return fmt.Errorf("read log of %s: %w", component, err)
 	}
-	if !follow {
+	if !o.follow {
 		err = l.copy()
 	} else {
 		ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
@@ -88,7 +93,7 @@ func (a *app) logs(ctx context.Context, component string, tail int, follow bool)
 	return nil
 }
 
-func (a *app) noLog(component string, have []string) error {
+func noLog(a *app, component string, have []string) error {
 	err := fmt.Errorf("log of %q not found", component)
 	if len(have) == 0 {
 		return errdefs.WithHint(fmt.Errorf("%w: node %q was never started", err, a.name), a.command("up"))

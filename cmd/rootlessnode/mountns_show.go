@@ -1,9 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
@@ -45,28 +46,18 @@ func (a *app) showGuarantees(g mountns.Guarantees, reasons []string) {
 }
 
 func (a *app) showNamespaces(all []mountns.Namespace) {
-	if a.output == "json" {
-		a.printJSON(a.out, all)
-		return
-	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(w, "NAME\tPROPAGATION\tPROCESSES\tID\tPIN")
+	rows := [][]string{{"NAME", "PROPAGATION", "PROCESSES", "ID", "PIN"}}
 	for _, n := range all {
+		processes, pin := strconv.Itoa(n.Processes), n.Pin
 		if n.Fault != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\t\t%s\t%s\n", n.Name, orDash(string(n.Propagation)), orDash(n.ID), n.Pin+": "+n.Fault)
-			continue
+			processes, pin = "", n.Pin+": "+n.Fault
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", n.Name, n.Propagation, n.Processes, n.ID, n.Pin)
+		rows = append(rows, []string{n.Name, orDash(string(n.Propagation)), processes, orDash(n.ID), pin})
 	}
-	_ = w.Flush()
+	a.show(all, table(rows))
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }
 
 // showMountStatus shows st. It returns an error with exit code 4 if a daemon runs outside of the mount namespace.
 func (a *app) showMountStatus(st *mountns.Status, stale []string) error {

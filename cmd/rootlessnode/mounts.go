@@ -17,18 +17,14 @@ func newMounts(a *app) *cobra.Command {
 		Long: `Show the mounts inside the node, counted by owner: those propagated from the host, the
 node's, and those of each pod. The last line says how many of the mounts of the node
 and the pods the host sees. With -o json every mount is listed.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.showMounts(cmd.Context()) },
+		RunE: withNode(a, func(ctx context.Context, n executor, _ []string) error { return showMounts(ctx, a, n) }),
 	}
 	a.outputFlag(cmd)
 	cmd.AddCommand(newMountsVerify(a), newMountsAgent(a))
 	return cmd
 }
 
-func (a *app) showMounts(ctx context.Context) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
+func showMounts(ctx context.Context, a *app, n executor) error {
 	text, code, err := output(ctx, n, mountview.Command(), a.stderr)
 	if err != nil {
 		return a.hintNotRunning(err)
@@ -44,14 +40,10 @@ func (a *app) showMounts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.output == "json" {
-		a.printJSON(a.out, v)
-		return nil
-	}
 	rows := [][]string{{"OWNER", "POD", "OBJECT", "MOUNTS"}}
 	for _, g := range v.Groups {
 		rows = append(rows, []string{string(g.Kind), orDash(g.Pod), orDash(g.What), strconv.Itoa(g.Mounts)})
 	}
-	a.printf("%s\nthe host sees %d of the %d mounts of the node and its pods\n", table(rows), v.HostSees, v.Own)
+	a.show(v, fmt.Sprintf("%s\nthe host sees %d of the %d mounts of the node and its pods\n", table(rows), v.HostSees, v.Own))
 	return nil
 }

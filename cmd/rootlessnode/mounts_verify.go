@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/mountverify"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
 // verifyFlags are the flags of mounts verify.
@@ -24,6 +24,13 @@ type verifyFlags struct {
 	hostVisible                           bool
 	limit                                 time.Duration
 }
+
+type verifiable interface {
+	handle
+	Kubeconfig() string
+}
+
+var _ verifiable = (*node.Node)(nil)
 
 func newMountsVerify(a *app) *cobra.Command {
 	var f verifyFlags
@@ -47,7 +54,7 @@ does not. The pods run this program from the node's disk.`,
 		Example: `  rootlessnode mounts verify
   rootlessnode mounts verify --kubeconfig admin.conf --image registry.example/any --host-visible`,
 		Annotations: map[string]string{allowRoot: "true"}, // on a rootful node
-		RunE:        func(cmd *cobra.Command, _ []string) error { return a.verifyMounts(cmd.Context(), f) },
+		RunE:        func(cmd *cobra.Command, _ []string) error { return verifyMounts(cmd.Context(), a, f) },
 	}
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the cluster of another node")
 	cmd.Flags().StringVar(&f.node, "node", "", "name of the Node object (default: the only one)")
@@ -60,10 +67,10 @@ does not. The pods run this program from the node's disk.`,
 	return cmd
 }
 
-func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
+func verifyMounts(ctx context.Context, a *app, f verifyFlags) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // remove the pods and mounts
 	defer stop()
-	o, err := a.verifyOptions(&f)
+	o, err := verifyOptions(a, &f)
 	if err != nil {
 		return err
 	}
@@ -82,29 +89,21 @@ func (a *app) verifyMounts(ctx context.Context, f verifyFlags) error {
 	if v == nil {
 		return fmt.Errorf("verify mounts: %w", err)
 	}
-	if a.output == "json" {
-		a.printJSON(a.out, v)
-	} else {
-		a.printf("%s", sanitize(renderVerdict(v)))
-	}
+	a.show(v, sanitize(renderVerdict(v)))
 	return errors.Join(err, guaranteeError(v, f.hostVisible))
 }
 
 // verifyOptions returns the options of the test. Flags that were not given default to the running node's values.
-func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
+func verifyOptions(a *app, f *verifyFlags) (mountverify.Options, error) {
 	o := mountverify.Options{
 		Node: f.node, Image: f.image, Program: f.program, Dir: f.dir, Limit: f.limit, CanMount: a.uid == 0 && !a.inUserNS(),
 		Args: []string{"mounts", "agent"},
 	}
 	if o.Program == "" {
-		exe, err := os.Executable()
-		if err == nil {
-			exe, err = filepath.EvalSymlinks(exe)
+		var err error
+		if o.Program, err = ownPath(); err != nil {
+			return o, err
 		}
-		if err != nil {
-			return o, fmt.Errorf("find the path of this program: %w", err)
-		}
-		o.Program = exe
 	}
 	if f.kubeconfig != "" {
 		if f.image == "" {
@@ -116,7 +115,7 @@ func (a *app) verifyOptions(f *verifyFlags) (mountverify.Options, error) {
 	if a.uid == 0 {
 		return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("as root, --kubeconfig is required")), "--kubeconfig FILE")
 	}
-	n, err := a.attached()
+	n, err := attached[verifiable](a)
 	if err != nil {
 		return o, err
 	}

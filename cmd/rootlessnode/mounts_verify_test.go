@@ -55,10 +55,10 @@ func TestGuaranteeError(t *testing.T) {
 func TestVerifyRequiresAnImage(t *testing.T) {
 	t.Parallel()
 	a := &app{uid: 1, inUserNS: func() bool { return false }}
-	_, err := a.verifyOptions(&verifyFlags{kubeconfig: "x"})
+	_, err := verifyOptions(a, &verifyFlags{kubeconfig: "x"})
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	assert.Assert(t, strings.Contains(errdefs.ReportOf(err).Hints[0], "--image"))
 	a.uid = 0
-	_, err = a.verifyOptions(&verifyFlags{})
+	_, err = verifyOptions(a, &verifyFlags{})
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 }

@@ -26,7 +26,7 @@ const skipRounds = 5
 
 // learn queries the node's runtime for the pods of new containers. It does not need the API server. Containers that the runtime
 // does not know, because they are gone, are cached without a pod.
-func (p *podNames) learn(ctx context.Context, n handle, pods []cgroupv2.PodUsage) {
+func (p *podNames) learn(ctx context.Context, n imageNode, pods []cgroupv2.PodUsage) {
 	var unknown []string
 	for _, pod := range pods {
 		for _, id := range pod.Containers {

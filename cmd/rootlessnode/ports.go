@@ -16,11 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 // portTimeout limits the time that `ports add` and `ports remove` wait for a port to open or close.
 const portTimeout = 15 * time.Second
+
+// portNode is the part of node.Node for forwarded ports.
+type portNode interface {
+	Status(ctx context.Context) (*status.Status, error)
+	WatchStatus(ctx context.Context, fn func(*status.Status) error) error
+	AddForward(ctx context.Context, forward string) ([]status.Port, error)
+	RemoveForward(ctx context.Context, forward string) error
+}
+
+var _ portNode = (*node.Node)(nil)
 
 func newPorts(a *app) *cobra.Command {
 	var watch bool
@@ -36,7 +47,14 @@ configuration does not allow it.`,
   rootlessnode ports -w
   rootlessnode ports add 8080:30080`,
 		Args: noCommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.ports(cmd.Context(), watch) },
+		RunE: withNode(a, func(ctx context.Context, n portNode, _ []string) error {
+			if !watch {
+				return listPorts(ctx, a, n)
+			}
+			ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			return a.hintNotRunning(watchPorts(ctx, a, n))
+		}),
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "also show changes, until the node stops; with -o json one object per line")
 	a.outputFlag(cmd)
@@ -57,7 +75,7 @@ is 1.`,
   rootlessnode ports add 9000-9009:9000-9009
   rootlessnode ports add 0:8080`,
 		Args: arguments(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.addPort(cmd.Context(), args[0]) },
+		RunE: withNode(a, func(ctx context.Context, n portNode, args []string) error { return addPort(ctx, a, n, args[0]) }),
 	}
 	a.outputFlag(cmd)
 	return cmd
@@ -68,15 +86,11 @@ func newPortsRemove(a *app) *cobra.Command {
 		Use:   "remove FORWARD|HOSTPORT",
 		Short: "Remove a forward that was created with add",
 		Args:  arguments(1, 1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := a.attached()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), portTimeout)
+		RunE: withNode(a, func(ctx context.Context, n portNode, args []string) error {
+			ctx, cancel := context.WithTimeout(ctx, portTimeout)
 			defer cancel()
 			return a.hintNotRunning(timeoutError(ctx, "close", args[0], n.RemoveForward(ctx, args[0])))
-		},
+		}),
 	}
 }
 
@@ -88,11 +102,7 @@ func timeoutError(ctx context.Context, operation, forward string, err error) err
 	return err
 }
 
-func (a *app) addPort(ctx context.Context, forward string) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
+func addPort(ctx context.Context, a *app, n portNode, forward string) error {
 	ctx, cancel := context.WithTimeout(ctx, portTimeout)
 	defer cancel()
 	ports, err := n.AddForward(ctx, forward)
@@ -118,41 +128,20 @@ func (a *app) addPort(ctx context.Context, forward string) error {
 	return errors.Join(errs...)
 }
 
-func (a *app) ports(ctx context.Context, watch bool) error {
-	n, err := a.attached()
+func listPorts(ctx context.Context, a *app, n portNode) error {
+	s, err := n.Status(ctx)
 	if err != nil {
 		return err
 	}
-	if !watch {
-		s, err := n.Status(ctx)
-		if err != nil {
-			return err
-		}
-		if s.State == status.NodeStopped || s.State == status.NodeFailed && len(s.Components) == 0 {
-			return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("no ports are forwarded")))
-		}
-		if a.output == "json" {
-			a.printJSON(a.out, portList(s.Ports))
-			return nil
-		}
-		a.printf("%s", renderPorts(s.Ports, a.now()))
-		return nil
+	if s.State == status.NodeStopped || s.State == status.NodeFailed && len(s.Components) == 0 {
+		return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("no ports are forwarded")))
 	}
-	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	return a.hintNotRunning(a.watchPorts(ctx, n))
-}
-
-// portList returns ports, or an empty list for nil, which JSON would show as null.
-func portList(ports []status.Port) []status.Port {
-	if ports == nil {
-		return []status.Port{}
-	}
-	return ports
+	a.show(append([]status.Port{}, s.Ports...), renderPorts(s.Ports, a.now())) // an empty list, not null
+	return nil
 }
 
 // watchPorts writes the list, and then each changed forward.
-func (a *app) watchPorts(ctx context.Context, n handle) error {
+func watchPorts(ctx context.Context, a *app, n portNode) error {
 	enc := json.NewEncoder(a.out)
 	enc.SetEscapeHTML(false)
 	shown := map[string]status.Port{}

@@ -24,7 +24,7 @@ type progress struct {
 	done    sync.WaitGroup
 }
 
-func (a *app) newProgress() *progress {
+func newProgress(a *app) *progress {
 	p := &progress{w: a.err, now: a.now, style: a.styleOf(a.stderr), updates: make(chan status.Status)}
 	p.live = p.style.colour && p.style.width > 0
 	p.done.Go(p.show)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,8 +10,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
+
+type statusNode interface {
+	Status(ctx context.Context) (*status.Status, error)
+}
+
+var _ statusNode = (*node.Node)(nil)
 
 func newStatus(a *app) *cobra.Command {
 	cmd := &cobra.Command{
@@ -19,22 +27,13 @@ func newStatus(a *app) *cobra.Command {
 		Long: `Show the current state of the node, running or not: its state and the reason for it,
 its components, its conditions and the forwarded ports. The exit code is 0 whenever the
 state can be determined.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := a.attached()
-			if err != nil {
-				return err
+		RunE: withNode(a, func(ctx context.Context, n statusNode, _ []string) error {
+			s, err := n.Status(ctx)
+			if err == nil {
+				a.show(s, renderStatus(*s, a.now(), a.styleOf(a.stdout)))
 			}
-			s, err := n.Status(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
-				a.printJSON(a.out, s)
-				return nil
-			}
-			a.printf("%s", renderStatus(*s, a.now(), a.styleOf(a.stdout)))
-			return nil
-		},
+			return err
+		}),
 	}
 	a.outputFlag(cmd)
 	return cmd

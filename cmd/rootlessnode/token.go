@@ -17,6 +17,24 @@ import (
 // tokenTimeout limits the time for the requests of a token command to the API server.
 const tokenTimeout = 30 * time.Second
 
+// tokenNode is the part of node.Node for bootstrap tokens.
+type tokenNode interface {
+	CreateJoinToken(ctx context.Context, o node.JoinTokenOptions) (*node.JoinToken, error)
+	JoinTokens(ctx context.Context) ([]kubeapi.BootstrapToken, error)
+	DeleteJoinToken(ctx context.Context, idOrToken string) error
+}
+
+var _ tokenNode = (*node.Node)(nil)
+
+// withTokens is withNode for the commands below token, with their time limit and the hint to start the node.
+func withTokens(a *app, run func(context.Context, tokenNode, []string) error) func(*cobra.Command, []string) error {
+	return withNode(a, func(ctx context.Context, n tokenNode, args []string) error {
+		ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
+		defer cancel()
+		return a.hintNotRunning(run(ctx, n, args))
+	})
+}
+
 func newToken(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
@@ -45,7 +63,7 @@ The command on standard output contains a secret: everyone who has it can add a 
   rootlessnode token create --node worker-1
   rootlessnode token create --reusable --ttl 24h --description "the build machines"
   rootlessnode token create -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.createToken(cmd.Context(), o) },
+		RunE: withTokens(a, func(ctx context.Context, n tokenNode, _ []string) error { return createToken(ctx, a, n, o) }),
 	}
 	cmd.Flags().DurationVar(&o.TTL, "ttl", time.Hour, "how long the token is valid")
 	cmd.Flags().StringVar(&o.Description, "description", "", "`TEXT` to show in the list of tokens")
@@ -55,19 +73,13 @@ The command on standard output contains a secret: everyone who has it can add a 
 	return cmd
 }
 
-func (a *app) createToken(ctx context.Context, o node.JoinTokenOptions) error {
+func createToken(ctx context.Context, a *app, n tokenNode, o node.JoinTokenOptions) error {
 	if o.TTL < time.Second {
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--ttl %s: must be at least 1s", o.TTL)), "--ttl 1h")
 	}
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
-	defer cancel()
 	t, err := n.CreateJoinToken(ctx, o)
 	if err != nil {
-		return a.hintNotRunning(err)
+		return err
 	}
 	if a.output == "json" {
 		a.printJSON(a.out, struct {
@@ -103,29 +115,16 @@ func newTokenList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the cluster's bootstrap tokens, without their secrets",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.listTokens(cmd.Context()) },
+		RunE:  withTokens(a, func(ctx context.Context, n tokenNode, _ []string) error { return listTokens(ctx, a, n) }),
 	}
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) listTokens(ctx context.Context) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
-	defer cancel()
+func listTokens(ctx context.Context, a *app, n tokenNode) error {
 	tokens, err := n.JoinTokens(ctx)
 	if err != nil {
-		return a.hintNotRunning(err)
-	}
-	if a.output == "json" {
-		if tokens == nil {
-			tokens = []kubeapi.BootstrapToken{}
-		}
-		a.printJSON(a.out, tokens)
-		return nil
+		return err
 	}
 	rows := [][]string{{"ID", "EXPIRES", "NODES", "DESCRIPTION"}}
 	for _, t := range tokens {
@@ -138,7 +137,7 @@ func (a *app) listTokens(ctx context.Context) error {
 		}
 		rows = append(rows, []string{t.ID, expires, tokenUse(t), oneLine(t.Description)})
 	}
-	a.printf("%s", table(rows))
+	a.show(append([]kubeapi.BootstrapToken{}, tokens...), table(rows)) // an empty list, not null
 	return nil
 }
 
@@ -160,13 +159,7 @@ func newTokenDelete(a *app) *cobra.Command {
 		Use:   "delete ID|TOKEN...",
 		Short: "Delete bootstrap tokens; nodes that have joined with them stay in the cluster",
 		Args:  arguments(1, -1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := a.attached()
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), tokenTimeout)
-			defer cancel()
+		RunE: withTokens(a, func(ctx context.Context, n tokenNode, args []string) error {
 			var errs []error
 			for _, arg := range args {
 				if err := n.DeleteJoinToken(ctx, arg); err != nil {
@@ -176,7 +169,7 @@ func newTokenDelete(a *app) *cobra.Command {
 				id, _, _ := strings.Cut(arg, ".")
 				a.printf("token %s deleted\n", id)
 			}
-			return a.hintNotRunning(errors.Join(errs...))
-		},
+			return errors.Join(errs...)
+		}),
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,11 @@ const (
 	firstInterval = 500 * time.Millisecond
 )
 
+type topNode interface {
+	imageNode
+	statusNode
+}
+
 func newTop(a *app) *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
@@ -36,15 +42,15 @@ func newTop(a *app) *cobra.Command {
 from their cgroups. On a terminal the table is refreshed until you press q or Ctrl-C;
 otherwise it is printed once, after one interval. Values marked with ~ are sums over
 the processes, because the cgroup controller is missing.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: withNode(a, func(ctx context.Context, n topNode, _ []string) error {
 			if interval < minTopInterval {
 				return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("interval %s: must be at least %s", interval, minTopInterval)),
 					"rootlessnode top --interval 2s")
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+			ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 			defer stop()
-			return a.top(ctx, interval)
-		},
+			return top(ctx, a, n, interval)
+		}),
 	}
 	cmd.Flags().DurationVarP(&interval, "interval", "n", topInterval, "time between two measurements")
 	a.outputFlag(cmd)
@@ -80,18 +86,14 @@ type topSnapshot struct {
 // topReader measures one node.
 type topReader struct {
 	a     *app
-	n     handle
+	n     topNode
 	s     *status.Status
 	pods  podNames
 	last  cgroupv2.Survey
 	since time.Time
 }
 
-func (a *app) top(ctx context.Context, interval time.Duration) error {
-	n, err := a.attached()
-	if err != nil {
-		return err
-	}
+func top(ctx context.Context, a *app, n topNode, interval time.Duration) error {
 	s, err := n.Status(ctx)
 	if err != nil {
 		return err
@@ -104,7 +106,7 @@ func (a *app) top(ctx context.Context, interval time.Duration) error {
 		return r.notRunning(err)
 	}
 	if a.output != "json" && isTerminal(a.stdout) {
-		return r.notRunning(a.topLive(ctx, r, interval))
+		return r.notRunning(topLive(ctx, a, r, interval))
 	}
 	select {
 	case <-ctx.Done():
@@ -115,11 +117,7 @@ func (a *app) top(ctx context.Context, interval time.Duration) error {
 	if err != nil {
 		return r.notRunning(err)
 	}
-	if a.output == "json" {
-		a.printJSON(a.out, p)
-		return nil
-	}
-	a.printf("%s", strings.Join(renderTop(p, a.styleOf(a.stdout)), "\n")+"\n")
+	a.show(p, strings.Join(renderTop(p, a.styleOf(a.stdout)), "\n")+"\n")
 	return nil
 }
 
@@ -172,23 +170,10 @@ func newTopSnapshot(now, before cgroupv2.Survey, took time.Duration, names map[s
 	}
 	for _, rows := range [][]topRow{p.Components, p.Pods} {
 		slices.SortFunc(rows, func(x, y topRow) int {
-			if c := orZero(y.CPU) - orZero(x.CPU); c != 0 {
-				if c > 0 {
-					return 1
-				}
-				return -1
-			}
-			return strings.Compare(x.Namespace+"/"+x.Name+x.key, y.Namespace+"/"+y.Name+y.key)
+			return cmp.Or(cmp.Compare(orZero(y.CPU), orZero(x.CPU)), strings.Compare(x.Namespace+"/"+x.Name+x.key, y.Namespace+"/"+y.Name+y.key))
 		})
 	}
 	return p
-}
-
-func orZero(v *float64) float64 {
-	if v == nil {
-		return 0
-	}
-	return *v
 }
 
 // podRows returns one row per pod. The containers of a pod without its own cgroup are added up.
@@ -237,4 +222,11 @@ func rates(r topRow, old map[string]cgroupv2.Usage, took time.Duration) topRow {
 	r.ReadPerSecond = rate(r.IOReadBytes, before.IOReadBytes, 1)
 	r.WritePerSecond = rate(r.IOWriteBytes, before.IOWriteBytes, 1)
 	return r
+}
+
+func orZero(v *float64) float64 {
+	if v == nil {
+		return 0
+	}
+	return *v
 }

@@ -89,7 +89,7 @@ func rateText(v *float64) string {
 }
 
 // topLive redraws the table until q is pressed, ctx ends or the node ends.
-func (a *app) topLive(ctx context.Context, r *topReader, interval time.Duration) error {
+func topLive(ctx context.Context, a *app, r *topReader, interval time.Duration) error {
 	keys := openKeys(a.stdin)
 	defer keys.close()
 	for drawn, wait := 0, min(firstInterval, interval); ; wait = interval {

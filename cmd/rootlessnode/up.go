@@ -19,6 +19,18 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
+// starter is the part of node.Node for starting it.
+type starter interface {
+	handle
+	Start(ctx context.Context) error
+	RunForeground(ctx context.Context) error
+	WaitReady(ctx context.Context, progress func(status.Status)) error
+	Stop(ctx context.Context) error
+	Kubeconfig() string
+}
+
+var _ starter = (*node.Node)(nil)
+
 func newUp(a *app) *cobra.Command {
 	var f nodeFlags
 	var t tokenFlags
@@ -51,9 +63,9 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 				return err
 			}
 			if foreground {
-				return a.upForeground(cmd.Context(), cfg, token)
+				return upForeground(cmd.Context(), a, cfg, token)
 			}
-			return a.up(cmd.Context(), cfg, token)
+			return up(cmd.Context(), a, cfg, token)
 		},
 	}
 	f.register(cmd)
@@ -64,11 +76,12 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 	return cmd
 }
 
-func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) error {
-	n, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token})
+func up(ctx context.Context, a *app, cfg *config.NodeConfig, token string) error {
+	h, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token})
 	if err != nil {
 		return err
 	}
+	n := h.(starter)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	began := a.now()
@@ -77,7 +90,7 @@ func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) erro
 	}
 	ready, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Ready.D())
 	defer cancel()
-	show := a.newProgress()
+	show := newProgress(a)
 	var last status.Status
 	err = n.WaitReady(ready, func(s status.Status) {
 		last = s
@@ -85,7 +98,7 @@ func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) erro
 	})
 	show.close()
 	if err != nil && ctx.Err() != nil {
-		return a.stopInterrupted(n, stop)
+		return stopInterrupted(a, n, stop)
 	}
 	if err != nil {
 		return err
@@ -98,7 +111,7 @@ func (a *app) up(ctx context.Context, cfg *config.NodeConfig, token string) erro
 }
 
 // stopInterrupted stops the node after `up` was interrupted.
-func (a *app) stopInterrupted(n handle, stopCatching func()) error {
+func stopInterrupted(a *app, n starter, stopCatching func()) error {
 	stopCatching() // a second signal ends this process at once
 	_, _ = fmt.Fprintln(a.err, "interrupted: stopping the node")
 	ctx, cancel := context.WithTimeout(context.Background(), n.Config().Timeouts.Stop.D())
@@ -109,12 +122,12 @@ func (a *app) stopInterrupted(n handle, stopCatching func()) error {
 	return errors.New("interrupted: the node was stopped")
 }
 
-func (a *app) upForeground(ctx context.Context, cfg *config.NodeConfig, token string) error {
+func upForeground(ctx context.Context, a *app, cfg *config.NodeConfig, token string) error {
 	n, err := a.newNode(cfg, node.Options{Log: foregroundLogger(a.err, cfg.LogLevel), JoinToken: token})
 	if err != nil {
 		return err
 	}
-	return n.RunForeground(ctx)
+	return n.(starter).RunForeground(ctx)
 }
 
 func foregroundLogger(w io.Writer, level string) logrus.FieldLogger {

@@ -25,15 +25,11 @@ func newVersion(a *app) *cobra.Command {
 		Annotations: map[string]string{allowRoot: "true"},
 		RunE: func(*cobra.Command, []string) error {
 			v, order := a.versions()
-			if a.output == "json" {
-				a.printJSON(a.out, v)
-				return nil
-			}
 			rows := [][]string{{"rootlessnode", v.Version}, {"go", v.Go}}
 			for _, name := range order {
 				rows = append(rows, []string{name, v.Components[name]})
 			}
-			a.printf("%s", table(rows))
+			a.show(v, table(rows))
 			return nil
 		},
 	}
@@ -45,7 +41,7 @@ func newVersion(a *app) *cobra.Command {
 // the order of the manifest.
 func (a *app) versions() (v versions, order []string) {
 	v = versions{Version: node.Version, Go: runtime.Version()}
-	n, err := a.attached()
+	n, err := attached[handle](a)
 	if err != nil || n.Config().ComponentsDir == "" {
 		return v, nil
 	}
