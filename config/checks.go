@@ -35,8 +35,8 @@ func checkValue(fs *faults, field string, v reflect.Value, check string, args []
 	switch check {
 	case "oneof":
 		ok, fault = slices.Contains(args, v.String()), fmt.Sprintf("%q: must be one of %s", v, strings.Join(args, ", "))
-	case "range":
-		ok, fault = limit(0) <= v.Int() && v.Int() <= limit(1), fmt.Sprintf("%d: must be between %s and %s", v.Int(), args[0], args[1])
+	case "range", "zeroOrRange":
+		ok, fault = limit(0) <= v.Int() && v.Int() <= limit(1) || v.IsZero() && check != "range", fmt.Sprintf("%d: must be between %s and %s", v.Int(), args[0], args[1])
 	case "min":
 		ok, fault = limit(0) <= v.Int(), fmt.Sprintf("%d: must be at least %s", v.Int(), strings.Join(args, " "))
 	case "positive":

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/kubelet/pkg/apis"
 )
 
 // Limits of names that are shorter than those of Kubernetes.
@@ -29,20 +30,7 @@ func ValidNodeName(s string) bool { return isDNSSubdomain(s) && len(s) <= maxNod
 // (KEP-279), and NodeRestriction in the API server as well.
 func kubeletMaySet(key string) bool {
 	prefix, _, _ := strings.Cut(key, "/")
-	if !within(prefix, "kubernetes.io") && !within(prefix, "k8s.io") {
-		return true
-	}
-	if within(prefix, "kubelet.kubernetes.io") || within(prefix, "node.kubernetes.io") {
-		return true
-	}
-	switch key {
-	case "kubernetes.io/hostname", "kubernetes.io/arch", "kubernetes.io/os",
-		"topology.kubernetes.io/region", "topology.kubernetes.io/zone",
-		"beta.kubernetes.io/arch", "beta.kubernetes.io/os", "beta.kubernetes.io/instance-type",
-		"failure-domain.beta.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone":
-		return true
-	}
-	return false
+	return apis.IsKubeletLabel(key) || !within(prefix, "kubernetes.io") && !within(prefix, "k8s.io")
 }
 
 func within(domain, parent string) bool {

@@ -163,7 +163,7 @@ type Network struct {
 	LXCBridge string `json:"lxcBridge" default:"lxcbr0"`
 	// TCP ports on the host's loopback that the node and its pods reach at host.rootlessnode.internal. Other ports on the host's
 	// loopback are not reachable.
-	HostPorts []int `json:"hostPorts,omitempty" example:"[5432]"`
+	HostPorts []int `json:"hostPorts,omitempty" example:"[5432]" check:"range 1 65535"`
 	// The address of host.rootlessnode.internal inside the node, IPv4. The host may use this address as well, but it must not be
 	// in another network of the node.
 	HostAddress string `json:"hostAddress" default:"169.254.100.1"`
@@ -273,7 +273,7 @@ type Ports struct {
 	MaxForwards int `json:"maxForwards" default:"4096" check:"range 1 131070"`
 	// Added to ports below 1024 of Services and pods: with 10000, port 80 becomes 10080. 0 keeps the port number; then lower
 	// net.ipv4.ip_unprivileged_port_start on the host.
-	PrivilegedPortOffset int `json:"privilegedPortOffset" default:"0"`
+	PrivilegedPortOffset int `json:"privilegedPortOffset" default:"0" check:"zeroOrRange 1023 64512"`
 	// The range from which host ports are picked for forwards with host port 0.
 	PickRange string `json:"pickRange" default:"20000-29999"`
 	// Permanent forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". Both ports may be ranges of the same length. With HOSTPORT

@@ -62,12 +62,6 @@ func oneOf(fs *faults, field, value string, permitted ...string) {
 	}
 }
 
-func inRange(fs *faults, field string, value, low, high int) {
-	if value < low || value > high {
-		fs.add(field, "", "%d: must be between %d and %d", value, low, high)
-	}
-}
-
 func (c *NodeConfig) validateIdentity(fs *faults) {
 	if !isDNSLabel(c.Name) || len(c.Name) > maxNameLength {
 		fs.add("name", "use --name with a name such as "+DefaultName+" or test-2",

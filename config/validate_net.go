@@ -70,10 +70,8 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 // validateHostPorts checks network.hostPorts and network.hostAddress.
 func (c *NodeConfig) validateHostPorts(fs *faults) {
 	for i, p := range c.Network.HostPorts {
-		at := fmt.Sprintf("network.hostPorts[%d]", i)
-		inRange(fs, at, p, 1, maxPort)
 		if slices.Contains(c.Network.HostPorts[:i], p) {
-			fs.add(at, "", "%d: duplicate entry", p)
+			fs.add(fmt.Sprintf("network.hostPorts[%d]", i), "", "%d: duplicate entry", p)
 		}
 	}
 	const at = "network.hostAddress"
@@ -212,20 +210,12 @@ func prefixBetween(fs *faults, field string, p netip.Prefix, low, high int) bool
 	return true
 }
 
-// insidePorts returns the fields of Inside in the order of their declaration.
-func (c *NodeConfig) insidePorts() []leaf {
-	var out []leaf
-	for _, l := range c.leaves() {
-		if strings.HasPrefix(l.path, "inside.") {
-			out = append(out, l)
-		}
-	}
-	return out
-}
-
 func (c *NodeConfig) validateInside(fs *faults) {
 	owner := map[int]string{}
-	for _, l := range c.insidePorts() {
+	for _, l := range c.leaves() {
+		if !strings.HasPrefix(l.path, "inside.") {
+			continue
+		}
 		port := int(l.value.Int())
 		if other, ok := owner[port]; ok {
 			fs.add(l.path, "", "%d is already used by %s", port, other)

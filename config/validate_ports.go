@@ -38,17 +38,11 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 			fs.add(fmt.Sprintf("ports.annotations.namespaces[%d]", i), "", "%q: must be the name of a namespace, or %s for all", name, AllNamespaces)
 		}
 	}
-	if o := c.Ports.PrivilegedPortOffset; o != 0 {
-		inRange(fs, "ports.privilegedPortOffset", o, privilegedPorts-1, maxPort-privilegedPorts+1)
-	}
 	if _, _, err := ParsePickRange(c.Ports.PickRange); err != nil {
 		fs.add("ports.pickRange", "", "%v", err)
 	}
 	c.validateForwards(fs)
 }
-
-// maxPort is the highest port.
-const maxPort = 65535
 
 // bindAddress checks for an IP address or a possible interface name. It does not check whether the host has the interface.
 func bindAddress(fs *faults, field, s string) {

@@ -8,23 +8,19 @@ import (
 )
 
 func newConfig(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Print the default or the effective configuration",
-	}
-	cmd.AddCommand(
-		&cobra.Command{
-			Use:         "default",
-			Short:       "Print every field with its meaning and default value",
-			Annotations: map[string]string{allowRoot: "true"},
-			RunE: func(*cobra.Command, []string) error {
-				_, err := a.out.Write(config.Sample())
-				return err
-			},
+	return group(&cobra.Command{Use: "config", Short: "Print the default or the effective configuration"}, newConfigDefault(a), newConfigEffective(a))
+}
+
+func newConfigDefault(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:         "default",
+		Short:       "Print every field with its meaning and default value",
+		Annotations: map[string]string{allowRoot: "true"},
+		RunE: func(*cobra.Command, []string) error {
+			_, err := a.out.Write(config.Sample())
+			return err
 		},
-		newConfigEffective(a),
-	)
-	return cmd
+	}
 }
 
 func newConfigEffective(a *app) *cobra.Command {

@@ -15,13 +15,11 @@ import (
 )
 
 func newHost(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:         "host",
 		Short:       "Prepare this host for an account (requires root)",
 		Annotations: map[string]string{allowRoot: "true"},
-	}
-	cmd.AddCommand(newHostSetup(a), newHostEnter(a), newHostUndo(a))
-	return cmd
+	}, newHostSetup(a), newHostEnter(a), newHostUndo(a))
 }
 
 func newHostSetup(a *app) *cobra.Command {
@@ -114,7 +112,10 @@ entered, because the account's user manager delegates one to the node.`,
 				}
 				o.Args = args[1:]
 			}
-			o.Env = a.enterEnv()
+			o.Env = os.Environ()
+			if a.joinToken != "" { // takeToken removed it, but the entered command needs it
+				o.Env = append(o.Env, layout.EnvJoinToken+"="+a.joinToken)
+			}
 			code, err := a.enter(o)
 			if err == nil && code != 0 {
 				return exitCode(code)
@@ -126,16 +127,6 @@ entered, because the account's user manager delegates one to the node.`,
 	cmd.Flags().BoolVar(&command, "command", false, "execute ARG... instead of rootlessnode")
 	cmd.Flags().StringVar(&o.User, "user", hostsetup.DefaultUser, "`NAME` of the account")
 	return cmd
-}
-
-// enterEnv returns the environment of this process with the bootstrap token, which takeToken removed, because the entered
-// command needs it.
-func (a *app) enterEnv() []string {
-	env := os.Environ()
-	if a.joinToken != "" {
-		env = append(env, layout.EnvJoinToken+"="+a.joinToken)
-	}
-	return env
 }
 
 func newHostUndo(a *app) *cobra.Command {

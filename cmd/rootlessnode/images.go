@@ -22,23 +22,19 @@ type imageNode interface {
 }
 
 func newImages(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "images",
-		Short: "Import and list container images",
-	}
-	cmd.AddCommand(
-		&cobra.Command{
-			Use:   "import FILE...",
-			Short: "Load image archives from the host into the node",
-			Long: `Load image archives (docker save, OCI) from the host into the node, so that pods can
+	return group(&cobra.Command{Use: "images", Short: "Import and list container images"}, newImagesImport(a), newImagesList(a))
+}
+
+func newImagesImport(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "import FILE...",
+		Short: "Load image archives from the host into the node",
+		Long: `Load image archives (docker save, OCI) from the host into the node, so that pods can
 use them without a registry. Use - for standard input.`,
-			Example: `  docker save my/app:dev | rootlessnode images import -`,
-			Args:    arguments(1, -1),
-			RunE:    withNode(a, func(ctx context.Context, n imageNode, files []string) error { return importImages(ctx, a, n, files) }),
-		},
-		newImagesList(a),
-	)
-	return cmd
+		Example: `  docker save my/app:dev | rootlessnode images import -`,
+		Args:    arguments(1, -1),
+		RunE:    withNode(a, func(ctx context.Context, n imageNode, files []string) error { return importImages(ctx, a, n, files) }),
+	}
 }
 
 func newImagesList(a *app) *cobra.Command {

@@ -61,6 +61,14 @@ func (m *mountCommand) namespace(cmd *cobra.Command) (name string, explicit bool
 	return m.name, cmd.Flags().Changed("name")
 }
 
+// named returns a function for cobra's RunE that runs a command for the mount namespace that --name selects.
+func (m *mountCommand) named(run func(ctx context.Context, name string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		name, _ := m.namespace(cmd)
+		return run(cmd.Context(), name)
+	}
+}
+
 func (m *mountCommand) propagationFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&m.visible, "visible", false, "make the mounts visible to the host, as --propagation shared")
 	cmd.Flags().StringVar(&m.propagation, "propagation", string(mountns.Slave), "propagation from and to the host: slave (from the host only), shared (both ways) or private (none)")
@@ -93,11 +101,10 @@ mounts, and by mounting on one side and looking on the other.`,
 			}
 			name, _ := m.namespace(cmd)
 			c, err := m.mounts.Create(mountns.Spec{Name: name, Propagation: p})
-			if err != nil {
-				return err
+			if err == nil {
+				m.show(c, renderCreated(c))
 			}
-			m.showCreated(c)
-			return nil
+			return err
 		},
 	}
 	m.propagationFlags(cmd)
@@ -155,11 +162,10 @@ func (m *mountCommand) newList() *cobra.Command {
 		Short: "List the pinned mount namespaces",
 		RunE: func(*cobra.Command, []string) error {
 			all, err := m.mounts.List()
-			if err != nil {
-				return err
+			if err == nil {
+				m.show(all, renderNamespaces(all))
 			}
-			m.showNamespaces(all)
-			return nil
+			return err
 		},
 	}
 	m.outputFlag(cmd)
@@ -174,10 +180,7 @@ func (m *mountCommand) newDelete() *cobra.Command {
 		Long: `Delete the pin: the namespace ends with its last process. This is refused while
 processes run in it, unless --force is given; they then stay in it, separate from
 everything that is started later.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			name, _ := m.namespace(cmd)
-			return m.mounts.Delete(name, force)
-		},
+		RunE: m.named(func(_ context.Context, name string) error { return m.mounts.Delete(name, force) }),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "delete the pin even if processes run in it")
 	return cmd
@@ -190,8 +193,7 @@ func (m *mountCommand) newStatus() *cobra.Command {
 		Long: `Show which guarantees hold and which processes run in the mount namespace. If a
 kubelet, containerd or CRI-O of this host runs outside of it, it is listed and the exit
 code is 4.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			name, _ := m.namespace(cmd)
+		RunE: m.named(func(ctx context.Context, name string) error {
 			st, err := m.mounts.Status(name)
 			if err != nil {
 				return err
@@ -200,12 +202,12 @@ code is 4.`,
 			if err != nil {
 				return err
 			}
-			stale, err := dropin.Stale(cmd.Context(), o)
+			stale, err := dropin.Stale(ctx, o)
 			if err != nil {
 				return err
 			}
-			return m.showMountStatus(st, stale)
-		},
+			return showMountStatus(m.app, st, stale)
+		}),
 	}
 	m.outputFlag(cmd)
 	return cmd
@@ -215,14 +217,13 @@ func (m *mountCommand) newEnv() *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print " + mountns.EnvPin + "=PATH for CRI-O and other programs",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			name, _ := m.namespace(cmd)
-			if err := m.mounts.Find(name); err != nil {
-				return err
+		RunE: m.named(func(_ context.Context, name string) error {
+			err := m.mounts.Find(name)
+			if err == nil {
+				m.printf("%s=%s\n", mountns.EnvPin, m.mounts.Pin(name))
 			}
-			m.printf("%s=%s\n", mountns.EnvPin, m.mounts.Pin(name))
-			return nil
-		},
+			return err
+		}),
 	}
 }
 

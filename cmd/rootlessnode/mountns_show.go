@@ -10,17 +10,12 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 )
 
-func (a *app) showCreated(c *mountns.Created) {
-	if a.output == "json" {
-		a.printJSON(a.out, c)
-		return
-	}
+func renderCreated(c *mountns.Created) string {
 	outcome := "created"
 	if c.Reused {
 		outcome = "already exists"
 	}
-	a.printf("mount namespace %s %s, pinned to %s\n", c.Name, outcome, c.Pin)
-	a.showGuarantees(c.Guarantees, c.Reasons)
+	return fmt.Sprintf("mount namespace %s %s, pinned to %s\n", c.Name, outcome, c.Pin) + renderGuarantees(c.Guarantees, c.Reasons)
 }
 
 // guaranteeTexts describe the guarantees 1 to 3.
@@ -30,22 +25,24 @@ var guaranteeTexts = [...]string{
 	"the host sees those mounts",
 }
 
-func (a *app) showGuarantees(g mountns.Guarantees, reasons []string) {
+func renderGuarantees(g mountns.Guarantees, reasons []string) string {
+	var b strings.Builder
 	for i, holds := range []bool{g.HostToInside, g.Inside, g.InsideToHost} {
 		word := "no "
 		if holds {
 			word = "yes"
 		}
-		a.printf("  %d %s   %s\n", i+1, word, guaranteeTexts[i])
+		fmt.Fprintf(&b, "  %d %s   %s\n", i+1, word, guaranteeTexts[i])
 		for _, r := range reasons {
 			if text, ok := strings.CutPrefix(r, fmt.Sprintf("%d: ", i+1)); ok {
-				a.printf("          reason: %s\n", text)
+				fmt.Fprintf(&b, "          reason: %s\n", text)
 			}
 		}
 	}
+	return b.String()
 }
 
-func (a *app) showNamespaces(all []mountns.Namespace) {
+func renderNamespaces(all []mountns.Namespace) string {
 	rows := [][]string{{"NAME", "PROPAGATION", "PROCESSES", "ID", "PIN"}}
 	for _, n := range all {
 		processes, pin := strconv.Itoa(n.Processes), n.Pin
@@ -54,13 +51,13 @@ func (a *app) showNamespaces(all []mountns.Namespace) {
 		}
 		rows = append(rows, []string{n.Name, orDash(string(n.Propagation)), processes, orDash(n.ID), pin})
 	}
-	a.show(all, table(rows))
+	return table(rows)
 }
 
 func orDash(s string) string { return cmp.Or(s, "-") }
 
 // showMountStatus shows st. It returns an error with exit code 4 if a daemon runs outside of the mount namespace.
-func (a *app) showMountStatus(st *mountns.Status, stale []string) error {
+func showMountStatus(a *app, st *mountns.Status, stale []string) error {
 	if a.output == "json" {
 		a.printJSON(a.out, struct {
 			*mountns.Status
@@ -71,8 +68,8 @@ func (a *app) showMountStatus(st *mountns.Status, stale []string) error {
 		}
 		return nil
 	}
-	a.printf("namespace    %s   %s   %s\npin          %s\nguarantees\n", st.Name, st.Propagation, st.ID, st.Pin)
-	a.showGuarantees(st.Guarantees, st.Reasons)
+	a.printf("namespace    %s   %s   %s\npin          %s\nguarantees\n%s", st.Name, st.Propagation, st.ID, st.Pin,
+		renderGuarantees(st.Guarantees, st.Reasons))
 	a.printf("inside       %d processes\n", len(st.Members))
 	for _, p := range st.Members {
 		if p.Daemon != "" {

@@ -116,6 +116,12 @@ const (
 	groupSetup = "setup"
 )
 
+// group adds commands below parent, which only prints its help.
+func group(parent *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	parent.AddCommand(commands...)
+	return parent
+}
+
 // setDefaults completes cmd and the commands below it: a command without a function of its own prints its help, which root may
 // read too, and a command that does not declare arguments has none.
 func setDefaults(cmd *cobra.Command) {

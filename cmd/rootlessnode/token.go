@@ -36,12 +36,8 @@ func withTokens(a *app, run func(context.Context, tokenNode, []string) error) fu
 }
 
 func newToken(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "Create, list and delete bootstrap tokens for joining nodes",
-	}
-	cmd.AddCommand(newTokenCreate(a), newTokenList(a), newTokenDelete(a))
-	return cmd
+	return group(&cobra.Command{Use: "token", Short: "Create, list and delete bootstrap tokens for joining nodes"},
+		newTokenCreate(a), newTokenList(a), newTokenDelete(a))
 }
 
 func newTokenCreate(a *app) *cobra.Command {

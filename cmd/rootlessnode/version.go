@@ -24,7 +24,7 @@ func newVersion(a *app) *cobra.Command {
 		Short:       "Print the versions of rootlessnode and its components",
 		Annotations: map[string]string{allowRoot: "true"},
 		RunE: func(*cobra.Command, []string) error {
-			v, order := a.versions()
+			v, order := versionsOf(a)
 			rows := [][]string{{"rootlessnode", v.Version}, {"go", v.Go}}
 			for _, name := range order {
 				rows = append(rows, []string{name, v.Components[name]})
@@ -37,9 +37,9 @@ func newVersion(a *app) *cobra.Command {
 	return cmd
 }
 
-// versions reads the manifest of the components, if there is one. `check` reports an invalid manifest. order lists the names in
+// versionsOf reads the manifest of the components, if there is one. `check` reports an invalid manifest. order lists the names in
 // the order of the manifest.
-func (a *app) versions() (v versions, order []string) {
+func versionsOf(a *app) (v versions, order []string) {
 	v = versions{Version: node.Version, Go: runtime.Version()}
 	n, err := attached[handle](a)
 	if err != nil || n.Config().ComponentsDir == "" {
