@@ -18,7 +18,7 @@ import (
 
 // locate sets the data dir of cfg with symbolic links resolved: the data dir in cfg, otherwise that of the node's last start,
 // otherwise the default. It leaves a relative path unchanged because validation reports it.
-func (n *Node) locate(cfg *config.NodeConfig) error {
+func locate(n *Node, cfg *config.NodeConfig) error {
 	remembered := false
 	if cfg.DataDir == "" {
 		dirs, err := n.reg.Find(cfg.Name)
@@ -45,7 +45,7 @@ func (n *Node) locate(cfg *config.NodeConfig) error {
 }
 
 // defaultDataDir returns the data dir of a node that sets no dataDir.
-func (n *Node) defaultDataDir() string {
+func defaultDataDir(n *Node) string {
 	dir := layout.DefaultDataDir(n.reg.XDGDataHome, n.Config().Name)
 	if real, err := datadir.Resolve(dir); err == nil {
 		return real
@@ -54,9 +54,9 @@ func (n *Node) defaultDataDir() string {
 }
 
 // place returns the data dir with the directories that it must not overlap.
-func (n *Node) place() datadir.Place {
+func place(n *Node) datadir.Place {
 	p := datadir.Place{
-		Name: n.Config().Name, Dir: n.data.Dir, UID: os.Getuid(), Default: n.defaultDataDir(),
+		Name: n.Config().Name, Dir: n.data.Dir, UID: os.Getuid(), Default: defaultDataDir(n),
 		RuntimeDir: filepath.Dir(filepath.Dir(n.rt.Dir)), ComponentsDir: n.Config().ComponentsDir, Exe: executable(), Registry: n.reg,
 	}
 	if home, err := os.UserHomeDir(); err == nil {
@@ -69,7 +69,7 @@ func (n *Node) place() datadir.Place {
 }
 
 // claim marks the data dir as the node's before any data is written to it, and records it in the account's registry.
-func (n *Node) claim() error {
+func claim(n *Node) error {
 	name := n.Config().Name
 	dirs, err := n.reg.Find(name)
 	if err != nil {
@@ -82,7 +82,7 @@ func (n *Node) claim() error {
 	if err := datadir.Claim(n.data, name, ids, account); err != nil {
 		return err
 	}
-	if before := slices.Concat(dirs, []string{n.defaultDataDir()})[0]; before != n.data.Dir && exists(before) {
+	if before := slices.Concat(dirs, []string{defaultDataDir(n)})[0]; before != n.data.Dir && exists(before) {
 		n.log.Warnf("node %q used the data dir %s before, and its data is still there; "+
 			"to continue with that data, stop the node and start it with --data-dir %[2]s", name, before)
 	}
@@ -96,8 +96,8 @@ func exists(path string) bool {
 
 // checkDataPresent returns an error if the data dir of the last start does not exist now, because a start would create a new and
 // empty node. chosen is the data dir in the caller's configuration.
-func (n *Node) checkDataPresent(chosen string) error {
-	if chosen != "" || n.data.Dir == n.defaultDataDir() || exists(n.data.Dir) {
+func checkDataPresent(n *Node, chosen string) error {
+	if chosen != "" || n.data.Dir == defaultDataDir(n) || exists(n.data.Dir) {
 		return nil
 	}
 	name := n.Config().Name
@@ -116,7 +116,7 @@ func (n *Node) DeleteData(ctx context.Context) (*DeletedData, error) {
 	cfg := *n.Config()
 	dir, err := datadir.Resolve(cfg.DataDir)
 	switch {
-	case err != nil && n.registered():
+	case err != nil && registered(n):
 		return nil, n.reg.Drop(cfg.Name, cfg.DataDir) // a dangling symbolic link
 	case err != nil:
 		return nil, err
@@ -126,8 +126,8 @@ func (n *Node) DeleteData(ctx context.Context) (*DeletedData, error) {
 		return nil, n.reg.Drop(cfg.Name, dir)
 	}
 	n.cfg.Store(&cfg)
-	if res := n.onlyForeign(dir); res != nil {
-		return n.unregister(res)
+	if res := onlyForeign(n, dir); res != nil {
+		return unregister(n, res)
 	}
 	h, err := n.startHelper(layout.RoleRemove)
 	if err != nil {
@@ -141,20 +141,20 @@ func (n *Node) DeleteData(ctx context.Context) (*DeletedData, error) {
 	if h.err != nil {
 		return h.removed, h.err
 	}
-	if dir == n.defaultDataDir() {
+	if dir == defaultDataDir(n) {
 		_ = os.Remove(filepath.Dir(dir)) // if it is empty
 	}
-	return n.unregister(h.removed)
+	return unregister(n, h.removed)
 }
 
 // unregister removes a deleted data dir from the registry, with all entries that resolve to it or that do not resolve.
-func (n *Node) unregister(res *datadir.Result) (*datadir.Result, error) {
+func unregister(n *Node, res *datadir.Result) (*datadir.Result, error) {
 	name := n.Config().Name
 	dirs, err := n.reg.Find(name)
 	if err != nil {
 		return res, err
 	}
-	next := n.defaultDataDir()
+	next := defaultDataDir(n)
 	for _, dir := range slices.Backward(dirs) {
 		if real, rerr := datadir.Resolve(dir); rerr != nil || real == res.Dir {
 			err = errors.Join(err, n.reg.Drop(name, dir))
@@ -170,8 +170,8 @@ func (n *Node) unregister(res *datadir.Result) (*datadir.Result, error) {
 
 // onlyForeign returns the result for a registered data dir that no longer contains data of the node: the data was removed by other
 // means, and the directory is used for something else. It returns nil otherwise.
-func (n *Node) onlyForeign(dir string) *datadir.Result {
-	if !n.registered() || dir == n.defaultDataDir() || exists(layout.NewData(dir).Record()) {
+func onlyForeign(n *Node, dir string) *datadir.Result {
+	if !registered(n) || dir == defaultDataDir(n) || exists(layout.NewData(dir).Record()) {
 		return nil
 	}
 	known, foreign, likely, err := datadir.Contents(dir)
@@ -182,17 +182,17 @@ func (n *Node) onlyForeign(dir string) *datadir.Result {
 }
 
 // registered reports whether the registry lists the data dir for the node.
-func (n *Node) registered() bool {
+func registered(n *Node) bool {
 	dirs, err := n.reg.Find(n.Config().Name)
 	return err == nil && slices.Contains(dirs, n.Config().DataDir)
 }
 
 // dataCertain reports whether the data in the data dir belongs to the node even without a record: an earlier version created it,
 // or the user removed a damaged record.
-func (n *Node) dataCertain() bool {
-	if n.Config().DataDir == n.defaultDataDir() {
+func dataCertain(n *Node) bool {
+	if n.Config().DataDir == defaultDataDir(n) {
 		return true
 	}
 	_, _, likely, err := datadir.Contents(n.Config().DataDir)
-	return err == nil && likely && n.registered()
+	return err == nil && likely && registered(n)
 }

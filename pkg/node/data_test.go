@@ -24,7 +24,7 @@ func started(t *testing.T, dir string) *Node {
 	cfg.DataDir = dir
 	n, err := New(cfg, Options{})
 	assert.NilError(t, err)
-	assert.NilError(t, n.claim())
+	assert.NilError(t, claim(n))
 	write(t, n.Kubeconfig())
 	write(t, filepath.Join(n.Data().Dir, "kubelet", "pods", "x"))
 	return n

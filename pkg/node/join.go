@@ -34,7 +34,7 @@ func rejoin(cfg *config.NodeConfig, facts config.HostFacts) error {
 
 // joinCluster runs the host's part of joining a cluster and applies the cluster-wide settings to the config. It clears the join
 // token. It does nothing on a node that is not a worker.
-func (n *Node) joinCluster(ctx context.Context) error {
+func joinCluster(ctx context.Context, n *Node) error {
 	if !n.Config().Joins() {
 		return nil
 	}

@@ -79,14 +79,14 @@ func TestJoinCluster(t *testing.T) {
 	}
 	single := with(func(*config.NodeConfig) {})
 	before := single.Config()
-	assert.NilError(t, single.joinCluster(t.Context()))
+	assert.NilError(t, joinCluster(t.Context(), single))
 	assert.Assert(t, single.Config() == before)
 
 	own := with(func(c *config.NodeConfig) { c.Join.Server = "https://192.0.2.1:6443" })
 	assert.NilError(t, os.MkdirAll(own.data.PKI(), 0o700))
 	assert.NilError(t, os.WriteFile(filepath.Join(own.data.PKI(), "ca.key"), nil, 0o600))
 	before = own.Config()
-	err := own.joinCluster(t.Context())
+	err := joinCluster(t.Context(), own)
 	assert.ErrorIs(t, err, errdefs.ErrPreflight)
 	assert.ErrorContains(t, err, "contains the data of a control plane")
 	assert.Assert(t, own.Config() == before && own.joinToken == "")

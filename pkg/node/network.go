@@ -16,7 +16,7 @@ const bootNetworkLimit = 90 * time.Second
 // may start the node while the host boots, and systemd user managers have no network-online.target (systemd.special(7)). Only
 // starts by a service manager wait. If the address is still missing, the preflight reports it. A single-node cluster does not
 // wait.
-func (n *Node) awaitNetwork(ctx context.Context) {
+func awaitNetwork(ctx context.Context, n *Node) {
 	cfg := n.Config()
 	if !cfg.MultiNode() {
 		return

@@ -34,7 +34,7 @@ func TestAwaitNetwork(t *testing.T) {
 			log.AddHook(logHook(cancel))
 			n := &Node{log: log}
 			n.cfg.Store(c)
-			n.awaitNetwork(ctx)
+			awaitNetwork(ctx, n)
 			assert.Equal(t, len(hook.AllEntries()) == 1, tc.waits)
 			assert.Equal(t, ctx.Err() != nil, tc.waits)
 		})

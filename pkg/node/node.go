@@ -122,7 +122,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		return nil, nil, err
 	}
 	n.reg = datadir.Registry{XDGDataHome: xdgData}
-	if err := n.locate(&own); err != nil {
+	if err := locate(n, &own); err != nil {
 		return nil, nil, err
 	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
@@ -142,7 +142,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	if start && filepath.IsAbs(own.DataDir) {
-		invalid = errors.Join(invalid, n.checkDataPresent(cfg.DataDir), n.place().Check())
+		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check())
 	}
 	if invalid != nil {
 		return nil, nil, invalid
@@ -239,8 +239,8 @@ func (n *Node) Check(ctx context.Context) ([]Finding, error) {
 	return findings, nil
 }
 
-// preflight returns an error if the node is already running or cannot run on this host. It logs the warnings among the findings.
-func (n *Node) preflight(ctx context.Context) error {
+// runPreflight returns an error if the node is already running or cannot run on this host. It logs the warnings among the findings.
+func runPreflight(ctx context.Context, n *Node) error {
 	h, err := parent.Holder(n.rt)
 	if err != nil {
 		return err
@@ -278,11 +278,11 @@ func (n *Node) Status(ctx context.Context) (*status.Status, error) {
 	if err == nil || !errors.Is(err, errdefs.ErrNotRunning) {
 		return s, err
 	}
-	return n.offlineStatus()
+	return offlineStatus(n)
 }
 
 // offlineStatus returns the status of a node whose status socket does not respond.
-func (n *Node) offlineStatus() (*status.Status, error) {
+func offlineStatus(n *Node) (*status.Status, error) {
 	h, err := parent.Holder(n.rt)
 	if err != nil {
 		return nil, err
@@ -297,7 +297,7 @@ func (n *Node) offlineStatus() (*status.Status, error) {
 	case h.Locked:
 		s.State, s.Reason = status.NodeStopping, "cleaning up after the last run"
 	default:
-		if r := n.lastExit(); r != nil {
+		if r := lastExit(n); r != nil {
 			s.State, s.Reason = status.NodeFailed, r.Message
 		}
 	}
@@ -305,7 +305,7 @@ func (n *Node) offlineStatus() (*status.Status, error) {
 }
 
 // lastExit returns the error with which the last run ended, or nil if it ended without an error.
-func (n *Node) lastExit() *errdefs.Report {
+func lastExit(n *Node) *errdefs.Report {
 	var r errdefs.Report
 	if layout.ReadJSON(n.data.LastExit(), &r) != nil {
 		return nil

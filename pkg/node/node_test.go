@@ -142,7 +142,7 @@ func TestAwaitLastExit(t *testing.T) {
 	assert.NilError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	synctest.Test(t, func(t *testing.T) {
 		result := make(chan *errdefs.Report, 1)
-		go func() { result <- n.awaitLastExit(t.Context()) }()
+		go func() { result <- awaitLastExit(t.Context(), n) }()
 		synctest.Wait()
 		assert.Equal(t, len(result), 0)
 		assert.NilError(t, layout.WriteJSON(n.Data().LastExit(), errdefs.ReportOf(errors.New("join: denied"))))
@@ -150,7 +150,7 @@ func TestAwaitLastExit(t *testing.T) {
 	})
 	assert.NilError(t, os.Remove(n.Data().LastExit()))
 	assert.NilError(t, lock.Close())
-	assert.Assert(t, n.awaitLastExit(t.Context()) == nil, "the run ended without a report")
+	assert.Assert(t, awaitLastExit(t.Context(), n) == nil, "the run ended without a report")
 }
 
 // TestPreflightStopsStart checks that Start returns the preflight findings and creates nothing on a host that cannot run a node.
@@ -173,14 +173,14 @@ func TestTimedOutNamesComponents(t *testing.T) {
 	t.Parallel()
 	n := &Node{}
 	n.cfg.Store(config.Default())
-	err := n.timedOut(&status.Status{Components: []status.Component{
+	err := timedOut(n, &status.Status{Components: []status.Component{
 		{Name: "etcd", State: status.Ready},
 		{Name: "kubelet", State: status.Waiting, WaitingFor: []string{"containerd ready"}},
 		{Name: "containerd", State: status.Backoff, Reason: "exit status 1"},
 	}})
 	assert.ErrorIs(t, err, errdefs.ErrTimeout)
 	assert.ErrorContains(t, err, "kubelet: needs containerd ready; containerd: backoff exit status 1")
-	assert.ErrorContains(t, n.timedOut(nil), "namespaces")
+	assert.ErrorContains(t, timedOut(n, nil), "namespaces")
 }
 
 // TestHelperReports checks that the error of a helper process is returned. The helper fails because the lock's path is a directory.

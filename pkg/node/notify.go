@@ -103,7 +103,7 @@ func (n *notifier) follow(ctx context.Context, node *Node) {
 		c := status.NewClient(node.rt.NodeSocket())
 		defer c.Close()
 		for last := (*status.Status)(nil); ctx.Err() == nil; {
-			s, err := node.nextStatus(ctx, c, last)
+			s, err := nextStatus(ctx, node, c, last)
 			if err != nil { // the status socket does not respond yet, or no longer
 				s = nil
 				select {
@@ -127,7 +127,7 @@ func (n *notifier) follow(ctx context.Context, node *Node) {
 			}
 			n.notify(s)
 		case <-beat:
-			if err := node.checkResponds(ctx, n.watchdog/4); err != nil {
+			if err := checkResponds(ctx, node, n.watchdog/4); err != nil {
 				n.log.WithError(err).Warn("node status not responding; skipping the watchdog ping")
 				continue
 			}
@@ -141,7 +141,7 @@ func (n *notifier) follow(ctx context.Context, node *Node) {
 }
 
 // checkResponds returns an error unless the node's status socket responds within limit.
-func (n *Node) checkResponds(ctx context.Context, limit time.Duration) error {
+func checkResponds(ctx context.Context, n *Node, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := status.NewClient(n.rt.NodeSocket())

@@ -45,13 +45,13 @@ func (n *Node) Start(ctx context.Context) error {
 			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start node %q: already started by this program", n.Config().Name))
 		}
 	}
-	if err := n.preflight(ctx); err != nil {
+	if err := runPreflight(ctx, n); err != nil {
 		return err
 	}
-	if err := n.claim(); err != nil {
+	if err := claim(n); err != nil {
 		return err
 	}
-	if err := n.joinCluster(ctx); err != nil {
+	if err := joinCluster(ctx, n); err != nil {
 		return err
 	}
 	h, err := n.startHelper(layout.RoleParent)
@@ -89,15 +89,15 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	}
 	manager := takeNotifier(n.log)
 	if manager != nil {
-		n.awaitNetwork(ctx)
+		awaitNetwork(ctx, n)
 	}
-	if err := n.preflight(ctx); err != nil {
+	if err := runPreflight(ctx, n); err != nil {
 		return err
 	}
-	if err := n.claim(); err != nil {
+	if err := claim(n); err != nil {
 		return err
 	}
-	if err := n.joinCluster(ctx); err != nil {
+	if err := joinCluster(ctx, n); err != nil {
 		return err
 	}
 	if manager != nil {
@@ -115,7 +115,7 @@ const selfExe = "/proc/self/exe"
 
 // startHelper starts a helper process in the given role and passes its input. Output of the parent role goes to the node's log.
 func (n *Node) startHelper(role string) (*helper, error) {
-	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: n.dataCertain()})
+	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: dataCertain(n)})
 	if err != nil {
 		return nil, fmt.Errorf("encode the config: %w", err)
 	}

@@ -56,7 +56,7 @@ func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinTo
 		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("create bootstrap token: %w", err))
 	}
 	if !n.Config().Serves() {
-		return nil, n.servesNoOthers()
+		return nil, servesNoOthers(n)
 	}
 	host, err := serverHost(ctx, n.Config())
 	if err != nil {
@@ -64,7 +64,7 @@ func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinTo
 	}
 	authority, err := os.ReadFile(n.data.ClusterCA())
 	if err != nil {
-		return nil, n.neverStarted(err)
+		return nil, neverStarted(n, err)
 	}
 	t := &JoinToken{
 		Server:  "https://" + net.JoinHostPort(host, strconv.Itoa(n.Config().API.Port)),
@@ -73,7 +73,7 @@ func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinTo
 	if t.CACertHashes, err = membership.Hashes(authority); err != nil {
 		return nil, fmt.Errorf("read %s: %w", n.data.ClusterCA(), err)
 	}
-	api, err := n.adminAPI()
+	api, err := adminAPI(n)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (o JoinTokenOptions) check(controlPlane string) error {
 //
 // Errors: of class errdefs.ErrConfig if this node is a worker; errdefs.ErrNotRunning if the node was never started.
 func (n *Node) JoinTokens(ctx context.Context) ([]BootstrapToken, error) {
-	api, err := n.adminAPI()
+	api, err := adminAPI(n)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 	if !ok {
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("delete bootstrap token: invalid token ID: must be six characters of a-z and 0-9")), list)
 	}
-	api, err := n.adminAPI()
+	api, err := adminAPI(n)
 	if err != nil {
 		return err
 	}
@@ -136,19 +136,19 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 }
 
 // adminAPI returns an administrator's client for the API server of the node's own control plane.
-func (n *Node) adminAPI() (*kubeapi.Client, error) {
+func adminAPI(n *Node) (*kubeapi.Client, error) {
 	if n.Config().Joins() {
 		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
 			errors.New("this node is a worker: manage bootstrap tokens on the control plane node")), "# on the control plane node:\nrootlessnode token create")
 	}
 	if _, err := os.Stat(n.Kubeconfig()); err != nil {
-		return nil, n.neverStarted(err)
+		return nil, neverStarted(n, err)
 	}
 	return kubeapi.New(n.Kubeconfig(), kubeapi.Options{Log: n.log})
 }
 
 // servesNoOthers returns an error with the reason why no other node can join this node.
-func (n *Node) servesNoOthers() error {
+func servesNoOthers(n *Node) error {
 	err := fmt.Errorf("the API server listens on %s, where other nodes cannot reach it", n.Config().API.BindAddress)
 	hint := fmt.Sprintf("rootlessnode --name %[1]s down\nrootlessnode --name %[1]s up --set api.bindAddress=ADDRESS", n.Config().Name)
 	switch {
@@ -161,7 +161,7 @@ func (n *Node) servesNoOthers() error {
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("create bootstrap token: %w", err)), hint)
 }
 
-func (n *Node) neverStarted(err error) error {
+func neverStarted(n *Node, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started and has no cluster", n.Config().Name)),
 			"rootlessnode --name %s up", n.Config().Name)

@@ -36,9 +36,9 @@ func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) erro
 	}
 	var last *status.Status
 	for {
-		s, err := n.nextStatus(ctx, c, last)
+		s, err := nextStatus(ctx, n, c, last)
 		if err != nil {
-			return n.notReady(ctx, last, err)
+			return notReady(ctx, n, last, err)
 		}
 		if progress != nil {
 			progress(*s)
@@ -54,7 +54,7 @@ func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) erro
 var errEnded = errors.New("the node ended")
 
 // nextStatus waits for a status that differs from last. While there is no status socket, it waits for the socket.
-func (n *Node) nextStatus(ctx context.Context, c *status.Client, last *status.Status) (*status.Status, error) {
+func nextStatus(ctx context.Context, n *Node, c *status.Client, last *status.Status) (*status.Status, error) {
 	if last != nil {
 		return c.WaitStatus(ctx, last.ResourceVersion)
 	}
@@ -79,7 +79,7 @@ func (n *Node) nextStatus(ctx context.Context, c *status.Client, last *status.St
 }
 
 // notReady returns the error for a wait that ended before the node was ready.
-func (n *Node) notReady(ctx context.Context, last *status.Status, err error) error {
+func notReady(ctx context.Context, n *Node, last *status.Status, err error) error {
 	if h := n.current(); h != nil {
 		select {
 		case <-h.ended:
@@ -91,13 +91,13 @@ func (n *Node) notReady(ctx context.Context, last *status.Status, err error) err
 		}
 	}
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return n.timedOut(last)
+		return timedOut(n, last)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, errdefs.ErrNotRunning) {
-		if r := n.awaitLastExit(ctx); r != nil {
+		if r := awaitLastExit(ctx, n); r != nil {
 			return r.Err()
 		}
 	}
@@ -106,12 +106,12 @@ func (n *Node) notReady(ctx context.Context, last *status.Status, err error) err
 
 // awaitLastExit returns the report of the run that is ending, or nil if it leaves none. The status socket is closed a moment
 // before the report is written.
-func (n *Node) awaitLastExit(ctx context.Context) *errdefs.Report {
+func awaitLastExit(ctx context.Context, n *Node) *errdefs.Report {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for {
 		h, err := parent.Holder(n.rt)
-		if r := n.lastExit(); r != nil || err != nil || !h.Locked {
+		if r := lastExit(n); r != nil || err != nil || !h.Locked {
 			return r
 		}
 		select {
@@ -123,7 +123,7 @@ func (n *Node) awaitLastExit(ctx context.Context) *errdefs.Report {
 }
 
 // timedOut returns an error that names the components that are not ready.
-func (n *Node) timedOut(last *status.Status) error {
+func timedOut(n *Node, last *status.Status) error {
 	var waits []string
 	if last == nil {
 		waits = append(waits, "the namespaces are not created yet")
@@ -167,23 +167,23 @@ func (n *Node) Wait() error {
 //
 // Errors: of class errdefs.ErrTimeout if ctx ends first; the node is killed then.
 func (n *Node) Stop(ctx context.Context) error {
-	if err := n.signalParent(syscall.SIGTERM); err != nil {
+	if err := signalParent(n, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("signal node %q to stop: %w", n.Config().Name, err)
 	}
-	if err := n.waitGone(ctx); err == nil {
+	if err := waitGone(ctx, n); err == nil {
 		return nil
 	}
-	return n.kill(context.Cause(ctx))
+	return killNode(n, context.Cause(ctx))
 }
 
-// kill kills the node's parent, which ends everything inside the node, and waits until the guard has cleaned up.
-func (n *Node) kill(cause error) error {
-	if err := n.signalParent(syscall.SIGKILL); err != nil {
+// killNode kills the node's parent, which ends everything inside the node, and waits until the guard has cleaned up.
+func killNode(n *Node, cause error) error {
+	if err := signalParent(n, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill node %q: %w", n.Config().Name, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	if err := n.waitGone(ctx); err != nil {
+	if err := waitGone(ctx, n); err != nil {
 		return fmt.Errorf("kill node %q: not completely stopped: %w", n.Config().Name, err)
 	}
 	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop node %q: %w; the node was killed", n.Config().Name, cause))
@@ -191,7 +191,7 @@ func (n *Node) kill(cause error) error {
 
 // signalParent sends sig to the node's parent, if there is one. It reads the holder of the lock again after it has opened the process
 // (as a pidfd), because the pid may have been reused before that.
-func (n *Node) signalParent(sig syscall.Signal) error {
+func signalParent(n *Node, sig syscall.Signal) error {
 	h, err := parent.Holder(n.rt)
 	if err != nil || h.ParentPID == 0 {
 		return err
@@ -219,15 +219,15 @@ const killLimit = 30 * time.Second
 //
 // Errors: of class errdefs.ErrTimeout if ctx ends first.
 func (n *Node) WaitCleaned(ctx context.Context) error {
-	if err := n.waitHolder(ctx, func(h parent.LockHolder) bool { return !h.Locked || h.ParentPID > 0 }); err != nil {
+	if err := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked || h.ParentPID > 0 }); err != nil {
 		return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("wait for the guard of node %q to clean up: %w", n.Config().Name, err))
 	}
 	return nil
 }
 
 // waitGone waits until no process holds the lock.
-func (n *Node) waitGone(ctx context.Context) error {
-	if err := n.waitHolder(ctx, func(h parent.LockHolder) bool { return !h.Locked }); err != nil {
+func waitGone(ctx context.Context, n *Node) error {
+	if err := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked }); err != nil {
 		return err
 	}
 	if h := n.current(); h != nil {
@@ -237,7 +237,7 @@ func (n *Node) waitGone(ctx context.Context) error {
 }
 
 // waitHolder polls the lock until is returns true for its state.
-func (n *Node) waitHolder(ctx context.Context, is func(parent.LockHolder) bool) error {
+func waitHolder(ctx context.Context, n *Node, is func(parent.LockHolder) bool) error {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for {
