@@ -230,7 +230,7 @@ func (n *Node) ComponentPath(name string) (string, error) {
 // nothing. It returns an error only if ctx ends.
 func (n *Node) Check(ctx context.Context) ([]Finding, error) {
 	findings := preflight.Run(ctx, preflight.Input{
-		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: n.running(),
+		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: isRunning(n),
 		InheritedListeners: n.listeners.addresses(),
 	})
 	if err := ctx.Err(); err != nil {
@@ -339,7 +339,7 @@ func executable() string {
 	return exe
 }
 
-func (n *Node) running() bool {
+func isRunning(n *Node) bool {
 	h, err := parent.Holder(n.rt)
 	return err == nil && h.ParentPID > 0
 }

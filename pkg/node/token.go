@@ -154,7 +154,7 @@ func servesNoOthers(n *Node) error {
 	switch {
 	case n.Config().Joins():
 		err, hint = errors.New("this node is a worker: it does not run a control plane"), "# on the control plane node:\nrootlessnode token create"
-	case !n.running():
+	case !isRunning(n):
 		err = errors.New("the node is not running, or other nodes cannot join it")
 		hint = fmt.Sprintf("rootlessnode --name %s up --set api.bindAddress=ADDRESS", n.Config().Name)
 	}
