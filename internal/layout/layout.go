@@ -7,10 +7,7 @@
 // Runs in: parent, child or either.
 package layout
 
-import (
-	"path/filepath"
-	"strings"
-)
+import "path/filepath"
 
 // Environment keys. Keys with a leading underscore are private to the processes of one node.
 const (
@@ -21,40 +18,17 @@ const (
 	EnvJoinToken = "ROOTLESSNODE_JOIN_TOKEN"
 	// EnvTakenToken passes that token from `up --foreground` to the executable with another network driver that replaces it.
 	EnvTakenToken = "_ROOTLESSNODE_JOIN_TOKEN"
-	// EnvRelay is the pid of the `host enter` process that relays root's terminal. A process that has it enters the account.
+	// EnvRelay is the pid of the `host enter` process that relays root's terminal, for the one that enters the account.
 	EnvRelay = "_ROOTLESSNODE_RELAY"
-	// EnvRole is the role of the process: one of the Role constants.
+	// EnvRole is the role of the process: one of the Role constants. SetRole, RoleEnv and TakeRole set and read it.
 	EnvRole = "_ROOTLESSNODE_ROLE"
-	// EnvPipeFD is RootlessKit's pipe to the child. A process that has it runs the child role.
-	EnvPipeFD = "_ROOTLESSNODE_PIPE_FD"
-	// EnvStateDir is the path of RootlessKit's state dir.
-	EnvStateDir = "_ROOTLESSNODE_STATE_DIR"
-	// EnvChildActivation and EnvActivationHelper are RootlessKit's keys for socket activation.
-	EnvChildActivation  = "_ROOTLESSNODE_CHILD_USE_ACTIVATION"
-	EnvActivationHelper = "_ROOTLESSNODE_RUN_ACTIVATION_HELPER"
-	// EnvConfig is the path of the effective config, for the child and node roles.
-	EnvConfig = "_ROOTLESSNODE_CONFIG"
-	// EnvLifeline is the descriptor whose end of file stops the parent. If it is not set, the parent has no lifeline.
-	EnvLifeline = "_ROOTLESSNODE_LIFELINE_FD"
-	// EnvReport is the descriptor on which the parent reports its result as JSON.
-	EnvReport = "_ROOTLESSNODE_REPORT_FD"
-	// EnvConfigFD is the descriptor from which the parent reads its config at the start.
-	EnvConfigFD = "_ROOTLESSNODE_CONFIG_FD"
-	// EnvGuard is the runtime dir that the guard cleans up.
-	EnvGuard = "_ROOTLESSNODE_GUARD"
-	// EnvRemove is the runtime dir of a removal. Runtime.Removal in it names the data dir that is removed from inside a user
-	// namespace.
-	EnvRemove = "_ROOTLESSNODE_REMOVE"
-)
-
-// Values of EnvRole. The child role has no value; it is selected by EnvPipeFD.
-const (
-	RoleParent       = "parent"
-	RoleNode         = "node"
-	RoleGuard        = "guard"
-	RoleRemove       = "remove"
-	RoleRemoveInside = "remove-inside"
-	RoleMounts       = "mounts"
+	// EnvRuntimeDir is the runtime dir of the node, for the roles that do not read it from a descriptor.
+	EnvRuntimeDir = "_ROOTLESSNODE_RUNTIME_DIR"
+	// EnvPipeFD, EnvStateDir and EnvChildActivation are RootlessKit's keys for its child: the descriptors of its pipes, the path of its
+	// state dir, and whether sockets of systemd are passed, which is always false.
+	EnvPipeFD          = "_ROOTLESSNODE_PIPE_FD"
+	EnvStateDir        = "_ROOTLESSNODE_STATE_DIR"
+	EnvChildActivation = "_ROOTLESSNODE_CHILD_USE_ACTIVATION"
 )
 
 // Runtime returns the paths of the host files of one run, below XDG_RUNTIME_DIR. All these files are removed when the node has stopped.
@@ -274,11 +248,6 @@ const SocketPathMax = 107
 
 // Cgroup returns the name of the cgroup of the node called name, below the delegated cgroup.
 func Cgroup(name string) string { return "rootlessnode-" + name }
-
-// IsPrivateEnv reports whether a variable (KEY=VALUE) has a private key. Components must not inherit such variables.
-func IsPrivateEnv(kv string) bool {
-	return strings.HasPrefix(kv, "_ROOTLESSNODE_") || strings.HasPrefix(kv, "_ROOTLESSKIT_")
-}
 
 // Handover is the file with the HandoverInfo from the parent for the roles inside, mode 0600.
 func (r Runtime) Handover() string { return filepath.Join(r.Dir, "handover.json") }

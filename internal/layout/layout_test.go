@@ -75,16 +75,31 @@ func TestEntriesAreComplete(t *testing.T) {
 	assert.Equal(t, len(slices.Compact(slices.Clone(entries))), len(entries), "duplicate: %v", entries)
 }
 
-func TestPrivateEnv(t *testing.T) {
-	t.Parallel()
-	for _, key := range []string{
-		layout.EnvRole, layout.EnvPipeFD, layout.EnvStateDir, layout.EnvChildActivation, layout.EnvActivationHelper,
-		layout.EnvConfig, layout.EnvLifeline, layout.EnvReport, layout.EnvConfigFD, layout.EnvGuard, layout.EnvRemove,
-		layout.EnvTakenToken, layout.EnvRelay,
+// TestTakeRole checks that a process with a role loses its private variables, that a child keeps them for RootlessKit, and that
+// nothing changes in a host program.
+func TestTakeRole(t *testing.T) {
+	const count = "_ROOTLESSKIT_REEXEC_COUNT_1_1"
+	rt := layout.Runtime{Dir: "/run/x"}
+	for role, keep := range map[string]bool{
+		"": true, layout.RoleChild: true, layout.RoleRemoveChild: true, layout.RoleNode: false, layout.RoleGuard: false,
 	} {
-		assert.Assert(t, layout.IsPrivateEnv(key+"=x"), key)
+		private := []string{layout.EnvStateDir, layout.EnvPipeFD, layout.EnvTakenToken, count}
+		for _, key := range append(private, layout.EnvName) {
+			t.Setenv(key, "x")
+		}
+		assert.NilError(t, layout.SetRole(role, rt))
+		got, dir := layout.TakeRole()
+		assert.Equal(t, got, role)
+		assert.Equal(t, dir, rt)
+		for _, key := range private {
+			_, there := os.LookupEnv(key)
+			assert.Equal(t, there, keep, "%s in role %q", key, role)
+		}
+		assert.Equal(t, os.Getenv(layout.EnvName), "x")
+		layout.DropPrivateEnv()
+		assert.Equal(t, os.Getenv(layout.EnvRole)+os.Getenv(layout.EnvRuntimeDir), "")
 	}
-	assert.Assert(t, !layout.IsPrivateEnv(layout.EnvName+"=x") && !layout.IsPrivateEnv(layout.EnvJoinToken+"=x"))
+	assert.DeepEqual(t, layout.RoleEnv(layout.RoleGuard, rt), []string{layout.EnvRole + "=guard", layout.EnvRuntimeDir + "=/run/x"})
 }
 
 func TestWriteJSON(t *testing.T) {

@@ -48,7 +48,7 @@ func RunMounts() error {
 // probeMounts runs the mounts role in a child process.
 func probeMounts(ctx context.Context) (t mountsResult, err error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", layout.RoleMounts)
-	cmd.Env = append(publicEnv(os.Environ()), layout.EnvRole+"="+layout.RoleMounts)
+	cmd.Env = append(os.Environ(), layout.RoleEnv(layout.RoleMounts, layout.Runtime{})...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

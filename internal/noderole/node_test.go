@@ -10,18 +10,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
-	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestPublicEnv(t *testing.T) {
-	t.Parallel()
-	got := publicEnv([]string{"A=1", layout.EnvRole + "=node", "_ROOTLESSKIT_REEXEC_COUNT_1_1=1", layout.EnvName + "=x"})
-	assert.DeepEqual(t, got, []string{"A=1", layout.EnvName + "=x"})
-}
 
 // TestReportedSince checks that readiness from before the start of the node does not count.
 func TestReportedSince(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 )
 
@@ -133,15 +132,4 @@ func (n *nodeRole) sysctls() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// publicEnv returns the environment without the private variables that pass between rootlessnode's roles.
-func publicEnv(environ []string) []string {
-	out := environ[:0:0]
-	for _, kv := range environ {
-		if !layout.IsPrivateEnv(kv) {
-			out = append(out, kv)
-		}
-	}
-	return out
 }

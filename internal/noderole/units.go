@@ -160,8 +160,7 @@ func (n *nodeRole) adaptAPIServer(u *supervisor.Unit) { u.Live = apiserver.Alive
 
 // environ returns the environment of components: the inherited variables, and a PATH with the components first.
 func (n *nodeRole) environ(extra []string) []string {
-	env := publicEnv(n.baseEnv())
-	env = append(env, "PATH="+n.path(), "NODE_NAME="+n.cfg.NodeName)
+	env := append(n.baseEnv(), "PATH="+n.path(), "NODE_NAME="+n.cfg.NodeName)
 	return append(env, extra...)
 }
 

@@ -13,13 +13,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	rkchild "github.com/rootless-containers/rootlesskit/v3/pkg/child"
-	"github.com/rootless-containers/rootlesskit/v3/pkg/systemd/activation"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
@@ -33,16 +32,10 @@ import (
 // an ended child.
 const reapAfter = time.Second
 
-// nodeCommand returns the command that RootlessKit starts when the namespaces are ready: this executable in the node
-// role.
-func nodeCommand(name string) []string {
-	return []string{"/proc/self/exe", "node", name}
-}
-
 // Run executes the child role: RootlessKit's child with the node's file system. It returns when the node role has
 // ended, with an error unless the node role exited with status 0. Only node.Dispatch calls it.
-func Run(log logrus.FieldLogger) error {
-	cfg, rt, err := effectiveConfig()
+func Run(log logrus.FieldLogger, rt layout.Runtime) error {
+	cfg, err := effectiveConfig(rt)
 	if err != nil {
 		return err
 	}
@@ -58,24 +51,23 @@ func Run(log logrus.FieldLogger) error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
-	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
+	if err := setTargetRole(layout.RoleNode, rt); err != nil {
 		return err
 	}
 	// RootlessKit's reaper also reaps children that other code waits for. Its port driver would then fail to find nft,
 	// and forwarded connections would lose their client addresses.
 	defer deadchild.ReapOrphans(reapAfter)()
 	return rkchild.Child(rkchild.Opt{
-		PipeFDEnvKey:              layout.EnvPipeFD,
-		RunActivationHelperEnvKey: layout.EnvActivationHelper,
-		ChildUseActivationEnvKey:  layout.EnvChildActivation,
-		StateDirEnvKey:            layout.EnvStateDir,
-		TargetCmd:                 nodeCommand(cfg.Name),
-		NetworkDriver:             nd,
-		CopyUpDriver:              reportingDriver{copyup.NewDriver(fileSystem(cfg, rt), log), layout.NewData(cfg.DataDir)},
-		CopyUpDirs:                cfg.Mounts.CopyUp,
-		PortDriver:                ports,
-		MountProcfs:               true,
-		Propagation:               cfg.Mounts.Propagation,
+		PipeFDEnvKey:             layout.EnvPipeFD,
+		ChildUseActivationEnvKey: layout.EnvChildActivation,
+		StateDirEnvKey:           layout.EnvStateDir,
+		TargetCmd:                []string{"/proc/self/exe", layout.RoleNode, cfg.Name},
+		NetworkDriver:            nd,
+		CopyUpDriver:             reportingDriver{copyup.NewDriver(fileSystem(cfg, rt), log), layout.NewData(cfg.DataDir)},
+		CopyUpDirs:               cfg.Mounts.CopyUp,
+		PortDriver:               ports,
+		MountProcfs:              true,
+		Propagation:              cfg.Mounts.Propagation,
 		// In the child, this option only mounts cgroup2 over /sys/fs/cgroup. The parent evacuates the cgroup itself
 		// (cgroupv2.Subtree.Arrange).
 		EvacuateCgroup2: true,
@@ -85,12 +77,12 @@ func Run(log logrus.FieldLogger) error {
 // RunNode executes the node role: it prepares the namespaces, renders and supervises the components, and serves status
 // and exec until SIGTERM, SIGINT, SIGHUP or a stop request on the status socket. Errors are also written to the data
 // dir, where the parent reads them. Only node.Dispatch calls it.
-func RunNode(log *logrus.Logger, version string) error {
+func RunNode(log *logrus.Logger, rt layout.Runtime, version string) error {
 	// The parent forwards signals of its terminal; they must not arrive twice.
 	if _, err := syscall.Setsid(); err != nil {
 		return fmt.Errorf("create a session: %w", err)
 	}
-	cfg, rt, err := effectiveConfig()
+	cfg, err := effectiveConfig(rt)
 	if err != nil {
 		return err
 	}
@@ -122,28 +114,26 @@ func readHandover(rt layout.Runtime) (h layout.HandoverInfo, err error) {
 	return h, nil
 }
 
-// RunActivationHelper executes the RootlessKit role that passes systemd's sockets on. Only node.Dispatch calls it.
-func RunActivationHelper() error {
-	cfg, _, err := effectiveConfig()
-	if err != nil {
-		return err
+// setTargetRole sets the role of the process that RootlessKit executes next. This is the target command if this process has
+// capabilities in its user namespace; otherwise RootlessKit waits for the id map and executes the child again.
+func setTargetRole(target string, rt layout.Runtime) error {
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
+		return fmt.Errorf("read the capabilities of this process: %w", err)
 	}
-	return activation.ActivationHelper(activation.Opt{
-		RunActivationHelperEnvKey: layout.EnvActivationHelper, TargetCmd: nodeCommand(cfg.Name),
-	})
+	if caps[0].Effective == 0 {
+		return nil
+	}
+	return layout.SetRole(target, rt)
 }
 
 // effectiveConfig reads the configuration that the parent wrote.
-func effectiveConfig() (*config.NodeConfig, layout.Runtime, error) {
-	path := os.Getenv(layout.EnvConfig)
-	if path == "" {
-		return nil, layout.Runtime{}, fmt.Errorf("read the effective config: %s is not set", layout.EnvConfig)
-	}
+func effectiveConfig(rt layout.Runtime) (*config.NodeConfig, error) {
 	cfg := &config.NodeConfig{}
-	if err := layout.ReadJSON(path, cfg); err != nil {
-		return nil, layout.Runtime{}, fmt.Errorf("read the effective config: %w", err)
+	if err := layout.ReadJSON(rt.Config(), cfg); err != nil {
+		return nil, fmt.Errorf("read the effective config: %w", err)
 	}
-	return cfg, layout.Runtime{Dir: filepath.Dir(path)}, nil
+	return cfg, nil
 }
 
 // fileSystem returns the specification of the node's file system.

@@ -13,16 +13,14 @@ import (
 
 // RunRemove executes the child role of parent.RemoveData: it completes RootlessKit's handshake and starts RemoveInside.
 // Only node.Dispatch calls it.
-func RunRemove() error {
-	err := os.Setenv(layout.EnvRole, layout.RoleRemoveInside)
+func RunRemove(rt layout.Runtime) error {
+	err := setTargetRole(layout.RoleRemoveInside, rt)
 	if err == nil {
 		err = rkchild.Child(rkchild.Opt{
-			PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
-			ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
+			PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
 			TargetCmd: []string{"/proc/self/exe", "remove"}, MountProcfs: true,
 		})
 	}
-	rt := layout.Runtime{Dir: os.Getenv(layout.EnvRemove)}
 	if _, reported := os.Stat(rt.Removed()); err != nil && reported != nil {
 		err = fmt.Errorf("create a user namespace for the removal: %w", err)
 		_ = layout.WriteJSON(rt.Removed(), datadir.Result{Fault: errdefs.ReportOf(err)}) // the parent gets the exit code in any case
@@ -32,8 +30,7 @@ func RunRemove() error {
 
 // RemoveInside removes a node's data as root of a user namespace and reports the result to the parent. Only
 // node.Dispatch calls it.
-func RemoveInside() error {
-	rt := layout.Runtime{Dir: os.Getenv(layout.EnvRemove)}
+func RemoveInside(rt layout.Runtime) error {
 	var req datadir.Request
 	err := layout.ReadJSON(rt.Removal(), &req)
 	var res *datadir.Result

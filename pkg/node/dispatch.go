@@ -30,48 +30,41 @@ import (
 //
 // Runs in: parent, child or either.
 func Dispatch() {
-	role := role()
+	name, rt := layout.TakeRole()
+	role := roles()[name]
 	if role == nil {
 		return
 	}
 	log := logrus.New()
 	log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true, DisableColors: true})
 	journal.Attach(log)
-	err := role(log)
+	err := role(log, rt)
 	if err != nil {
 		log.Error(err)
 	}
 	os.Exit(errdefs.ExitCode(err))
 }
 
-// role returns the function of the role that the environment selects, or nil in the host program itself.
-func role() func(*logrus.Logger) error {
-	env := os.Getenv
-	removing := env(layout.EnvRemove) != ""
-	switch {
-	case env(layout.EnvPipeFD) != "" && removing:
-		return func(*logrus.Logger) error { return child.RunRemove() }
-	case env(layout.EnvPipeFD) != "":
-		return func(log *logrus.Logger) error { return child.Run(log) }
-	case env(layout.EnvActivationHelper) != "":
-		return func(*logrus.Logger) error { return child.RunActivationHelper() }
+// roles returns the functions of the roles by name.
+func roles() map[string]func(*logrus.Logger, layout.Runtime) error {
+	return map[string]func(*logrus.Logger, layout.Runtime) error{
+		layout.RoleParent:       runParent,
+		layout.RoleRemove:       runRemove,
+		layout.RoleGuard:        func(log *logrus.Logger, rt layout.Runtime) error { return parent.RunGuard(log, rt) },
+		layout.RoleChild:        func(log *logrus.Logger, rt layout.Runtime) error { return child.Run(log, rt) },
+		layout.RoleNode:         func(log *logrus.Logger, rt layout.Runtime) error { return child.RunNode(log, rt, Version) },
+		layout.RoleMounts:       func(*logrus.Logger, layout.Runtime) error { return noderole.RunMounts() },
+		layout.RoleRemoveChild:  func(_ *logrus.Logger, rt layout.Runtime) error { return child.RunRemove(rt) },
+		layout.RoleRemoveInside: func(_ *logrus.Logger, rt layout.Runtime) error { return child.RemoveInside(rt) },
 	}
-	switch env(layout.EnvRole) {
-	case layout.RoleParent:
-		return runParent
-	case layout.RoleNode:
-		return func(log *logrus.Logger) error { return child.RunNode(log, Version) }
-	case layout.RoleGuard:
-		return func(log *logrus.Logger) error { return parent.RunGuard(log) }
-	case layout.RoleRemove:
-		return runRemove
-	case layout.RoleRemoveInside:
-		return func(*logrus.Logger) error { return child.RemoveInside() }
-	case layout.RoleMounts:
-		return func(*logrus.Logger) error { return noderole.RunMounts() }
-	}
-	return nil
 }
+
+// Descriptors of a helper process, which exec.Cmd numbers from 3.
+const (
+	inputFD    = 3 // the helperInput
+	reportFD   = 4 // for the helperReport
+	lifelineFD = 5 // see parent.Options
+)
 
 // helperInput is the JSON that a helper process reads from its config descriptor.
 type helperInput struct {
@@ -79,6 +72,8 @@ type helperInput struct {
 	RuntimeDir string             `json:"runtimeDir"`
 	// DataCertain is set if the data belongs to the node even without a record.
 	DataCertain bool `json:"dataCertain,omitempty"`
+	// Lifeline is set if the helper stops at end of file of lifelineFD.
+	Lifeline bool `json:"lifeline,omitempty"`
 }
 
 // helperReport is the JSON that a helper process writes to its report descriptor.
@@ -88,46 +83,50 @@ type helperReport struct {
 }
 
 // runParent runs the parent role in a helper process.
-func runParent(log *logrus.Logger) error {
-	err := closeForeign()
-	report := inheritedFile(layout.EnvReport)
-	var in helperInput
-	if err == nil {
-		in, err = readInput()
-	}
-	if err == nil {
-		setLevel(log, in.Config)
-		err = parent.Run(context.Background(), parent.Options{
-			Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log, Lifeline: inheritedFile(layout.EnvLifeline),
-		})
-	}
-	return writeReport(report, helperReport{}, err)
+func runParent(log *logrus.Logger, _ layout.Runtime) error {
+	return help(func(in helperInput, _ *helperReport) error {
+		if level, err := logrus.ParseLevel(in.Config.LogLevel); err == nil {
+			log.SetLevel(level)
+		}
+		o := parent.Options{Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log}
+		if in.Lifeline {
+			o.Lifeline = inheritedFile(lifelineFD)
+		}
+		return parent.Run(context.Background(), o)
+	})
 }
 
 // runRemove removes the data of a node in a helper process.
-func runRemove(log *logrus.Logger) error {
-	err := closeForeign()
-	report := inheritedFile(layout.EnvReport)
+func runRemove(*logrus.Logger, layout.Runtime) error {
+	return help(func(in helperInput, r *helperReport) (err error) {
+		r.Removed, err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir}, in.DataCertain)
+		return err
+	})
+}
+
+// help runs a role with the input from the host program and reports the result to it. It closes the descriptors that the host program
+// inherited from its own caller, such as pipes of a shell, because their readers would wait until the node ends.
+func help(role func(helperInput, *helperReport) error) error {
+	err := descriptors.CloseInherited(inputFD, reportFD, lifelineFD)
+	report := inheritedFile(reportFD)
 	var in helperInput
+	var r helperReport
 	if err == nil {
 		in, err = readInput()
 	}
-	var r helperReport
 	if err == nil {
-		r.Removed, err = parent.RemoveData(in.Config, layout.Runtime{Dir: in.RuntimeDir}, in.DataCertain)
+		err = role(in, &r)
 	}
-	return writeReport(report, r, err)
+	if report != nil {
+		r.Error = errdefs.ReportOf(err)
+		_ = json.NewEncoder(report).Encode(r) // fails if the host program no longer reads
+		_ = report.Close()
+	}
+	return err
 }
 
-func setLevel(log *logrus.Logger, cfg *config.NodeConfig) {
-	if level, err := logrus.ParseLevel(cfg.LogLevel); err == nil {
-		log.SetLevel(level)
-	}
-}
-
-func readInput() (helperInput, error) {
-	var in helperInput
-	f := inheritedFile(layout.EnvConfigFD)
+func readInput() (in helperInput, err error) {
+	f := inheritedFile(inputFD)
 	if f == nil {
 		return in, errors.New("read the config: this role cannot be started manually")
 	}
@@ -141,37 +140,11 @@ func readInput() (helperInput, error) {
 	return in, nil
 }
 
-// closeForeign closes the descriptors that the host program inherited from its own caller, such as pipes of a shell. Otherwise the
-// node's processes would inherit them, and readers of those pipes would wait until the node ends. It keeps the standard streams
-// and the descriptors that the environment names.
-func closeForeign() error {
-	var keep []int
-	for _, key := range []string{layout.EnvConfigFD, layout.EnvReport, layout.EnvLifeline} {
-		if fd, err := strconv.Atoi(os.Getenv(key)); err == nil {
-			keep = append(keep, fd)
-		}
-	}
-	return descriptors.CloseInherited(keep...)
-}
-
-// inheritedFile returns the descriptor that an environment key names, and sets it to close on exec. It returns nil if the key is
-// not set.
-func inheritedFile(key string) *os.File {
-	fd, err := strconv.Atoi(os.Getenv(key))
-	if err != nil {
+// inheritedFile returns an inherited descriptor and sets it to close on exec, or nil if this process did not inherit it.
+func inheritedFile(fd int) *os.File {
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
 		return nil
 	}
 	unix.CloseOnExec(fd)
-	return os.NewFile(uintptr(fd), key)
-}
-
-// writeReport writes the result of a helper process to report for the process that started it, and returns err.
-func writeReport(report *os.File, r helperReport, err error) error {
-	if report == nil {
-		return err
-	}
-	r.Error = errdefs.ReportOf(err)
-	_ = json.NewEncoder(report).Encode(r) // fails if the host program no longer reads
-	_ = report.Close()
-	return err
+	return os.NewFile(uintptr(fd), strconv.Itoa(fd))
 }

@@ -26,8 +26,8 @@ func TestForeignDescriptors(t *testing.T) {
 			reportR, reportW := pipe()
 			foreignR, foreignW := pipe()
 			cmd := exec.Command("/proc/self/exe")
-			cmd.Env = append(os.Environ(), layout.EnvRole+"="+role, layout.EnvConfigFD+"=3", layout.EnvReport+"=5", testutil.QuickExit)
-			cmd.ExtraFiles = []*os.File{configR, foreignW, reportW}
+			cmd.Env = append(os.Environ(), layout.EnvRole+"="+role, testutil.QuickExit)
+			cmd.ExtraFiles = []*os.File{inputFD - 3: configR, reportFD - 3: reportW, lifelineFD - 3: configR, lifelineFD - 2: foreignW}
 			assert.NilError(t, cmd.Start())
 			assert.NilError(t, foreignW.Close())
 			assert.NilError(t, reportW.Close())

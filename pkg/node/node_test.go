@@ -28,30 +28,28 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestRole checks that the environment decides the role, and that the child's pipe has priority.
+// TestRole checks that one variable decides the role.
 func TestRole(t *testing.T) {
 	for _, c := range []struct {
-		env  map[string]string
-		some bool
+		env, role string
+		some      bool
 	}{
-		{nil, false},
-		{map[string]string{layout.EnvName: "x"}, false},
-		{map[string]string{layout.EnvRole: "unknown"}, false},
-		{map[string]string{layout.EnvRole: layout.RoleParent}, true},
-		{map[string]string{layout.EnvRole: layout.RoleGuard}, true},
-		{map[string]string{layout.EnvRole: layout.RoleNode, layout.EnvPipeFD: "3,4"}, true},
-		{map[string]string{layout.EnvPipeFD: "3,4", layout.EnvRemove: "/x"}, true},
-		{map[string]string{layout.EnvActivationHelper: "true"}, true},
-		{map[string]string{layout.EnvRole: layout.RoleRemoveInside}, true},
-		{map[string]string{layout.EnvRole: layout.RoleMounts}, true},
+		{layout.EnvName, "x", false},
+		{layout.EnvPipeFD, "3,4", false},
+		{layout.EnvRole, "unknown", false},
+		{layout.EnvRole, layout.RoleParent, true},
+		{layout.EnvRole, layout.RoleGuard, true},
+		{layout.EnvRole, layout.RoleChild, true},
+		{layout.EnvRole, layout.RoleNode, true},
+		{layout.EnvRole, layout.RoleMounts, true},
+		{layout.EnvRole, layout.RoleRemove, true},
+		{layout.EnvRole, layout.RoleRemoveChild, true},
+		{layout.EnvRole, layout.RoleRemoveInside, true},
 	} {
-		for k, v := range c.env {
-			t.Setenv(k, v)
-		}
-		assert.Equal(t, role() != nil, c.some, "%v", c.env)
-		for k := range c.env {
-			assert.NilError(t, os.Unsetenv(k))
-		}
+		t.Setenv(c.env, c.role)
+		name, _ := layout.TakeRole()
+		assert.Equal(t, roles()[name] != nil, c.some, "%+v", c)
+		assert.NilError(t, os.Unsetenv(c.env))
 	}
 }
 

@@ -115,7 +115,8 @@ const selfExe = "/proc/self/exe"
 
 // startHelper starts a helper process in the given role and passes its input. Output of the parent role goes to the node's log.
 func (n *Node) startHelper(role string) (*helper, error) {
-	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: dataCertain(n)})
+	attached := !n.detach && role == layout.RoleParent
+	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: dataCertain(n), Lifeline: attached})
 	if err != nil {
 		return nil, fmt.Errorf("encode the config: %w", err)
 	}
@@ -148,19 +149,15 @@ func (n *Node) startHelper(role string) (*helper, error) {
 			return nil, err
 		}
 	}
-	const first = 3 // exec.Cmd numbers ExtraFiles from here
 	cmd := exec.Command(exe)
 	cmd.Args = []string{"rootlessnode", "--name", n.Config().Name, role}
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.ExtraFiles = []*os.File{configR, reportW}
-	cmd.Env = append(os.Environ(), layout.EnvRole+"="+role,
-		fmt.Sprintf("%s=%d", layout.EnvConfigFD, first), fmt.Sprintf("%s=%d", layout.EnvReport, first+1))
+	cmd.ExtraFiles = []*os.File{configR, reportW, lifelineR} // inputFD, reportFD, lifelineFD
+	cmd.Env = append(os.Environ(), layout.RoleEnv(role, n.rt)...)
 	// A new session, so that the node does not get the signals of the host program's terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	h := &helper{cmd: cmd, ended: make(chan struct{})}
-	if !n.detach && role == layout.RoleParent {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, lifelineR)
-		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", layout.EnvLifeline, first+2))
+	if attached {
 		if h.lifeline, err = dup(lifelineW); err != nil {
 			return nil, err
 		}

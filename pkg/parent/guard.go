@@ -64,10 +64,7 @@ func startGuard(rt layout.Runtime, lock *os.File, log logrus.FieldLogger) (*guar
 func guardCommand(rt layout.Runtime, pipe, lock *os.File) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{"rootlessnode: guard of " + rt.Dir}
-	cmd.Env = []string{
-		layout.EnvRole + "=" + layout.RoleGuard, layout.EnvGuard + "=" + rt.Dir,
-		"GOMAXPROCS=1", "GOGC=25", // it is idle most of the time, so memory matters more than speed
-	}
+	cmd.Env = append(layout.RoleEnv(layout.RoleGuard, rt), "GOMAXPROCS=1", "GOGC=25") // mostly idle: memory matters more than speed
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{pipe, lock}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signals from the parent's terminal
@@ -110,9 +107,8 @@ func (g *guard) close() {
 // RunGuard runs the guard role and returns when the cleanup after the node is complete. Only node.Dispatch calls it.
 //
 // Runs in: parent.
-func RunGuard(log logrus.FieldLogger) error {
+func RunGuard(log logrus.FieldLogger, rt layout.Runtime) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
-	rt := layout.Runtime{Dir: os.Getenv(layout.EnvGuard)}
 	if rt.Dir == "" {
 		return errors.New("guard: runtime dir is not set")
 	}

@@ -29,21 +29,21 @@ import (
 const (
 	envFault  = "ROOTLESSNODE_TEST_FAULT"
 	envConfig = "ROOTLESSNODE_TEST_CONFIG"
-	envRT     = "ROOTLESSNODE_TEST_RUNTIME"
 )
 
 func TestMain(m *testing.M) {
 	log := logrus.New()
 	var err error
+	role, rt := layout.TakeRole()
 	switch {
-	case os.Getenv(layout.EnvPipeFD) != "":
-		err = playChild(os.Getenv(envFault))
-	case os.Getenv(layout.EnvRole) == layout.RoleGuard:
-		err = RunGuard(log)
-	case os.Getenv(layout.EnvRole) == layout.RoleNode:
-		err = playNode(os.Getenv(envFault))
-	case os.Getenv(layout.EnvRole) == layout.RoleParent:
-		err = playParent(log)
+	case role == layout.RoleChild:
+		err = playChild(os.Getenv(envFault), rt)
+	case role == layout.RoleGuard:
+		err = RunGuard(log, rt)
+	case role == layout.RoleNode:
+		err = playNode(os.Getenv(envFault), rt)
+	case role == layout.RoleParent:
+		err = playParent(log, rt)
 	case os.Getenv(envInside) != "":
 		err = playInside()
 	case os.Getenv(envPair) != "":
@@ -59,22 +59,21 @@ func TestMain(m *testing.M) {
 	os.Exit(errdefs.ExitCode(err))
 }
 
-func playParent(log *logrus.Logger) error {
+func playParent(log *logrus.Logger, rt layout.Runtime) error {
 	var cfg config.NodeConfig
 	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &cfg); err != nil {
 		return err
 	}
-	return Run(context.Background(), Options{Config: &cfg, Runtime: layout.Runtime{Dir: os.Getenv(envRT)}, Log: log})
+	return Run(context.Background(), Options{Config: &cfg, Runtime: rt, Log: log})
 }
 
 // playNode runs a node role that only creates the node socket and exits at SIGTERM.
-func playNode(fault string) error {
+func playNode(fault string, rt layout.Runtime) error {
 	if fault == "target" {
 		return errors.New("the node role fails immediately")
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	rt := layout.Runtime{Dir: os.Getenv(envRT)}
 	if fault == "slow" { // still starting and does not handle signals
 		signal.Ignore(syscall.SIGTERM)
 		<-term
@@ -90,17 +89,18 @@ func playNode(fault string) error {
 }
 
 // playChild runs the child role. It fails in the phase that fault names.
-func playChild(fault string) error {
+func playChild(fault string, rt layout.Runtime) error {
 	capable := os.Getuid() == 0 && os.Getenv("HOME") != "" && mapped()
 	if fault == "hello" || fault == "idmap" && capable {
 		return fmt.Errorf("fails in phase %s", fault)
 	}
-	if err := os.Setenv(layout.EnvRole, layout.RoleNode); err != nil {
-		return err
+	if os.Getuid() == 0 { // otherwise RootlessKit executes the child again
+		if err := layout.SetRole(layout.RoleNode, rt); err != nil {
+			return err
+		}
 	}
 	return rkchild.Child(rkchild.Opt{
-		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
-		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
+		PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
 		TargetCmd: []string{"/proc/self/exe"}, NetworkDriver: faultyNetwork{playedNetwork(), fault},
 		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: portdriver.NewChild(os.Stderr),
 		MountProcfs: true, Propagation: "rslave", Reaper: true, EvacuateCgroup2: true,

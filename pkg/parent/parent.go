@@ -161,9 +161,10 @@ func (r *run) node(ctx context.Context) error {
 		return err
 	}
 	defer stopHostPorts()
-	if err := r.environment(); err != nil {
+	if err := setChildEnv(layout.RoleChild, r.Runtime); err != nil {
 		return err
 	}
+	defer layout.DropPrivateEnv()
 	opt := rkparent.Opt{
 		PipeFDEnvKey:             layout.EnvPipeFD,
 		ChildUseActivationEnvKey: layout.EnvChildActivation,
@@ -190,17 +191,15 @@ func (r *run) node(ctx context.Context) error {
 	return watch.wait(ctx, done)
 }
 
-// environment sets the environment of the child and node roles. RootlessKit passes the environment of this process to them.
-func (r *run) environment() error {
-	for _, k := range []string{layout.EnvRole, layout.EnvLifeline, layout.EnvReport, layout.EnvGuard} {
-		if err := os.Unsetenv(k); err != nil {
+// setChildEnv sets the environment of this process, which RootlessKit passes to its child and to the programs inside.
+func setChildEnv(role string, rt layout.Runtime) error {
+	// Sockets of the service manager stay here. RootlessKit would pass the descriptors of these numbers to the child.
+	for _, key := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"} {
+		if err := os.Unsetenv(key); err != nil {
 			return err
 		}
 	}
-	return errors.Join(
-		os.Setenv(layout.EnvConfig, r.Runtime.Config()),
-		os.Setenv("PATH", withSbin(os.Getenv("PATH"))),
-	)
+	return errors.Join(layout.SetRole(role, rt), os.Setenv("PATH", withSbin(os.Getenv("PATH"))))
 }
 
 // withSbin adds the directories of system programs to a search path. Some distributions omit them from the PATH of ordinary users, but
@@ -236,6 +235,7 @@ func (r *run) claim(ctx context.Context) error {
 
 // finishSetup sets up the cgroups and writes the handover file. It runs after the network was configured, while the child still waits.
 func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
+	layout.DropPrivateEnv() // the child has started
 	report, err := r.subtree.Arrange(os.Getpid(), childPID)
 	if err != nil {
 		return err

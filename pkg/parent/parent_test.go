@@ -56,8 +56,8 @@ func (r *rig) start(fault string) (cmd *exec.Cmd, output *strings.Builder) {
 	encoded, err := json.Marshal(r.cfg)
 	assert.NilError(r.t, err)
 	cmd = exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), layout.EnvRole+"="+layout.RoleParent, envConfig+"="+string(encoded),
-		envRT+"="+r.rt.Dir, envFault+"="+fault)
+	cmd.Env = append(os.Environ(), envConfig+"="+string(encoded), envFault+"="+fault)
+	cmd.Env = append(cmd.Env, layout.RoleEnv(layout.RoleParent, r.rt)...)
 	output = &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.WaitDelay = 5 * time.Second // the guard has the same standard error for a short time

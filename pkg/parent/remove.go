@@ -100,7 +100,7 @@ func removal(cfg *config.NodeConfig, certain bool) (req datadir.Request, changed
 
 // runRemoval starts the child that removes the data and waits for its end.
 func runRemoval(cfg *config.NodeConfig, rt layout.Runtime) error {
-	if err := errors.Join(os.Setenv(layout.EnvRemove, rt.Dir), os.Unsetenv(layout.EnvRole)); err != nil {
+	if err := setChildEnv(layout.RoleRemoveChild, rt); err != nil {
 		return err
 	}
 	done := make(chan error, 1)

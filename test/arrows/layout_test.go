@@ -1,6 +1,7 @@
 package arrows
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
+	"gotest.tools/v3/golden"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
@@ -89,6 +91,47 @@ func paths(v any) map[string]string {
 		}
 	}
 	return all
+}
+
+// TestLayoutTables compares the tables of docs/layout.md that are generated from internal/layout. It writes them with -update.
+func TestLayoutTables(t *testing.T) { // not parallel, because it may write the page
+	file := filepath.Join(root, "docs", "layout.md")
+	page, err := os.ReadFile(file)
+	assert.NilError(t, err)
+	want := string(page)
+	for name, rows := range map[string][]layout.Handover{
+		"files": layout.Files(layout.Runtime{Dir: "RUN"}, layout.Data{Dir: "DATA"}), "keys": layout.PrivateKeys(),
+	} {
+		head, rest, found := strings.Cut(want, ": "+name+" -->\n")
+		_, tail, ended := strings.Cut(rest, "<!-- end -->")
+		assert.Assert(t, found && ended, "docs/layout.md has no table %s", name)
+		table := "| Value | Name | Content | Written by | Read by | Lifetime |\n|---|---|---|---|---|---|\n"
+		for _, r := range rows {
+			table += fmt.Sprintf("| `%s` | `%s` | %s | %s | %s | %s |\n", r.Value, r.Name, r.Content, r.Writer, r.Readers, r.Lifetime)
+		}
+		want = head + ": " + name + " -->\n" + table + "<!-- end -->" + tail
+	}
+	if golden.FlagUpdate() {
+		assert.NilError(t, os.WriteFile(file, []byte(want), 0o644))
+		return
+	}
+	assert.Equal(t, string(page), want, "a table is stale; run: go test ./test/arrows -run TestLayoutTables -update")
+}
+
+// TestLayoutTablesComplete checks that the tables list each private key.
+func TestLayoutTablesComplete(t *testing.T) {
+	t.Parallel()
+	constants, _ := layoutNames(t)
+	want, got := map[string]string{}, map[string]string{}
+	for name, value := range constants {
+		if strings.HasPrefix(value, "_") {
+			want[name] = value
+		}
+	}
+	for _, h := range layout.PrivateKeys() {
+		got[h.Name] = h.Value
+	}
+	assert.DeepEqual(t, got, want)
 }
 
 // TestLayoutPage checks that docs/layout.md lists the names of internal/layout, each in one row with its value.

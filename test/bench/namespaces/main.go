@@ -27,15 +27,15 @@ func main() {
 }
 
 func role(log *logrus.Logger) error {
-	switch {
-	case os.Getenv(layout.EnvPipeFD) != "":
-		return child.Run(log)
-	case os.Getenv(layout.EnvRole) == layout.RoleNode:
+	switch name, rt := layout.TakeRole(); name {
+	case layout.RoleChild:
+		return child.Run(log, rt)
+	case layout.RoleNode:
 		fmt.Println("inside")
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
-	case os.Getenv(layout.EnvRole) == layout.RoleGuard:
-		return parent.RunGuard(log)
+	case layout.RoleGuard:
+		return parent.RunGuard(log, rt)
 	}
 	var cfg config.NodeConfig
 	if err := layout.ReadJSON(os.Args[1], &cfg); err != nil {

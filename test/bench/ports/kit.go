@@ -53,8 +53,7 @@ func kitParent(stateDir string) error {
 // kitChild runs RootlessKit's child for kitParent.
 func kitChild() error {
 	return rkchild.Child(rkchild.Opt{
-		PipeFDEnvKey: layout.EnvPipeFD, RunActivationHelperEnvKey: layout.EnvActivationHelper,
-		ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: envStateDir,
+		PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: envStateDir,
 		TargetCmd: []string{"/proc/self/exe", roleInside}, NetworkDriver: slirp4netns.NewChildDriver(),
 		PortDriver: portdriver.NewChild(os.Stderr), MountProcfs: true, Reaper: true, Propagation: propagation,
 		CopyUpDriver: tmpfssymlink.NewChildDriver(), CopyUpDirs: []string{"/etc", "/run"},
