@@ -29,6 +29,7 @@ func (h *networkHook) ConfigureNetwork(childPID int, stateDir, netns string) (*m
 	h.mu.Lock()
 	h.child = childPID
 	h.mu.Unlock()
+	layout.DropPrivateEnv() // the child has started, and the network program must not have its role
 	msg, cleanup, err := h.ParentDriver.ConfigureNetwork(childPID, stateDir, netns)
 	if err != nil {
 		return msg, cleanup, err

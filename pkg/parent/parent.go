@@ -235,7 +235,6 @@ func (r *run) claim(ctx context.Context) error {
 
 // finishSetup sets up the cgroups and writes the handover file. It runs after the network was configured, while the child still waits.
 func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
-	layout.DropPrivateEnv() // the child has started
 	report, err := r.subtree.Arrange(os.Getpid(), childPID)
 	if err != nil {
 		return err
