@@ -49,8 +49,7 @@ The exit code is 3 if the node cannot start on this host.`,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&all, "all", true, "also show passing checks")
-	a.outputFlag(cmd)
-	return cmd
+	return a.withOutput(cmd)
 }
 
 // renderFindings lists the findings, followed by one block of commands that fix all failures.

@@ -45,8 +45,7 @@ until the node stops. -o json writes one object per line.`,
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "also show new events")
-	a.outputFlag(cmd)
-	return cmd
+	return a.withOutput(cmd)
 }
 
 // renderEvent returns the event as text: one line, followed by the last output of a component that exited.

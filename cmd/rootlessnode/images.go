@@ -38,13 +38,11 @@ use them without a registry. Use - for standard input.`,
 }
 
 func newImagesList(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return a.withOutput(&cobra.Command{
 		Use:   "list",
 		Short: "List the images of the node",
 		RunE:  withNode(a, func(ctx context.Context, n imageNode, _ []string) error { return listImages(ctx, a, n) }),
-	}
-	a.outputFlag(cmd)
-	return cmd
+	})
 }
 
 // ctr returns the command line of containerd's client for the namespace of the kubelet's images.

@@ -108,8 +108,7 @@ mounts, and by mounting on one side and looking on the other.`,
 		},
 	}
 	m.propagationFlags(cmd)
-	m.outputFlag(cmd)
-	return cmd
+	return m.withOutput(cmd)
 }
 
 func (m *mountCommand) newExec() *cobra.Command {
@@ -157,7 +156,7 @@ func (m *mountCommand) execIn(name string, explicit bool, o mountns.ExecOptions)
 }
 
 func (m *mountCommand) newList() *cobra.Command {
-	cmd := &cobra.Command{
+	return m.withOutput(&cobra.Command{
 		Use:   "list",
 		Short: "List the pinned mount namespaces",
 		RunE: func(*cobra.Command, []string) error {
@@ -167,9 +166,7 @@ func (m *mountCommand) newList() *cobra.Command {
 			}
 			return err
 		},
-	}
-	m.outputFlag(cmd)
-	return cmd
+	})
 }
 
 func (m *mountCommand) newDelete() *cobra.Command {
@@ -187,7 +184,7 @@ everything that is started later.`,
 }
 
 func (m *mountCommand) newStatus() *cobra.Command {
-	cmd := &cobra.Command{
+	return m.withOutput(&cobra.Command{
 		Use:   "status",
 		Short: "Show the guarantees and the processes of the mount namespace",
 		Long: `Show which guarantees hold and which processes run in the mount namespace. If a
@@ -208,9 +205,7 @@ code is 4.`,
 			}
 			return showMountStatus(m.app, st, stale)
 		}),
-	}
-	m.outputFlag(cmd)
-	return cmd
+	})
 }
 
 func (m *mountCommand) newEnv() *cobra.Command {

@@ -19,7 +19,7 @@ node's, and those of each pod. The last line says how many of the mounts of the 
 and the pods the host sees. With -o json every mount is listed.`,
 		RunE: withNode(a, func(ctx context.Context, n executor, _ []string) error { return showMounts(ctx, a, n) }),
 	}
-	a.outputFlag(cmd)
+	a.withOutput(cmd)
 	cmd.AddCommand(newMountsVerify(a), newMountsAgent(a))
 	return cmd
 }

@@ -63,8 +63,7 @@ does not. The pods run this program from the node's disk.`,
 	cmd.Flags().StringVar(&f.dir, "dir", "", "create the directory to mount over in `DIR`, on this host and on the node (default: the directory for temporary files)")
 	cmd.Flags().BoolVar(&f.hostVisible, "host-visible", false, "also require guarantee 3")
 	cmd.Flags().DurationVar(&f.limit, "timeout", 2*time.Minute, "how long the pods may take")
-	a.outputFlag(cmd)
-	return cmd
+	return a.withOutput(cmd)
 }
 
 func verifyMounts(ctx context.Context, a *app, f verifyFlags) error {

@@ -57,13 +57,13 @@ configuration does not allow it.`,
 		}),
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "also show changes, until the node stops; with -o json one object per line")
-	a.outputFlag(cmd)
+	a.withOutput(cmd)
 	cmd.AddCommand(newPortsAdd(a), newPortsRemove(a))
 	return cmd
 }
 
 func newPortsAdd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return a.withOutput(&cobra.Command{
 		Use:   "add [HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]",
 		Short: "Forward a host port to a port of the node",
 		Long: `Forward a host port to a port of the node until the forward is removed, also after
@@ -76,9 +76,7 @@ is 1.`,
   rootlessnode ports add 0:8080`,
 		Args: arguments(1, 1),
 		RunE: withNode(a, func(ctx context.Context, n portNode, args []string) error { return addPort(ctx, a, n, args[0]) }),
-	}
-	a.outputFlag(cmd)
-	return cmd
+	})
 }
 
 func newPortsRemove(a *app) *cobra.Command {

@@ -170,10 +170,11 @@ func (a *app) rootHint() string {
 	return "rootlessnode host setup --user " + account + " --create-user\nrootlessnode host enter --user " + account + " -- up"
 }
 
-// outputFlag adds -o to a command.
-func (a *app) outputFlag(cmd *cobra.Command) {
+// withOutput adds -o to a command.
+func (a *app) withOutput(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "", "output format: json")
 	completeValues(cmd, "output", "json")
+	return cmd
 }
 
 // completeValues completes the values of a flag of cmd.

@@ -21,7 +21,7 @@ type statusNode interface {
 var _ statusNode = (*node.Node)(nil)
 
 func newStatus(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return a.withOutput(&cobra.Command{
 		Use:   "status",
 		Short: "Show the current state of the node",
 		Long: `Show the current state of the node, running or not: its state and the reason for it,
@@ -34,9 +34,7 @@ state can be determined.`,
 			}
 			return err
 		}),
-	}
-	a.outputFlag(cmd)
-	return cmd
+	})
 }
 
 // renderStatus returns the status as text.

@@ -65,8 +65,7 @@ The command on standard output contains a secret: everyone who has it can add a 
 	cmd.Flags().StringVar(&o.Description, "description", "", "`TEXT` to show in the list of tokens")
 	cmd.Flags().StringVar(&o.NodeName, "node", "", "only the node `NAME` may join with the token, also to replace a stopped node of that name")
 	cmd.Flags().BoolVar(&o.Reusable, "reusable", false, "several nodes may join with the token")
-	a.outputFlag(cmd)
-	return cmd
+	return a.withOutput(cmd)
 }
 
 func createToken(ctx context.Context, a *app, n tokenNode, o node.JoinTokenOptions) error {
@@ -108,13 +107,11 @@ func joinCommand(t *node.JoinToken) string {
 }
 
 func newTokenList(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return a.withOutput(&cobra.Command{
 		Use:   "list",
 		Short: "List the cluster's bootstrap tokens, without their secrets",
 		RunE:  withTokens(a, func(ctx context.Context, n tokenNode, _ []string) error { return listTokens(ctx, a, n) }),
-	}
-	a.outputFlag(cmd)
-	return cmd
+	})
 }
 
 func listTokens(ctx context.Context, a *app, n tokenNode) error {

@@ -53,8 +53,7 @@ the processes, because the cgroup controller is missing.`,
 		}),
 	}
 	cmd.Flags().DurationVarP(&interval, "interval", "n", topInterval, "time between two measurements")
-	a.outputFlag(cmd)
-	return cmd
+	return a.withOutput(cmd)
 }
 
 // topRow is the usage of one part of the node. Rates are averages over the interval. nil means unknown.

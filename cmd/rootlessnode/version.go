@@ -19,7 +19,7 @@ type versions struct {
 }
 
 func newVersion(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return a.withOutput(&cobra.Command{
 		Use:         "version",
 		Short:       "Print the versions of rootlessnode and its components",
 		Annotations: map[string]string{allowRoot: "true"},
@@ -32,9 +32,7 @@ func newVersion(a *app) *cobra.Command {
 			a.show(v, table(rows))
 			return nil
 		},
-	}
-	a.outputFlag(cmd)
-	return cmd
+	})
 }
 
 // versionsOf reads the manifest of the components, if there is one. `check` reports an invalid manifest. order lists the names in
