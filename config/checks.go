@@ -12,7 +12,7 @@ import (
 
 // validateFields applies the checks that the tags of the fields name: to each entry of a list, and not to an empty field that
 // has no default.
-func (c *NodeConfig) validateFields(fs *faults) {
+func validateFields(c *NodeConfig, fs *faults) {
 	for _, l := range c.leaves() {
 		check := strings.Fields(l.tag.Get("check"))
 		if _, required := l.tag.Lookup("default"); len(check) == 0 || l.value.IsZero() && !required {

@@ -63,7 +63,7 @@ func validCAHash(s string) bool {
 	return ok && err == nil && len(b) == 32
 }
 
-func (c *NodeConfig) validateJoin(fs *faults) {
+func validateJoin(c *NodeConfig, fs *faults) {
 	j := c.Join
 	if j.Server != "" {
 		if _, err := ParseServer(j.Server); err != nil {
@@ -93,10 +93,10 @@ func (c *NodeConfig) validateJoin(fs *faults) {
 	if !c.ControlPlane.Embedded && !c.Joins() {
 		fs.add("controlPlane.embedded", "join: {server: https://HOST:6443}", "false, but no cluster to join is configured")
 	}
-	c.validateNodeIP(fs)
+	validateNodeIP(c, fs)
 }
 
-func (c *NodeConfig) validateNodeIP(fs *faults) {
+func validateNodeIP(c *NodeConfig, fs *faults) {
 	if ip, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.Serves() && !ip.Unmap().Is4() {
 		fs.add("api.bindAddress", "api.bindAddress: 0.0.0.0    # or an IPv4 address of the host",
 			"%s: must be an IPv4 address, because other nodes and pods use it to reach the API server", c.API.BindAddress)

@@ -15,7 +15,7 @@ const (
 // admissionFlag is the flag of kube-apiserver that sets the file with the PodSecurity configuration.
 const admissionFlag = "--admission-control-config-file"
 
-func (c *NodeConfig) validatePodSecurity(fs *faults) {
+func validatePodSecurity(c *NodeConfig, fs *faults) {
 	if c.PodSecurity == PodSecurityPrivileged {
 		return
 	}

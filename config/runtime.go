@@ -66,7 +66,7 @@ func (c *NodeConfig) PauseImage() string {
 	return c.Containerd.PauseImage
 }
 
-func (c *NodeConfig) validateRuntime(fs *faults) {
+func validateRuntime(c *NodeConfig, fs *faults) {
 	path, isUnix := strings.CutPrefix(c.CRI.Endpoint, unixScheme)
 	switch external := c.CRI.Runtime == RuntimeExternal; {
 	case external && c.CRI.Endpoint == "":
@@ -78,11 +78,11 @@ func (c *NodeConfig) validateRuntime(fs *faults) {
 	case external && len(path) > layout.SocketPathMax:
 		fs.add("cri.endpoint", "", "the path of the socket has %d bytes, the maximum is %d", len(path), layout.SocketPathMax)
 	}
-	c.validateCRIO(fs)
-	c.validateUnusedRuntimes(fs)
+	validateCRIO(c, fs)
+	validateUnusedRuntimes(c, fs)
 }
 
-func (c *NodeConfig) validateCRIO(fs *faults) {
+func validateCRIO(c *NodeConfig, fs *faults) {
 	o := c.CRIO
 	for _, f := range []struct{ field, path string }{
 		{"crio.conmon", o.Conmon}, {"crio.registriesConf", o.RegistriesConf}, {"crio.signaturePolicy", o.SignaturePolicy},
@@ -97,7 +97,7 @@ func (c *NodeConfig) validateCRIO(fs *faults) {
 }
 
 // validateUnusedRuntimes rejects settings of a runtime that the node does not use, because they have no effect.
-func (c *NodeConfig) validateUnusedRuntimes(fs *faults) {
+func validateUnusedRuntimes(c *NodeConfig, fs *faults) {
 	defaults := Default().leaves()
 	for i, l := range c.leaves() {
 		of, _, _ := strings.Cut(l.path, ".")

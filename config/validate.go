@@ -24,21 +24,13 @@ const (
 // how to fix it.
 func (c *NodeConfig) Validate() error {
 	var fs faults
-	c.validateFields(&fs)
-	c.validateIdentity(&fs)
-	c.validateNetwork(&fs)
-	c.validateCluster(&fs)
-	c.validateOverlaps(&fs)
-	c.validateJoin(&fs)
-	c.validatePorts(&fs)
-	c.validateMounts(&fs)
-	c.validateResources(&fs)
-	c.validateKubelet(&fs)
-	c.validatePodSecurity(&fs)
-	c.validateControlPlane(&fs)
-	c.validateRuntime(&fs)
-	c.validateInside(&fs)
-	c.validateTimes(&fs)
+	for _, validate := range []func(*NodeConfig, *faults){
+		validateFields, validateIdentity, validateNetwork, validateCluster, validateOverlaps, validateJoin, validatePorts,
+		validateMounts, validateResources, validateKubelet, validatePodSecurity, validateControlPlane, validateRuntime,
+		validateInside, validateTimes,
+	} {
+		validate(c, &fs)
+	}
 	return errdefs.Class(errdefs.ErrConfig, fs.err())
 }
 
@@ -62,7 +54,7 @@ func oneOf(fs *faults, field, value string, permitted ...string) {
 	}
 }
 
-func (c *NodeConfig) validateIdentity(fs *faults) {
+func validateIdentity(c *NodeConfig, fs *faults) {
 	if !isDNSLabel(c.Name) || len(c.Name) > maxNameLength {
 		fs.add("name", "use --name with a name such as "+DefaultName+" or test-2",
 			"%q: must be at most %d lower case letters, digits and hyphens, and begin and end with a letter or digit", c.Name, maxNameLength)
@@ -75,14 +67,14 @@ func (c *NodeConfig) validateIdentity(fs *faults) {
 			"%q: must be a DNS name of at most %d lower case letters, digits, hyphens and dots", c.NodeName, maxNodeNameLength)
 	}
 	for _, k := range sortedKeys(c.NodeLabels) {
-		c.validateLabel(fs, k)
+		validateLabel(c, fs, k)
 	}
 	if c.DataDir == "" {
 		fs.add("dataDir", "", "missing, and there is no default because neither XDG_DATA_HOME nor a home directory is known")
 	}
 }
 
-func (c *NodeConfig) validateLabel(fs *faults, key string) {
+func validateLabel(c *NodeConfig, fs *faults, key string) {
 	at, value := "nodeLabels."+key, c.NodeLabels[key]
 	switch {
 	case len(validation.IsQualifiedName(key)) > 0:
@@ -100,7 +92,7 @@ func (c *NodeConfig) validateLabel(fs *faults, key string) {
 	}
 }
 
-func (c *NodeConfig) validateMounts(fs *faults) {
+func validateMounts(c *NodeConfig, fs *faults) {
 	dirs := c.Mounts.CopyUp
 	for i, d := range dirs {
 		at := fmt.Sprintf("mounts.copyUp[%d]", i)
@@ -139,7 +131,7 @@ func noCopyUp(dir string) string {
 // minElectionHeartbeats is the minimum election timeout that etcd accepts, in heartbeats.
 const minElectionHeartbeats = 5
 
-func (c *NodeConfig) validateControlPlane(fs *faults) {
+func validateControlPlane(c *NodeConfig, fs *faults) {
 	cp := c.ControlPlane
 	if cp.CoreDNS {
 		checkValue(fs, "controlPlane.coreDNSImage", reflect.ValueOf(cp.CoreDNSImage), "image", nil)
@@ -150,7 +142,7 @@ func (c *NodeConfig) validateControlPlane(fs *faults) {
 	}
 }
 
-func (c *NodeConfig) validateTimes(fs *faults) {
+func validateTimes(c *NodeConfig, fs *faults) {
 	t, r := c.Timeouts, c.Restart
 	notLonger(fs, "certificates.lifetime", c.Certificates.Lifetime, "certificates.caLifetime", c.Certificates.CALifetime)
 	if rest := t.Stop - t.ComponentStop; t.PodStop > rest && rest > 0 {

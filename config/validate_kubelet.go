@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-func (c *NodeConfig) validateKubelet(fs *faults) {
+func validateKubelet(c *NodeConfig, fs *faults) {
 	k := c.Kubelet
 	for _, signal := range sortedKeys(k.EvictionHard) {
 		at := "kubelet.evictionHard." + signal

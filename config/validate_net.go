@@ -29,7 +29,7 @@ const (
 // driverHost is RootlessKit's driver without a network namespace, which RootlessKit users may try.
 const driverHost = "host"
 
-func (c *NodeConfig) validateNetwork(fs *faults) {
+func validateNetwork(c *NodeConfig, fs *faults) {
 	n := c.Network
 	if n.Driver == driverHost {
 		fs.add("network.driver", "omit network.driver, or use one of "+strings.Join(networkDrivers(), ", "),
@@ -47,7 +47,7 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 	if p, ok := cidr(fs, "network.cidr", n.CIDR); ok {
 		prefixBetween(fs, "network.cidr", p, minTapPrefix, maxTapPrefix)
 	}
-	c.validateHostPorts(fs)
+	validateHostPorts(c, fs)
 	if n.Driver == DriverLXCUserNIC && !isInterfaceName(n.LXCBridge) {
 		fs.add("network.lxcBridge", "", "%q: must be the name of a bridge on the host", n.LXCBridge)
 	}
@@ -68,7 +68,7 @@ func (c *NodeConfig) validateNetwork(fs *faults) {
 }
 
 // validateHostPorts checks network.hostPorts and network.hostAddress.
-func (c *NodeConfig) validateHostPorts(fs *faults) {
+func validateHostPorts(c *NodeConfig, fs *faults) {
 	for i, p := range c.Network.HostPorts {
 		if slices.Contains(c.Network.HostPorts[:i], p) {
 			fs.add(fmt.Sprintf("network.hostPorts[%d]", i), "", "%d: duplicate entry", p)
@@ -93,14 +93,14 @@ func isInterfaceName(s string) bool {
 	return s != "" && len(s) <= maxInterfaceNameLen && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' })
 }
 
-func (c *NodeConfig) validateCluster(fs *faults) {
+func validateCluster(c *NodeConfig, fs *faults) {
 	cl := c.Cluster
 	if pod, ok := cidr(fs, "cluster.podCIDR", cl.PodCIDR); ok {
-		c.validateNodeMask(fs, pod)
+		validateNodeMask(c, fs, pod)
 	}
 	if service, ok := cidr(fs, "cluster.serviceCIDR", cl.ServiceCIDR); ok {
 		if prefixBetween(fs, "cluster.serviceCIDR", service, minServicePrefix, maxServicePrefix) {
-			c.validateDNSAddress(fs, service)
+			validateDNSAddress(c, fs, service)
 		}
 	}
 	if pod, ok := cidrV6(fs, "cluster.podCIDRv6", cl.PodCIDRv6); ok {
@@ -114,7 +114,7 @@ func (c *NodeConfig) validateCluster(fs *faults) {
 	}
 }
 
-func (c *NodeConfig) validateNodeMask(fs *faults, pod netip.Prefix) {
+func validateNodeMask(c *NodeConfig, fs *faults, pod netip.Prefix) {
 	mask := c.Cluster.NodeCIDRMaskSize
 	low, high := pod.Bits(), min(pod.Bits()+maxNodeCIDRBits, maxNodeMask)
 	switch {
@@ -131,7 +131,7 @@ func (c *NodeConfig) validateNodeMask(fs *faults, pod netip.Prefix) {
 	}
 }
 
-func (c *NodeConfig) validateDNSAddress(fs *faults, service netip.Prefix) {
+func validateDNSAddress(c *NodeConfig, fs *faults, service netip.Prefix) {
 	const at = "cluster.dnsAddress"
 	hint := "omit cluster.dnsAddress to use " + nthAddress(service, dnsHostNumber).String()
 	ip, err := netip.ParseAddr(c.Cluster.DNSAddress)
@@ -148,7 +148,7 @@ func (c *NodeConfig) validateDNSAddress(fs *faults, service netip.Prefix) {
 }
 
 // validateOverlaps checks that networks which are distinguished only by their addresses do not overlap.
-func (c *NodeConfig) validateOverlaps(fs *faults) {
+func validateOverlaps(c *NodeConfig, fs *faults) {
 	type network struct {
 		field  string
 		prefix netip.Prefix
@@ -210,7 +210,7 @@ func prefixBetween(fs *faults, field string, p netip.Prefix, low, high int) bool
 	return true
 }
 
-func (c *NodeConfig) validateInside(fs *faults) {
+func validateInside(c *NodeConfig, fs *faults) {
 	owner := map[int]string{}
 	for _, l := range c.leaves() {
 		if !strings.HasPrefix(l.path, "inside.") {

@@ -20,7 +20,7 @@ func (p Ports) NeedsNetwork() string {
 	return ""
 }
 
-func (c *NodeConfig) validatePortDriver(fs *faults) {
+func validatePortDriver(c *NodeConfig, fs *faults) {
 	const field = "ports.driver"
 	p := c.Ports
 	if p.Driver == portsImplicit {

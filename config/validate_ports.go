@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-func (c *NodeConfig) validatePorts(fs *faults) {
+func validatePorts(c *NodeConfig, fs *faults) {
 	address(fs, "api.bindAddress", c.API.BindAddress)
 	for i, san := range c.API.ExtraSANs {
 		if _, err := netip.ParseAddr(san); err != nil && !isDNSSubdomain(strings.TrimPrefix(san, "*.")) {
 			fs.add(fmt.Sprintf("api.extraSANs[%d]", i), "", "%q: must be an IP address or a DNS name in lower case", san)
 		}
 	}
-	c.validatePortDriver(fs)
+	validatePortDriver(c, fs)
 	for i, a := range c.Ports.BindAddresses {
 		at := fmt.Sprintf("ports.bindAddresses[%d]", i)
 		bindAddress(fs, at, a)
@@ -41,7 +41,7 @@ func (c *NodeConfig) validatePorts(fs *faults) {
 	if _, _, err := ParsePickRange(c.Ports.PickRange); err != nil {
 		fs.add("ports.pickRange", "", "%v", err)
 	}
-	c.validateForwards(fs)
+	validateForwards(c, fs)
 }
 
 // bindAddress checks for an IP address or a possible interface name. It does not check whether the host has the interface.
@@ -59,7 +59,7 @@ func address(fs *faults, field, s string) {
 }
 
 // validateForwards checks each static forward, and that no two listeners use the same port of the host.
-func (c *NodeConfig) validateForwards(fs *faults) {
+func validateForwards(c *NodeConfig, fs *faults) {
 	type listener struct {
 		owner, proto string
 		port, count  int

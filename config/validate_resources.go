@@ -18,7 +18,7 @@ const (
 	minPodPids = 16
 )
 
-func (c *NodeConfig) validateResources(fs *faults) {
+func validateResources(c *NodeConfig, fs *faults) {
 	r := c.Resources
 	const cpuLike, memoryLike = "a number of CPUs such as 2, 0.5 or 1500m", "an amount of memory such as 4Gi or 6000M"
 	cpu := capOf(fs, "resources.cpu", r.CPU, cpuLike)
@@ -42,7 +42,7 @@ func (c *NodeConfig) validateResources(fs *faults) {
 				"kubelet.evictionHard.memory.available, which is %q", r.Memory, r.SystemReserved.Memory, c.Kubelet.EvictionHard[memoryAvailable])
 		}
 	}
-	c.validatePids(fs)
+	validatePids(c, fs)
 	if _, explicit := c.Kubelet.ExtraConfig["reservedSystemCPUs"]; r.CPUManager == CPUManagerStatic && cpuFor && r.SystemReserved.CPU.Milli() == 0 && !explicit {
 		fs.add("resources.cpuManager", "", "static: resources.systemReserved.cpu must be greater than zero, because pods without exclusive CPUs run there")
 	}
@@ -54,7 +54,7 @@ func (c *NodeConfig) validateResources(fs *faults) {
 // GateMemoryQoS is the kubelet's feature gate for memory.high (KEP-2570), enabled by default since 1.37.
 const GateMemoryQoS = "MemoryQoS"
 
-func (c *NodeConfig) validatePids(fs *faults) {
+func validatePids(c *NodeConfig, fs *faults) {
 	r := c.Resources
 	if r.Pids < 0 || r.Pids > 0 && r.Pids < minNodePids {
 		fs.add("resources.pids", "", "%d: must be 0 (no limit) or at least %d, which the components need", r.Pids, minNodePids)
