@@ -128,17 +128,15 @@ func (r *topReader) notRunning(err error) error {
 	return err
 }
 
-const procDir = "/proc"
-
 func (r *topReader) begin() (err error) {
-	r.last, err = cgroupv2.ReadSurvey(r.s.Cgroup.Path, procDir)
+	r.last, err = cgroupv2.ReadSurvey(r.s.Cgroup.Path)
 	r.since = r.a.now()
 	return err
 }
 
 // measure returns the usage since the last measurement.
 func (r *topReader) measure(ctx context.Context) (topSnapshot, error) {
-	survey, err := cgroupv2.ReadSurvey(r.s.Cgroup.Path, procDir)
+	survey, err := cgroupv2.ReadSurvey(r.s.Cgroup.Path)
 	if err != nil {
 		return topSnapshot{}, err
 	}

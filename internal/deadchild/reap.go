@@ -3,10 +3,12 @@ package deadchild
 import (
 	"os"
 	"os/signal"
-	"strconv"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // ReapOrphans reaps children that have been zombies for the duration after, until stop is called. Process 1 of a pid namespace must do so.
@@ -48,21 +50,9 @@ func ReapOrphans(after time.Duration) (stop func()) {
 
 // all returns the pids of the zombie children. If /proc belongs to another pid namespace, it returns none.
 func all() []int {
-	d, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer d.Close()
-	names, _ := d.Readdirnames(-1) // a partial list is sufficient
-	var dead []int
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if _, is := ByPID(pid); is {
-			dead = append(dead, pid)
-		}
-	}
-	return dead
+	pids, _ := proc.Host.PIDs() // a partial list is sufficient
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		_, is := ByPID(pid)
+		return !is
+	})
 }

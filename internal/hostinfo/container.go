@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Kinds of containers that DetectContainer distinguishes.
@@ -40,17 +42,8 @@ func DetectContainer(root string) string {
 // LacksSysAdmin reports whether no program that this process starts can have CAP_SYS_ADMIN, not even as root. This is the case in
 // containers, but not on a machine whose file system was created from a container image.
 func LacksSysAdmin(root string) bool {
-	b, err := os.ReadFile(filepath.Join(root, "/proc/self/status"))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "CapBnd:"); ok {
-			caps, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-			return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
-		}
-	}
-	return false
+	caps, err := strconv.ParseUint(proc.FS(filepath.Join(root, "/proc")).SelfStatus("CapBnd"), 16, 64)
+	return err == nil && caps&(1<<unix.CAP_SYS_ADMIN) == 0
 }
 
 // OuterSettings returns settings as shell comments. They are settings that can be changed only outside the container.

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // LXCUsernetFile lists the accounts that may have interfaces on bridges (lxc-usernet(5)).
@@ -45,11 +46,11 @@ func LXCBridgeFault(root, bridge string) error {
 	if err != nil || syntax != nil || pid <= 0 {
 		return nil // no usable pid file: lxc-net does not run its DHCP server
 	}
-	comm, err := os.ReadFile(filepath.Join(root, "/proc", strconv.Itoa(pid), "comm"))
-	if err != nil && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) { // hidepid hides it
+	name, err := proc.FS(filepath.Join(root, "/proc")).Name(pid)
+	if err != nil && proc.Exists(pid) { // hidepid hides it
 		return nil
 	}
-	if strings.TrimSpace(string(comm)) != "dnsmasq" {
+	if name != "dnsmasq" {
 		return fmt.Errorf("the DHCP server of the bridge %s is not running (dnsmasq, pid %d in %s)", bridge, pid, LXCDHCPPidFile)
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
@@ -38,7 +37,7 @@ func cgroupStep(p *Plan) (Step, error) {
 			if treeErr != nil || err != nil {
 				return true, treeErr // an account that does not exist yet has no directory
 			}
-			return !owned(preparedDir(tree, uid), uid), nil
+			return !cgroupv2.Prepared(tree, uid), nil
 		},
 		Do: func(context.Context) error {
 			uid, gid, err := ids()
@@ -86,22 +85,6 @@ func prepareCommands(e *env, tree cgroupv2.Host, uid, gid int, known bool) []str
 		lines = append(lines, ids.Replace(line))
 	}
 	return lines
-}
-
-// preparedDir returns the directory that cgroupv2.Prepare creates for the account.
-func preparedDir(tree cgroupv2.Host, uid int) string {
-	return filepath.Join(tree.Mount, "rootlessnode", "user-"+strconv.Itoa(uid))
-}
-
-// owned reports whether the directory, the leaf in it and the file that moves processes belong to uid.
-func owned(dir string, uid int) bool {
-	for _, path := range []string{dir, filepath.Join(dir, "cgroup.procs"), filepath.Join(dir, "cgroup.subtree_control"), filepath.Join(dir, "enter")} {
-		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil || int(st.Uid) != uid {
-			return false
-		}
-	}
-	return true
 }
 
 func delegateStep(p *Plan) Step {

@@ -177,7 +177,7 @@ func openCgroup(a hostinfo.Account) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("enter: %w", err)
 	}
-	if !owned(preparedDir(tree, a.UID), a.UID) {
+	if !cgroupv2.Prepared(tree, a.UID) {
 		if _, err := os.Stat(hostinfo.SystemdBooted); err == nil {
 			return nil, nil
 		}

@@ -185,10 +185,3 @@ func TestKillAfter(t *testing.T) {
 	assert.Equal(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(), syscall.SIGKILL)
 	assert.Equal(t, string(out), "<nil>\n")
 }
-
-// TestPreparedDir checks that preparedDir returns the path that pkg/cgroupv2 uses.
-func TestPreparedDir(t *testing.T) {
-	t.Parallel()
-	tree := cgroupv2.Host{Mount: "/m"}
-	assert.Assert(t, strings.HasSuffix(cgroupv2.PrepareCommands(tree, 7, 8)[0], " "+preparedDir(tree, 7)+"/enter"))
-}

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/internal/terminal"
 )
 
@@ -39,14 +39,8 @@ func hasTerminal() bool {
 	if slices.ContainsFunc(standardStreams(), terminal.Is) {
 		return true
 	}
-	b, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		return true // unknown
-	}
-	_, rest, _ := strings.Cut(string(b), ") ") // the name before it is this program's own
-	fields := strings.Fields(rest)             // state, ppid, pgrp, session, tty_nr: proc_pid_stat(5)
-	const ttyNumber = 4
-	return len(fields) <= ttyNumber || fields[ttyNumber] != "0"
+	s, err := proc.Host.Self()
+	return err != nil || s.TTY != 0
 }
 
 // relay starts this program again in a new session, where it enters the account, and copies data between it and the terminals among

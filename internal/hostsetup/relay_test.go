@@ -281,7 +281,7 @@ func checkInherited(t *testing.T, user string) {
 func checkFrozen(t *testing.T, user string, uid int) {
 	tree, err := cgroupv2.DetectHost(cgroupv2.Options{})
 	assert.NilError(t, err)
-	leaf := preparedDir(tree, uid) + "/enter"
+	leaf := fmt.Sprintf("%s/rootlessnode/user-%d/enter", tree.Mount, uid)
 	freeze := func(on string) { assert.NilError(t, os.WriteFile(leaf+"/cgroup.freeze", []byte(on), 0o644)) }
 	freeze("1")
 	defer freeze("0")

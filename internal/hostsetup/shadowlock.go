@@ -14,6 +14,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -121,7 +122,7 @@ func lockHolder(lock string) (holder string, alive bool) {
 	if pid == os.Getpid() {
 		return "", false // left by an earlier process with the same pid
 	}
-	return fmt.Sprintf("process %d", pid), !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	return fmt.Sprintf("process %d", pid), proc.Exists(pid)
 }
 
 func pauseFor(ctx context.Context, d time.Duration) bool {

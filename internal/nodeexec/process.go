@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
 // starter starts all programs of a server from one thread that exists as long as the server. The kernel sends the parent-death signal
@@ -110,7 +111,7 @@ func (p *process) signal(sig syscall.Signal) {
 }
 
 func (p *process) signalGroup(sig syscall.Signal) {
-	// ESRCH means that the group is empty. EPERM means that all its processes have changed their user; cgroup.kill ends them.
+	// ESRCH means that the group is empty. EPERM means that all its processes have changed their user; killLeaf kills them.
 	_ = unix.Kill(-p.p.Pid, sig)
 }
 
@@ -120,15 +121,9 @@ func (p *process) kill() {
 	p.killLeaf()
 }
 
-// killLeaf kills all processes in the cgroup with cgroup.kill, which exists since Linux 5.14.
 func (p *process) killLeaf() {
-	if p.leaf == "" {
-		return
-	}
-	if f, err := os.OpenFile(filepath.Join(p.leaf, "cgroup.kill"), os.O_WRONLY, 0); err == nil {
-		// On an error, the code that removes the cgroup reports the remaining processes.
-		_, _ = f.WriteString("1")
-		_ = f.Close()
+	if p.leaf != "" {
+		_ = cgroupv2.Kill(p.leaf) // the code that removes the cgroup reports the remaining processes
 	}
 }
 

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
@@ -141,7 +141,7 @@ func (n *nodeRole) wrongMountNamespace() []string {
 		if u.PID == 0 || u.Name != kubelet.Name && u.Name != n.runtimeUnit() {
 			continue
 		}
-		its, err := os.Readlink(filepath.Join("/proc", fmt.Sprint(u.PID), "ns/mnt"))
+		its, err := os.Readlink(proc.Host.File(u.PID, "ns/mnt"))
 		if err == nil && its != own { // a process that has just ended is checked next time
 			found = append(found, fmt.Sprintf("2: %s (pid %d) is in a different mount namespace than the node", u.Name, u.PID))
 		}

@@ -3,8 +3,6 @@ package noderole
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +15,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
-	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/podstop"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
@@ -71,8 +68,8 @@ const (
 // grace periods that the kubelet would use. If that fails, all processes of the pods get SIGTERM, and SIGKILL after the
 // longest of their grace periods.
 func (n *nodeRole) stopPods(ctx context.Context) error {
-	if !populated(filepath.Join(layout.InsideCgroup, kubepods)) {
-		return nil
+	if some, err := n.tree.Populated(kubepods); err != nil || !some {
+		return err
 	}
 	n.log.Info("stopping the pods")
 	limit, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.PodStop.D())
@@ -234,10 +231,4 @@ func (n *nodeRole) endPrograms(ctx context.Context, names ...string) {
 			n.log.WithError(err).Warn("programs did not exit in time; killing them")
 		}
 	}
-}
-
-// populated reports whether the cgroup or a descendant contains a process (cgroup.events, cgroup-v2.rst).
-func populated(dir string) bool {
-	b, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
-	return err == nil && strings.Contains(string(b), "populated 1")
 }

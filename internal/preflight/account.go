@@ -296,7 +296,7 @@ func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 		found = append(found, fail("on a nosuid mount, where programs cannot gain privileges: %s", strings.Join(nosuid, ", ")).hint(
 			"# install newuidmap and newgidmap on a file system that is mounted without nosuid, and add their directory to PATH"))
 	}
-	if h.statusField("NoNewPrivs") == "1" {
+	if h.proc().SelfStatus("NoNewPrivs") == "1" {
 		found = append(found, fail("no_new_privs is set for this process: newuidmap and newgidmap cannot gain privileges").hint(
 			"# start the node without it: no NoNewPrivileges=yes in the unit,",
 			"# no allowPrivilegeEscalation: false in the pod, no --security-opt no-new-privileges in the container"))

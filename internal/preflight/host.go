@@ -14,6 +14,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // programTimeout limits the run time of each program that a check executes. Normally they need milliseconds.
@@ -65,19 +66,7 @@ func (h *host) readInt(p string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// statusField returns the value of one line of /proc/self/status (proc_pid_status(5)), or "".
-func (h *host) statusField(name string) string {
-	b, err := os.ReadFile(h.path("/proc/self/status"))
-	if err != nil {
-		return ""
-	}
-	for line := range bytes.Lines(b) {
-		if v, ok := strings.CutPrefix(string(line), name+":"); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
-}
+func (h *host) proc() proc.FS { return proc.FS(h.path("/proc")) }
 
 func (h *host) env(key string) string { return getenv(h.in.Env, key) }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // wantedPort is a port of the host that the node binds at its start.
@@ -82,7 +83,7 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 	}
 	wanted := wantedPorts(h.cfg, node)
 	var names []string
-	holders := sync.OnceValue(func() map[uint64]string { return socketHolders(h.path("/proc")) })
+	holders := sync.OnceValue(func() map[uint64]string { return socketHolders(h.proc()) })
 	for _, p := range wanted {
 		names = append(names, fmt.Sprintf("%s/%s (%s)", p.address(), p.proto, p.field))
 		if p.proto == "tcp" && slices.Contains(h.in.InheritedListeners, p.address()) {
@@ -178,22 +179,21 @@ func parseSockets(b []byte) []boundSocket {
 }
 
 // socketHolders maps the inodes of sockets to "NAME (pid N)" for all processes whose descriptors are readable.
-func socketHolders(proc string) map[uint64]string {
+func socketHolders(processes proc.FS) map[uint64]string {
 	holders := map[uint64]string{}
-	links, _ := filepath.Glob(proc + "/[0-9]*/fd/*")
-	for _, l := range links {
-		target, err := os.Readlink(l)
-		if err != nil {
-			continue
+	pids, _ := processes.PIDs()
+	for _, pid := range pids {
+		links, _ := filepath.Glob(processes.File(pid, "fd/*"))
+		for _, l := range links {
+			target, _ := os.Readlink(l)
+			digits, ok := strings.CutPrefix(target, "socket:[")
+			inode, err := strconv.ParseUint(strings.TrimSuffix(digits, "]"), 10, 64)
+			if !ok || err != nil {
+				continue
+			}
+			name, _ := processes.Name(pid)
+			holders[inode] = fmt.Sprintf("%s (pid %d)", name, pid)
 		}
-		digits, ok := strings.CutPrefix(target, "socket:[")
-		inode, err := strconv.ParseUint(strings.TrimSuffix(digits, "]"), 10, 64)
-		if !ok || err != nil {
-			continue
-		}
-		dir := filepath.Dir(filepath.Dir(l))
-		name, _ := os.ReadFile(dir + "/comm")
-		holders[inode] = fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
 	}
 	return holders
 }

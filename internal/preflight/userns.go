@@ -94,7 +94,7 @@ func explainClone(h *host, err error) Finding {
 			setSysctl("user.max_user_namespaces", hostinfo.UserNamespaces)...)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return fail("the kernel has no user namespaces (CONFIG_USER_NS)")
-	case errors.Is(err, unix.EPERM) && h.statusField("Seccomp") == "2":
+	case errors.Is(err, unix.EPERM) && h.proc().SelfStatus("Seccomp") == "2":
 		return fail("a seccomp filter forbids creating user namespaces: this is a container or a sandbox").hint(
 			"# start the container with --security-opt seccomp=unconfined, or run on its host")
 	case errors.Is(err, unix.EPERM):

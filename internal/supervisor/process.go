@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // drainWait limits the wait for remaining output after a process has ended. It is used up only if a descendant keeps the
@@ -78,8 +80,7 @@ func (p *process) setOOMScoreAdj() {
 	if p.spec.OOMScoreAdj == nil {
 		return
 	}
-	file := "/proc/" + strconv.Itoa(p.pid()) + "/oom_score_adj"
-	if err := os.WriteFile(file, []byte(strconv.Itoa(*p.spec.OOMScoreAdj)), 0); err != nil {
+	if err := os.WriteFile(proc.Host.File(p.pid(), "oom_score_adj"), []byte(strconv.Itoa(*p.spec.OOMScoreAdj)), 0); err != nil {
 		p.u.g.o.Log.WithField("unit", p.u.Name).WithError(err).Debug("cannot set the OOM score")
 	}
 }

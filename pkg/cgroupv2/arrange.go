@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Report is the result of Arrange.
@@ -82,7 +81,7 @@ func (s *Subtree) sweep(childPID int) error {
 	}
 	for _, pid := range pids {
 		leaf := parentLeaf
-		if descends(s.o.Proc, pid, childPID) {
+		if descends(pid, childPID) {
 			leaf = childLeaf
 		}
 		if err := movePid(filepath.Join(s.path, leaf), pid); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -93,27 +92,13 @@ func (s *Subtree) sweep(childPID int) error {
 }
 
 // descends reports whether pid is ancestor or one of its descendants.
-func descends(proc string, pid, ancestor int) bool {
+func descends(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
 			return true
 		}
-		pid = parentOf(proc, pid)
+		s, _ := proc.Host.Stat(pid)
+		pid = s.Parent // 0 on error
 	}
 	return false
-}
-
-// parentOf returns field 4 of /proc/PID/stat (proc_pid_stat(5)), or 0 on error. The command name before it may contain any
-// character; it ends with the last parenthesis.
-func parentOf(proc string, pid int) int {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(fields) < 2 {
-		return 0
-	}
-	ppid, _ := strconv.Atoi(fields[1])
-	return ppid
 }

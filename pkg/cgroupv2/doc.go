@@ -58,8 +58,6 @@ type Options struct {
 	// MountInfo and ProcSelfCgroup default to /proc/self/mountinfo and /proc/self/cgroup.
 	MountInfo      string
 	ProcSelfCgroup string
-	// Proc defaults to /proc. The parent of a process is read from it.
-	Proc string
 	// RuntimeDir is the user's XDG_RUNTIME_DIR, where the systemd user manager listens. It defaults to the variable, then
 	// to /run/user/UID.
 	RuntimeDir string
@@ -77,7 +75,6 @@ func (o Options) withDefaults() Options {
 	}
 	def(&o.MountInfo, "/proc/self/mountinfo")
 	def(&o.ProcSelfCgroup, "/proc/self/cgroup")
-	def(&o.Proc, "/proc")
 	def(&o.RuntimeDir, os.Getenv("XDG_RUNTIME_DIR"))
 	def(&o.RuntimeDir, userRuntimeDir(os.Geteuid()))
 	def(&o.Booted, "/run/systemd/system")

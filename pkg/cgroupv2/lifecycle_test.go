@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // claimHere detects and claims in the sandbox.
@@ -241,7 +243,7 @@ func TestTreeInRealCgroups(t *testing.T) {
 	_, err = tree.EnsureLeaf("system/kubelet")
 	assert.NilError(t, err, "twice")
 	assert.NilError(t, tree.Move("system/kubelet", p.Process.Pid))
-	u, err := ReadUsage(filepath.Join(tree.root(), "system/kubelet"), "/proc")
+	u, err := readUsage(filepath.Join(tree.root(), "system/kubelet"), proc.Host)
 	assert.NilError(t, err)
 	assert.Assert(t, u.CPUUsec != nil)
 	on, err := tree.Controllers()

@@ -61,6 +61,20 @@ func Prepare(h Host, uid, gid int) (dir string, err error) {
 	return dir, nil
 }
 
+// Prepared reports whether the directory that Prepare creates for an account exists and belongs to the account.
+//
+// Runs in: parent.
+func Prepared(h Host, uid int) bool {
+	dir := h.preparedFor(uid)
+	for _, f := range []string{"", procsFile, subtreeFile, enterLeaf} {
+		var st unix.Stat_t
+		if err := unix.Stat(filepath.Join(dir, f), &st); err != nil || int(st.Uid) != uid {
+			return false
+		}
+	}
+	return true
+}
+
 // delegatedFiles lists what the account has to own; "" is the directory itself. It contains no limits of the directory.
 func delegatedFiles() []string { return []string{"", procsFile, threadsFile, subtreeFile} }
 

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -153,10 +151,7 @@ func killAndRemove(ctx context.Context, dir string) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		err := kill(dir)
-		if err == nil {
-			err = waitEmpty(ctx, dir)
-		}
+		err := killAll(ctx, dir, Kill)
 		if err == nil {
 			err = rmdirAll(dir)
 		}
@@ -175,116 +170,6 @@ func killAndRemove(ctx context.Context, dir string) error {
 func exists(dir string) bool {
 	_, err := os.Lstat(dir)
 	return err == nil
-}
-
-// kill kills every process in dir and below. Kernels before 5.14 have no cgroup.kill; there it signals each process, and the
-// caller repeats that until the cgroup is empty.
-func kill(dir string) error {
-	err := write(dir, killFile, "1")
-	if !errors.Is(err, os.ErrNotExist) || !exists(dir) {
-		return err
-	}
-	_ = signalAll(dir, unix.SIGKILL) // the next attempt kills missed processes
-	return nil
-}
-
-// signalAll signals every process in dir and below once, except the calling one.
-func signalAll(dir string, sig unix.Signal) error {
-	return eachDir(dir, func(d string) error { return signalDirect(d, sig) })
-}
-
-// signalDirect signals the processes directly in dir. Because a process ID may be reused at any time, it opens a pidfd for
-// each process, reads the list again, and signals those that are still listed. A listed process is then the process of the
-// pidfd, or that process has ended and the signal has no effect.
-func signalDirect(dir string, sig unix.Signal) error {
-	pids, err := readPids(dir)
-	if err != nil {
-		return ignoreUnlisted(err)
-	}
-	handles := make(map[int]int, len(pids))
-	defer func() {
-		for _, fd := range handles {
-			_ = unix.Close(fd)
-		}
-	}()
-	var errs []error
-	for _, pid := range pids {
-		if pid <= 0 || pid == os.Getpid() {
-			continue
-		}
-		fd, err := unix.PidfdOpen(pid, 0)
-		switch {
-		case err == nil:
-			handles[pid] = fd
-		case !errors.Is(err, unix.ESRCH):
-			errs = append(errs, fmt.Errorf("open pidfd of process %d: %w", pid, err))
-		}
-	}
-	listed, err := readPids(dir)
-	if err != nil {
-		return ignoreUnlisted(err)
-	}
-	for pid, fd := range handles {
-		if !slices.Contains(listed, pid) {
-			continue
-		}
-		if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("signal process %d: %w", pid, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// ignoreUnlisted is like ignoreGone and also ignores the error of a threaded cgroup, whose processes are listed in the
-// cgroup above it.
-func ignoreUnlisted(err error) error {
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
-	}
-	return ignoreGone(err)
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	return err
-}
-
-// pollSlice is the interval at which a wait for the kernel checks its context.
-const pollSlice = 50 * time.Millisecond
-
-// waitEmpty waits until no process is left in dir and below. The kernel signals POLLPRI on cgroup.events when "populated"
-// changes (cgroup-v2.rst, "[Un]populated Notification").
-func waitEmpty(ctx context.Context, dir string) error {
-	f, err := os.Open(filepath.Join(dir, eventsFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	buf := make([]byte, 256)
-	for {
-		n, err := unix.Pread(int(f.Fd()), buf, 0)
-		if errors.Is(err, unix.ENODEV) {
-			return nil // removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		if !strings.Contains(string(buf[:n]), "populated 1") {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		fds := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLPRI}}
-		if _, err := unix.Poll(fds, int(pollSlice.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }
 
 func rmdirAll(dir string) error {
@@ -310,21 +195,4 @@ func eachDir(dir string, f func(dir string) error) error {
 		return err
 	}
 	return ignoreGone(f(dir))
-}
-
-// describeRemaining returns cause together with the processes that remain in dir and below.
-func describeRemaining(dir string, cause error) error {
-	var left []string
-	_ = eachDir(dir, func(d string) error {
-		pids, _ := readPids(d)
-		for _, pid := range pids {
-			comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-			left = append(left, fmt.Sprintf("%d (%s) in %s", pid, strings.TrimSpace(string(comm)), d))
-		}
-		return nil
-	})
-	if len(left) == 0 {
-		return fmt.Errorf("%s: %w", dir, cause)
-	}
-	return fmt.Errorf("%s: processes are left: %s: %w", dir, strings.Join(left, ", "), cause)
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // podsDir is the cgroup of the kubelet for pods. podPrefix is the prefix of the name of a pod's cgroup.
@@ -31,13 +33,13 @@ type PodUsage struct {
 	Usage      Usage
 }
 
-// ReadSurvey reads the usage of the node's subtree at dir. proc is /proc. It skips cgroups that are removed meanwhile.
+// ReadSurvey reads the usage of the node's subtree at dir. It skips cgroups that are removed meanwhile.
 //
-// Runs in: either.
-func ReadSurvey(dir, proc string) (Survey, error) {
+// Runs in: either. On the host it needs no privileges, because the files of a cgroup are readable.
+func ReadSurvey(dir string) (Survey, error) {
 	s := Survey{Components: map[string]Usage{}}
 	var err error
-	if s.Node, err = ReadUsage(dir, proc); err != nil {
+	if s.Node, err = readUsage(dir, proc.Host); err != nil {
 		return Survey{}, err
 	}
 	names, err := subdirs(filepath.Join(dir, systemDir))
@@ -45,11 +47,11 @@ func ReadSurvey(dir, proc string) (Survey, error) {
 		return Survey{}, fmt.Errorf("read the components' cgroups: %w", err)
 	}
 	for _, name := range names {
-		if u, err := ReadUsage(filepath.Join(dir, systemDir, name), proc); err == nil {
+		if u, err := readUsage(filepath.Join(dir, systemDir, name), proc.Host); err == nil {
 			s.Components[name] = u
 		}
 	}
-	s.pods(filepath.Join(dir, podsDir), proc)
+	s.pods(filepath.Join(dir, podsDir))
 	slices.SortFunc(s.Pods, func(a, b PodUsage) int {
 		return strings.Compare(a.UID+strings.Join(a.Containers, ""), b.UID+strings.Join(b.Containers, ""))
 	})
@@ -57,7 +59,7 @@ func ReadSurvey(dir, proc string) (Survey, error) {
 }
 
 // pods reads dir, which contains cgroups of pods, of QoS classes with pods, or of containers.
-func (s *Survey) pods(dir, proc string) {
+func (s *Survey) pods(dir string) {
 	names, err := subdirs(dir)
 	if err != nil {
 		return // no pods yet
@@ -65,10 +67,10 @@ func (s *Survey) pods(dir, proc string) {
 	for _, name := range names {
 		below := filepath.Join(dir, name)
 		if name == "burstable" || name == "besteffort" {
-			s.pods(below, proc)
+			s.pods(below)
 			continue
 		}
-		u, err := ReadUsage(below, proc)
+		u, err := readUsage(below, proc.Host)
 		if err != nil {
 			continue
 		}

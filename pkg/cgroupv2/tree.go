@@ -55,6 +55,15 @@ func (t Tree) Move(name string, pid int) error {
 	return nil
 }
 
+// Populated is like the function Populated.
+func (t Tree) Populated(name string) (bool, error) {
+	dir, err := t.dir(name)
+	if err != nil {
+		return false, err
+	}
+	return Populated(dir)
+}
+
 // Signal sends a signal once to every process in the cgroup and below, and does not wait. Processes that are forked
 // meanwhile may be missed. A missing cgroup is not an error.
 func (t Tree) Signal(name string, sig unix.Signal) error {
@@ -80,11 +89,11 @@ func (t Tree) WaitEmpty(ctx context.Context, name string) error {
 	return nil
 }
 
-// Kill sends SIGKILL to every process in the cgroup and below, and does not wait. A missing cgroup is not an error.
+// Kill is like the function Kill.
 func (t Tree) Kill(name string) error {
 	dir, err := t.dir(name)
 	if err == nil {
-		err = ignoreGone(kill(dir))
+		err = Kill(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("kill cgroup %s: %w", name, err)

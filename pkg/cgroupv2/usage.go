@@ -3,16 +3,15 @@ package cgroupv2
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Usage is the resource usage of a cgroup and everything below it. A field is nil if it is unknown.
@@ -60,11 +59,9 @@ func (u Usage) Add(o Usage) Usage {
 	}
 }
 
-// ReadUsage reads the usage of the cgroup at dir from its files. CPU, memory and pids without a controller are read from
-// its processes in proc, which is /proc.
-//
-// Runs in: either. On the host it needs no privileges, because the files of a cgroup are readable.
-func ReadUsage(dir, proc string) (Usage, error) {
+// readUsage reads the usage of the cgroup at dir from its files. CPU, memory and pids without a controller are read from
+// the stat files of its processes.
+func readUsage(dir string, processes proc.FS) (Usage, error) {
 	if _, err := os.Stat(filepath.Join(dir, procsFile)); err != nil {
 		return Usage{}, fmt.Errorf("read usage of cgroup: %w", err)
 	}
@@ -77,7 +74,7 @@ func ReadUsage(dir, proc string) (Usage, error) {
 	if u.CPUUsec != nil && u.MemoryBytes != nil && u.Pids != nil {
 		return u, nil
 	}
-	p := sumProcesses(dir, proc)
+	p := sumProcesses(dir, processes)
 	fallback := func(field **uint64, value uint64, name string) {
 		if *field == nil {
 			*field = &value
@@ -161,49 +158,22 @@ func ioStat(dir string) (read, written *uint64) {
 
 type processSum struct{ cpuUsec, rss, threads uint64 }
 
+// ticksPerSecond is USER_HZ, the unit of times in /proc: 100 on every architecture that Go runs on (sysconf(3), _SC_CLK_TCK).
+const ticksPerSecond = 100
+
 // sumProcesses sums the usage of the processes in the cgroup and below. It skips processes that end meanwhile or are not
 // visible.
-func sumProcesses(dir, proc string) processSum {
-	var s processSum
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-				return nil // removed meanwhile
-			}
-			return err
-		}
-		if d.IsDir() {
-			pids, _ := readPids(path)
-			for _, pid := range pids {
-				s.add(proc, pid)
+func sumProcesses(dir string, processes proc.FS) (sum processSum) {
+	_ = eachDir(dir, func(d string) error {
+		pids, _ := readPids(d)
+		for _, pid := range pids {
+			if s, err := processes.Stat(pid); err == nil {
+				sum.cpuUsec += (s.UserTicks + s.SystemTicks) * (1e6 / ticksPerSecond)
+				sum.threads += s.Threads
+				sum.rss += s.ResidentPages * uint64(os.Getpagesize())
 			}
 		}
 		return nil
 	})
-	return s
-}
-
-// ticksPerSecond is USER_HZ, the unit of times in /proc: 100 on every architecture that Go runs on (sysconf(3), _SC_CLK_TCK).
-const ticksPerSecond = 100
-
-// add adds fields 14, 15, 20 and 24 of /proc/PID/stat (proc_pid_stat(5)): utime, stime, num_threads and rss in pages.
-func (s *processSum) add(proc string, pid int) {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return
-	}
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	const utime, stime, threads, rss = 14 - 3, 15 - 3, 20 - 3, 24 - 3
-	if len(fields) <= rss {
-		return
-	}
-	at := func(i int) uint64 {
-		if n := parseNumber(fields[i]); n != nil {
-			return *n
-		}
-		return 0
-	}
-	s.cpuUsec += (at(utime) + at(stime)) * (1e6 / ticksPerSecond)
-	s.threads += at(threads)
-	s.rss += at(rss) * uint64(os.Getpagesize())
+	return sum
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // applier applies steps. It opens every path relative to the descriptor of its copied-up directory, element by element and
@@ -40,7 +42,7 @@ func (a *applier) apply(s Step) error {
 		return err
 	}
 	if s.Op == OpChmod && s.Path == s.Root {
-		return unix.Chmod(fdPath(t.dir), modeBits(s.Mode))
+		return unix.Chmod(proc.FDPath(t.dir), modeBits(s.Mode))
 	}
 	parent, err := t.walk(path.Dir(s.Path), s.Root, s.Bound)
 	if err != nil {
@@ -62,7 +64,7 @@ func (a *applier) apply(s Step) error {
 		}
 		defer dir.Close()
 		if s.Op == OpChmod {
-			return unix.Chmod(fdPath(dir), modeBits(s.Mode))
+			return unix.Chmod(proc.FDPath(dir), modeBits(s.Mode))
 		}
 		return a.bind(dir, s)
 	}
@@ -83,11 +85,11 @@ func makeDir(parent int, name string, s Step) error {
 func (a *applier) bind(target *os.File, s Step) error {
 	source := a.sources[s.Bind]
 	if s.Mode != 0 {
-		if err := unix.Chmod(fdPath(source), modeBits(s.Mode)); err != nil {
+		if err := unix.Chmod(proc.FDPath(source), modeBits(s.Mode)); err != nil {
 			return fmt.Errorf("set the mode of %s: %w", source.Name(), err)
 		}
 	}
-	if err := BindKeepingFlags(fdPath(source), fdPath(target), 0); err != nil {
+	if err := BindKeepingFlags(proc.FDPath(source), proc.FDPath(target), 0); err != nil {
 		return fmt.Errorf("%w (source %s)", err, source.Name())
 	}
 	return nil
@@ -184,7 +186,3 @@ func openPath(at int, name string, flags int) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
-
-// fdPath returns a path of an open directory for system calls that only take paths. It refers to the directory that was
-// opened, even if a mount covers its name since (proc_pid_fd(5)).
-func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }

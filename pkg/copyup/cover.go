@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Cover hides a directory of the host inside with an empty tmpfs, or a file or socket with /dev/null, under each of its
@@ -132,7 +134,7 @@ func (c cover) mount() error {
 			err = os.WriteFile(target, nil, 0o600)
 		}
 		if err == nil {
-			err = BindKeepingFlags(fdPath(k.file), target, 0)
+			err = BindKeepingFlags(proc.FDPath(k.file), target, 0)
 		}
 		if err != nil {
 			return fmt.Errorf("keep %s: %w", target, err)

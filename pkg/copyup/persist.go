@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // persistentOriginal is the name at which the original of a directory with a persistent base is bound. It has the form of
@@ -71,7 +73,7 @@ func (d *Driver) copyUpOnto(dir string, base *os.File) error {
 	if err := unix.Mkdirat(int(base.Fd()), persistentOriginal, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("create %s: %w", persistentOriginal, err)
 	}
-	if err := BindKeepingFlags(fdPath(base), dir, 0); err != nil {
+	if err := BindKeepingFlags(proc.FDPath(base), dir, 0); err != nil {
 		return err
 	}
 	original, err := openPath(unix.AT_FDCWD, path.Join(dir, persistentOriginal), unix.O_NOFOLLOW)
@@ -79,7 +81,7 @@ func (d *Driver) copyUpOnto(dir string, base *os.File) error {
 		return err
 	}
 	defer original.Close()
-	if err := unix.Mount(scratch, fdPath(original), "", unix.MS_MOVE, ""); err != nil {
+	if err := unix.Mount(scratch, proc.FDPath(original), "", unix.MS_MOVE, ""); err != nil {
 		return fmt.Errorf("move the original below the base: %w", err)
 	}
 	return nil

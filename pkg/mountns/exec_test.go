@@ -14,6 +14,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -44,7 +45,7 @@ func TestExecKeepsTheProcess(t *testing.T) {
 		assert.NilError(t, cmd.Start())
 		pid := cmd.Process.Pid
 		assert.NilError(t, cmd.Wait())
-		fd3, err := os.Readlink(fdPath(listening))
+		fd3, err := os.Readlink(proc.FDPath(listening))
 		assert.NilError(t, err)
 		limit := run(t, "sh", "-c", "ulimit -n")
 		oom := run(t, "cat", "/proc/self/oom_score_adj")

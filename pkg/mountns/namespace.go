@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -177,7 +178,7 @@ func (s *Store) evaluate(relations []relation, ns *os.File) (Guarantees, []strin
 }
 
 func (s *Store) describe(name string, ns *os.File, p Propagation) (Namespace, error) {
-	id, err := idOf(fdPath(ns))
+	id, err := idOf(proc.FDPath(ns))
 	if err != nil {
 		return Namespace{}, err
 	}
@@ -290,6 +291,6 @@ func (s *Store) peek(name string) (ID, pinState, error) {
 		return ID{}, state, err
 	}
 	defer ns.Close()
-	id, err := idOf(fdPath(ns))
+	id, err := idOf(proc.FDPath(ns))
 	return id, state, err
 }

@@ -14,6 +14,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -163,7 +164,7 @@ func TestOthersPins(t *testing.T) {
 		second, state, err := s.openPin("second")
 		assert.NilError(t, err)
 		equal(t, state, pinned, "state")
-		assert.NilError(t, unix.Mount(fdPath(second), s.Pin(DefaultName), "", unix.MS_BIND, ""))
+		assert.NilError(t, unix.Mount(proc.FDPath(second), s.Pin(DefaultName), "", unix.MS_BIND, ""))
 		assert.NilError(t, second.Close())
 		_, err = s.Create(Spec{Name: DefaultName})
 		assert.Check(t, is.ErrorContains(err, "2 mounts are stacked at "+s.Pin(DefaultName)+" ("+c.ID))

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -179,7 +180,7 @@ func (p pins) mountsAt(path string) ([]*mountinfo.Info, error) {
 
 // pin binds the namespace ns to the path of name, which must not be pinned.
 func (p pins) pin(name string, ns *os.File) error {
-	id, err := idOf(fdPath(ns))
+	id, err := idOf(proc.FDPath(ns))
 	if err != nil {
 		return err
 	}
@@ -191,13 +192,11 @@ func (p pins) pin(name string, ns *os.File) error {
 	if err := os.WriteFile(path, []byte(id.record()), 0o444); err != nil {
 		return privilege(err)
 	}
-	if err := unix.Mount(fdPath(ns), path, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(proc.FDPath(ns), path, "", unix.MS_BIND, ""); err != nil {
 		return errors.Join(privilege(fmt.Errorf("pin the mount namespace to %s: %w", path, err)), os.Remove(path))
 	}
 	return nil
 }
-
-func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // unpin removes the pin of name, including other mounts stacked on it. With the last pin it also removes the directory.
 func (p pins) unpin(name string) error {

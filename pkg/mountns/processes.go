@@ -7,10 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Process is a process in a Status.
@@ -27,22 +27,17 @@ type Process struct {
 // daemons are the programs that must share one mount namespace.
 var daemons = []string{"kubelet", "containerd", "crio"}
 
-const procDir = "/proc"
-
 // eachProcess calls fn with the directory in /proc of every process. It ignores errors of fn because a process has ended
 // meanwhile, or because it belongs to another user namespace and is not accessible.
 func eachProcess(fn func(pid int, dir string) error) error {
-	entries, err := os.ReadDir(procDir)
+	pids, err := proc.Host.PIDs()
 	if err != nil {
 		return fmt.Errorf("list processes: %w", err)
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		err = fn(pid, filepath.Join(procDir, e.Name()))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, fs.ErrPermission) {
+	slices.Sort(pids)
+	for _, pid := range pids {
+		err := fn(pid, proc.Host.File(pid, ""))
+		if err != nil && !proc.Ended(err) && !errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("inspect process %d: %w", pid, err)
 		}
 	}
@@ -105,11 +100,11 @@ func sameNamespace(dir, kind string) (bool, error) {
 }
 
 func describeProcess(pid int, dir string, id ID) (Process, error) {
-	comm, err := os.ReadFile(dir + "/comm")
+	name, err := proc.Host.Name(pid)
 	if err != nil {
 		return Process{}, err
 	}
-	p := Process{PID: pid, Command: strings.TrimSuffix(string(comm), "\n"), Namespace: id.String()}
+	p := Process{PID: pid, Command: name, Namespace: id.String()}
 	names := []string{p.Command}
 	if exe, err := os.Readlink(dir + "/exe"); err == nil { // kernel threads have none
 		names = append(names, filepath.Base(strings.TrimSuffix(exe, " (deleted)")))

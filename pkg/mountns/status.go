@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -71,7 +72,7 @@ func (s *Store) status(name string) (*Status, error) {
 	if st.Namespace, err = s.describe(name, ns, relations[0].propagation()); err != nil {
 		return nil, err
 	}
-	id, err := idOf(fdPath(ns))
+	id, err := idOf(proc.FDPath(ns))
 	if err != nil {
 		return nil, err
 	}

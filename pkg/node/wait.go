@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
@@ -196,19 +196,19 @@ func signalParent(n *Node, sig syscall.Signal) error {
 	if err != nil || h.ParentPID == 0 {
 		return err
 	}
-	p, err := os.FindProcess(h.ParentPID)
+	p, err := proc.Open(h.ParentPID)
+	if proc.Ended(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	defer func() { _ = p.Release() }()
+	defer p.Close()
 	again, err := parent.Holder(n.rt)
 	if err != nil || again.ParentPID != h.ParentPID {
 		return err
 	}
-	if err := p.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	return nil
+	return p.Signal(sig)
 }
 
 // killLimit is the time limit for the cleanup after a node was killed.

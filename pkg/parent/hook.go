@@ -8,8 +8,10 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
+	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // networkHook wraps a network driver to get the child's pid and the network settings, and calls after while the child still waits for
@@ -22,12 +24,18 @@ type networkHook struct {
 
 	mu    sync.Mutex
 	child int
+	// handle refers to the child, also after RootlessKit has reaped it.
+	handle proc.Handle
 }
 
 // ConfigureNetwork implements network.ParentDriver. RootlessKit calls it once, after it has written the child's id map.
 func (h *networkHook) ConfigureNetwork(childPID int, stateDir, netns string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
+	handle, err := proc.Open(childPID)
+	if err != nil {
+		return nil, nil, err
+	}
 	h.mu.Lock()
-	h.child = childPID
+	h.child, h.handle = childPID, handle
 	h.mu.Unlock()
 	layout.DropPrivateEnv() // the child has started, and the network program must not have its role
 	msg, cleanup, err := h.ParentDriver.ConfigureNetwork(childPID, stateDir, netns)
@@ -64,4 +72,14 @@ func (h *networkHook) childPID() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.child
+}
+
+// signal sends a signal to the child. It does nothing if there is no child yet, or if the child has ended.
+func (h *networkHook) signal(sig unix.Signal) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.child == 0 {
+		return nil
+	}
+	return h.handle.Signal(sig)
 }

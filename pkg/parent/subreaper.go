@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/common"
@@ -14,6 +12,8 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // subreaper wraps a network driver whose program daemonizes. This process is the child subreaper (PR_SET_CHILD_SUBREAPER of prctl(2))
@@ -70,37 +70,10 @@ func endChildren(pids []int) error {
 // is a link to passt, which executes passt.avx2 on processors that support it.
 func childrenNamed(programs []string) map[int]bool {
 	found := map[int]bool{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			continue // the process has ended
-		}
-		name, ppid := parseStat(string(b))
-		if base, _, _ := strings.Cut(name, "."); !slices.Contains(programs, base) || ppid != os.Getpid() {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-			found[pid] = true
+	for s := range proc.Host.Stats() {
+		if base, _, _ := strings.Cut(s.Name, "."); s.Parent == os.Getpid() && slices.Contains(programs, base) {
+			found[s.PID] = true
 		}
 	}
 	return found
-}
-
-// parseStat returns the program's name and the parent's pid, which are fields 2 and 4 of /proc/PID/stat (proc_pid_stat(5)). The name
-// is in parentheses and may contain any character. For malformed input, it returns "" and 0.
-func parseStat(stat string) (name string, ppid int) {
-	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
-	if open < 0 || end < open {
-		return "", 0
-	}
-	fields := strings.Fields(stat[end+1:])
-	if len(fields) < 2 {
-		return "", 0
-	}
-	ppid, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return "", 0
-	}
-	return stat[open+1 : end], ppid
 }

@@ -80,25 +80,3 @@ func TestUplinkEnds(t *testing.T) {
 		}
 	}
 }
-
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	for stat, want := range map[string]struct {
-		name string
-		ppid int
-	}{
-		"12 (passt.avx2) S 7 12 12 0 -1":  {"passt.avx2", 7},
-		"12 (a) b (c)) S 9 12 12 0 -1":    {"a) b (c)", 9},
-		"":                                {},
-		"12 (x":                           {},
-		"12 (x) S":                        {},
-		"12 (x) S y 1":                    {},
-		")(":                              {},
-		"1 () R 0 1":                      {"", 0},
-		"12 (slirp4netns) S 1 12 12 0 -1": {"slirp4netns", 1},
-	} {
-		name, ppid := parseStat(stat)
-		assert.Equal(t, name, want.name, stat)
-		assert.Equal(t, ppid, want.ppid, stat)
-	}
-}

@@ -144,30 +144,24 @@ func isPermission(err error) bool {
 
 // terminate signals the child to stop. It kills the child if the node role is not running yet.
 func (w *watch) terminate(alreadySignalled bool) {
-	pid := w.hook.childPID()
-	if pid == 0 {
+	if w.hook.childPID() == 0 {
 		return
 	}
 	if _, err := os.Stat(w.o.Runtime.NodeSocket()); err != nil {
 		w.kill()
 		return
 	}
-	if alreadySignalled {
-		return
-	}
-	if err := unix.Kill(pid, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
-		w.o.Log.WithError(err).Warn("signal the node to stop")
+	if !alreadySignalled {
+		w.signal(unix.SIGTERM)
 	}
 }
 
 // kill kills the child, which is the init process of its pid namespace. The kernel then kills all processes inside.
-func (w *watch) kill() {
-	pid := w.hook.childPID()
-	if pid == 0 {
-		return
-	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		w.o.Log.WithError(err).Warn("kill the node")
+func (w *watch) kill() { w.signal(unix.SIGKILL) }
+
+func (w *watch) signal(sig unix.Signal) {
+	if err := w.hook.signal(sig); err != nil {
+		w.o.Log.WithError(err).Warnf("send %s to the node", unix.SignalName(sig))
 	}
 }
 
