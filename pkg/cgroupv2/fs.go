@@ -44,11 +44,11 @@ func readPids(dir string) ([]int, error) {
 	}
 	pids := make([]int, 0, len(words))
 	for _, w := range words {
-		pid, err := strconv.Atoi(w)
+		pid, err := strconv.ParseUint(w, 10, 31)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, procsFile), err)
 		}
-		pids = append(pids, pid)
+		pids = append(pids, int(pid))
 	}
 	slices.Sort(pids)
 	return slices.Compact(pids), nil

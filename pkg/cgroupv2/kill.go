@@ -86,22 +86,9 @@ func waitEmpty(ctx context.Context, dir string) error {
 	return await(ctx, dir, pollSlice, func() error { return nil })
 }
 
-// killAll calls kill until no process is left in dir and below, or ctx ends. If killing once is not sufficient, it freezes dir, so that a
-// process cannot fork faster than it is killed. Frozen processes can be killed. The former state of dir is restored.
+// killAll calls kill until no process is left in dir and below, or ctx ends.
 func killAll(ctx context.Context, dir string, kill func(dir string) error) error {
-	rounds, frozen := 0, false
-	defer func() {
-		if frozen {
-			_ = write(dir, freezeFile, "0") // fails if dir was removed
-		}
-	}()
-	return await(ctx, dir, killPause, func() error {
-		if rounds++; rounds == 2 {
-			state, err := readList(dir, freezeFile)
-			frozen = err == nil && slices.Equal(state, []string{"0"}) && write(dir, freezeFile, "1") == nil
-		}
-		return kill(dir)
-	})
+	return await(ctx, dir, killPause, func() error { return kill(dir) })
 }
 
 // await waits until no process is left in dir and below, or ctx ends. It calls act at once, and again in each interval. The kernel

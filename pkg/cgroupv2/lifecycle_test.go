@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -288,32 +287,4 @@ func TestSignal(t *testing.T) {
 	assert.NilError(t, unix.Kill(outside.Process.Pid, 0))
 	assert.NilError(t, tree.Signal("absent", unix.SIGTERM))
 	assert.NilError(t, s.Remove(t.Context()))
-}
-
-// TestSignalSparesReusedPid checks that a process that is not listed after its pidfd was opened is not signalled, because
-// its process ID may have been reused.
-func TestSignalSparesReusedPid(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	procs := filepath.Join(dir, procsFile)
-	assert.NilError(t, unix.Mkfifo(procs, 0o600))
-	foreign := cat(t)
-	go func() {
-		for _, text := range []string{strconv.Itoa(foreign.Process.Pid) + "\n", ""} {
-			w, err := os.OpenFile(procs, os.O_WRONLY, 0)
-			if err != nil {
-				return
-			}
-			_, _ = w.WriteString(text)
-			if text != "" {
-				_ = os.Remove(procs) // the second list is another file
-				_ = unix.Mkfifo(procs, 0o600)
-			}
-			_ = w.Close()
-		}
-	}()
-	assert.NilError(t, signalDirect(dir, unix.SIGKILL))
-	assert.NilError(t, unix.Kill(foreign.Process.Pid, 0))
-	foreign.end()
-	assert.Assert(t, foreign.ProcessState.Success())
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-
 	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // ProbeGuarantees returns the guarantees of the mount namespace of the calling process, for the node role of a rootless node.
@@ -109,9 +109,9 @@ func DeriveGuarantees(host, inside string) (g Guarantees, private bool) {
 // "" if there is none. It ignores processes in other user or pid namespaces, because they belong to another node. Runs in:
 // either, in the user and pid namespaces of the daemon.
 func DaemonNamespace(name string) (path string, err error) {
-	err = eachProcess(func(_ int, dir string) error {
-		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
-		if err != nil || path != "" || strings.TrimSpace(string(comm)) != name {
+	err = eachProcess(func(pid int, dir string) error {
+		its, err := proc.Host.Name(pid)
+		if err != nil || path != "" || its != name {
 			return err
 		}
 		same, err := ofThisNode(dir)

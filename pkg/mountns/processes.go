@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-
 	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 

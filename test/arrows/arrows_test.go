@@ -38,7 +38,7 @@ var floors = []struct {
 		"internal/userunit", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir"},
 		"mechanisms do not import one another"},
 	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout"}, "shared types and data"},
-	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
+	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/proc", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
 // family lists packages of the same floor that may import one another.
@@ -47,6 +47,8 @@ var family = [][]string{
 	{"internal/component", "internal/component/", "internal/runtime", "internal/preflight"},
 	{"internal/preflight", "internal/hostsetup"},
 	{"pkg/portfwd", "pkg/portdriver"},
+	{"internal/supervisor", "pkg/cgroupv2"},
+	{"internal/nodeexec", "pkg/cgroupv2"},
 }
 
 // guarded lists modules that only some packages may import, with the reason.
