@@ -2,45 +2,21 @@ package arrows
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
-	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"gotest.tools/v3/assert"
 )
 
-// eachFile calls f with each Go file of the module in cmd, config, internal and pkg, without tests. Paths are relative to the root of the
-// module.
-func eachFile(t *testing.T, f func(path string, file *ast.File, at func(ast.Node) int)) {
-	t.Helper()
-	for _, top := range []string{"cmd", "config", "internal", "pkg"} {
-		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
-			own, relErr := filepath.Rel(root, path)
-			if err != nil || relErr != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-			if err == nil {
-				f(own, file, func(n ast.Node) int { return set.Position(n.Pos()).Line })
-			}
-			return err
-		})
-		assert.NilError(t, err)
-	}
-}
-
 // checkUse reports uses of a primitive outside its package. It fails also if an exception is no longer needed.
 func checkUse(t *testing.T, home string, exceptions map[string]string, uses func(n ast.Node) (use string, ok bool)) {
 	t.Helper()
 	needed := map[string]bool{}
-	eachFile(t, func(path string, file *ast.File, at func(ast.Node) int) {
+	eachFile(t, func(path string, file *ast.File) {
 		if filepath.Dir(path) == home {
 			return
 		}
@@ -51,7 +27,7 @@ func checkUse(t *testing.T, home string, exceptions map[string]string, uses func
 			}
 			needed[path] = true
 			if exceptions[path] == "" {
-				t.Errorf("%s:%d: %s: use %s", path, at(n), use, home)
+				t.Errorf("%s: %s: use %s", path, use, home)
 			}
 			return true
 		})
