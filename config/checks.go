@@ -33,6 +33,12 @@ func checkValue(fs *faults, field string, v reflect.Value, check string, args []
 	limit := func(i int) int64 { n, _ := strconv.ParseInt(args[i], 10, 64); return n }
 	ok, fault := false, ""
 	switch check {
+	case "IPv4", "IPv6":
+		fault = rangeFault(v.String(), check, limit(0), limit(1))
+		ok = fault == ""
+	case "limit", "reservation":
+		fault = quantityFault(v.String(), check, strings.Join(args, " "))
+		ok = fault == ""
 	case "oneof":
 		ok, fault = slices.Contains(args, v.String()), fmt.Sprintf("%q: must be one of %s", v, strings.Join(args, ", "))
 	case "range", "zeroOrRange":

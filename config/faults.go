@@ -3,6 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -13,6 +15,11 @@ type faults struct{ list []error }
 func (fs *faults) add(field, hint, format string, args ...any) {
 	err := fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))
 	fs.list = append(fs.list, errdefs.WithHint(err, hint))
+}
+
+// has reports whether a fault of the field was added.
+func (fs *faults) has(field string) bool {
+	return slices.ContainsFunc(fs.list, func(err error) bool { return strings.HasPrefix(err.Error(), field+":") })
 }
 
 func (fs *faults) err() error { return errors.Join(fs.list...) }

@@ -144,7 +144,7 @@ type Network struct {
 	MTU int `json:"mtu" default:"1500" check:"range 576 65535"`
 	// The tap network, IPv4, /8 to /25. The node has its 100th address. The host may use this network as well, but the node cannot
 	// reach other hosts in it.
-	CIDR string `json:"cidr" default:"10.0.2.0/24"`
+	CIDR string `json:"cidr" default:"10.0.2.0/24" check:"IPv4 8 25"`
 	// Allows pods to reach services that listen on the host's loopback, at the gateway's address.
 	AllowHostLoopback bool `json:"allowHostLoopback" default:"false"`
 	// Allows the node and its pods to reach services that listen on the host's other addresses. The services see connections from
@@ -190,9 +190,9 @@ type Join struct {
 // Cluster has the addresses that are the same on all nodes of the cluster.
 type Cluster struct {
 	// The network of the pods, IPv4. It must not overlap serviceCIDR, network.cidr or a network of the host.
-	PodCIDR string `json:"podCIDR" default:"10.42.0.0/16"`
+	PodCIDR string `json:"podCIDR" default:"10.42.0.0/16" check:"IPv4 0 32"`
 	// The network of the Services, IPv4, /12 to /28.
-	ServiceCIDR string `json:"serviceCIDR" default:"10.43.0.0/16"`
+	ServiceCIDR string `json:"serviceCIDR" default:"10.43.0.0/16" check:"IPv4 12 28"`
 	// The address of the cluster DNS Service, in serviceCIDR. Default: the tenth address.
 	DNSAddress string `json:"dnsAddress,omitempty" example:"10.43.0.10"`
 	// The DNS domain of the cluster.
@@ -200,9 +200,9 @@ type Cluster struct {
 	// The prefix length of each node's range in podCIDR. 24 has room for 253 pods.
 	NodeCIDRMaskSize int `json:"nodeCIDRMaskSize" default:"24"`
 	// The network of the pods with network.ipv6, /48 to /62. Each node has a /64.
-	PodCIDRv6 string `json:"podCIDRv6" default:"fd00:10:42::/56"`
+	PodCIDRv6 string `json:"podCIDRv6" default:"fd00:10:42::/56" check:"IPv6 48 62"`
 	// The network of the Services with network.ipv6, /108 to /124.
-	ServiceCIDRv6 string `json:"serviceCIDRv6" default:"fd00:10:43::/112"`
+	ServiceCIDRv6 string `json:"serviceCIDRv6" default:"fd00:10:43::/112" check:"IPv6 108 124"`
 }
 
 // IPv6 addresses of the tap network. They are the same for every network driver, because slirp4netns and RootlessKit's pasta
@@ -322,10 +322,10 @@ const (
 // Resources limits the whole node and reserves a part for the components.
 type Resources struct {
 	// CPU time, in CPUs: 2, 0.5 or 1500m; at least 500m. Default: no limit.
-	CPU Quantity `json:"cpu,omitempty" example:"1500m"`
+	CPU Quantity `json:"cpu,omitempty" example:"1500m" check:"limit a number of CPUs such as 2, 0.5 or 1500m"`
 	// Memory: 4Gi, 6000M; at least 768Mi. If it is used up, the kernel kills processes of the node, and no others. Default: no
 	// limit.
-	Memory Quantity `json:"memory,omitempty" example:"4Gi"`
+	Memory Quantity `json:"memory,omitempty" example:"4Gi" check:"limit an amount of memory such as 4Gi or 6000M"`
 	// Processes and threads, at least 512. Default: no limit.
 	Pids int `json:"pids,omitempty" example:"4096"`
 	// The part of the limit (or of the machine, if there is no limit) that is for the components and not for pods.
@@ -344,9 +344,9 @@ type Resources struct {
 // SystemReserved is the part of the node that is not available to pods.
 type SystemReserved struct {
 	// CPU time. With cpuManager static, it is rounded up to whole CPUs.
-	CPU Quantity `json:"cpu" default:"250m"`
+	CPU Quantity `json:"cpu" default:"250m" check:"reservation a number of CPUs such as 2, 0.5 or 1500m"`
 	// Memory.
-	Memory Quantity `json:"memory" default:"1Gi"`
+	Memory Quantity `json:"memory" default:"1Gi" check:"reservation an amount of memory such as 4Gi or 6000M"`
 	// Processes and threads.
 	Pids int `json:"pids" default:"1024"`
 }

@@ -7,18 +7,8 @@ import (
 	"strings"
 )
 
-// Limits of address ranges.
-const (
-	// The node has the 100th address of the tap network, so that it needs 128 addresses; slirp4netns requires the same.
-	minTapPrefix, maxTapPrefix = 8, 25
-	// kube-apiserver rejects a Service range of more than 20 bits; the tenth address is needed for DNS.
-	minServicePrefix, maxServicePrefix = 12, 28
-	// The same for IPv6. flannel requires room for four nodes, each with a /64.
-	minServicePrefixV6, maxServicePrefixV6 = 108, 124
-	minPodPrefixV6, maxPodPrefixV6         = 48, 62
-	// kube-controller-manager rejects more than 2^16 node ranges; a node's range must have room for a gateway and a pod.
-	maxNodeCIDRBits, maxNodeMask = 16, 29
-)
+// kube-controller-manager rejects more than 2^16 node ranges; a node's range must have room for a gateway and a pod.
+const maxNodeCIDRBits, maxNodeMask = 16, 29
 
 // flannelVXLAN encapsulates packets. vxlanOverheadV6 is the size of the additional headers with IPv6, in bytes.
 const (
@@ -41,11 +31,8 @@ func validateNetwork(c *NodeConfig, fs *faults) {
 	if c.Flannel.Backend == flannelVXLAN {
 		least += vxlanOverheadV6
 	}
-	if n.IPv6 && n.MTU < least {
+	if n.IPv6 && n.MTU < least && !fs.has("network.mtu") {
 		fs.add("network.mtu", "", "%d: must be at least %d with network.ipv6, so that pods have an MTU of %d", n.MTU, least, minMTUv6)
-	}
-	if p, ok := cidr(fs, "network.cidr", n.CIDR); ok {
-		prefixBetween(fs, "network.cidr", p, minTapPrefix, maxTapPrefix)
 	}
 	validateHostPorts(c, fs)
 	if n.Driver == DriverLXCUserNIC && !isInterfaceName(n.LXCBridge) {
@@ -95,19 +82,11 @@ func isInterfaceName(s string) bool {
 
 func validateCluster(c *NodeConfig, fs *faults) {
 	cl := c.Cluster
-	if pod, ok := cidr(fs, "cluster.podCIDR", cl.PodCIDR); ok {
-		validateNodeMask(c, fs, pod)
+	if !fs.has("cluster.podCIDR") {
+		validateNodeMask(c, fs, netip.MustParsePrefix(cl.PodCIDR))
 	}
-	if service, ok := cidr(fs, "cluster.serviceCIDR", cl.ServiceCIDR); ok {
-		if prefixBetween(fs, "cluster.serviceCIDR", service, minServicePrefix, maxServicePrefix) {
-			validateDNSAddress(c, fs, service)
-		}
-	}
-	if pod, ok := cidrV6(fs, "cluster.podCIDRv6", cl.PodCIDRv6); ok {
-		prefixBetween(fs, "cluster.podCIDRv6", pod, minPodPrefixV6, maxPodPrefixV6)
-	}
-	if service, ok := cidrV6(fs, "cluster.serviceCIDRv6", cl.ServiceCIDRv6); ok {
-		prefixBetween(fs, "cluster.serviceCIDRv6", service, minServicePrefixV6, maxServicePrefixV6)
+	if !fs.has("cluster.serviceCIDR") {
+		validateDNSAddress(c, fs, netip.MustParsePrefix(cl.ServiceCIDR))
 	}
 	if !isDNSSubdomain(cl.Domain) {
 		fs.add("cluster.domain", "", "%q: must be a DNS name in lower case such as cluster.local", cl.Domain)
@@ -178,36 +157,25 @@ func validateOverlaps(c *NodeConfig, fs *faults) {
 	}
 }
 
-// cidr parses an IPv4 range that is not reserved, cidrV6 an IPv6 range.
-func cidr(fs *faults, field, s string) (netip.Prefix, bool) {
-	return rangeOf(fs, field, s, "IPv4", "10.42.0.0/16", netip.Addr.Is4)
-}
-
-func cidrV6(fs *faults, field, s string) (netip.Prefix, bool) {
-	return rangeOf(fs, field, s, "IPv6", "fd00:10:42::/56", func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() })
-}
-
-func rangeOf(fs *faults, field, s, family, example string, is func(netip.Addr) bool) (netip.Prefix, bool) {
+// rangeFault returns the fault of an address range of the family IPv4 or IPv6, or "".
+func rangeFault(s, family string, low, high int64) string {
 	p, err := netip.ParsePrefix(s)
+	ip := p.Addr()
+	ok, example := ip.Is4(), "10.42.0.0/16"
+	if family == "IPv6" {
+		ok, example = ip.Is6() && !ip.Is4In6(), "fd00:10:42::/56"
+	}
 	switch {
-	case err != nil || !is(p.Addr()):
-		fs.add(field, "", "%q: must be an %s range such as %s", s, family, example)
+	case err != nil || !ok:
+		return fmt.Sprintf("%q: must be an %s range such as %s", s, family, example)
 	case p.Masked() != p:
-		fs.add(field, "", "%s: has host bits set, did you mean %s?", s, p.Masked())
-	case p.Addr().IsLoopback() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() || p.Addr().IsUnspecified():
-		fs.add(field, "", "%s: is a reserved range", s)
-	default:
-		return p, true
+		return fmt.Sprintf("%s: has host bits set, did you mean %s?", s, p.Masked())
+	case ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.IsUnspecified():
+		return s + ": is a reserved range"
+	case int64(p.Bits()) < low || int64(p.Bits()) > high:
+		return fmt.Sprintf("%s: must have a prefix length between /%d and /%d", p, low, high)
 	}
-	return netip.Prefix{}, false
-}
-
-func prefixBetween(fs *faults, field string, p netip.Prefix, low, high int) bool {
-	if p.Bits() < low || p.Bits() > high {
-		fs.add(field, "", "%s: must have a prefix length between /%d and /%d", p, low, high)
-		return false
-	}
-	return true
+	return ""
 }
 
 func validateInside(c *NodeConfig, fs *faults) {

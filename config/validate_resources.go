@@ -1,9 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
@@ -20,12 +23,8 @@ const (
 
 func validateResources(c *NodeConfig, fs *faults) {
 	r := c.Resources
-	const cpuLike, memoryLike = "a number of CPUs such as 2, 0.5 or 1500m", "an amount of memory such as 4Gi or 6000M"
-	cpu := capOf(fs, "resources.cpu", r.CPU, cpuLike)
-	memory := capOf(fs, "resources.memory", r.Memory, memoryLike)
-	cpuFor := reservationOf(fs, "resources.systemReserved.cpu", r.SystemReserved.CPU, cpuLike)
-	memoryFor := reservationOf(fs, "resources.systemReserved.memory", r.SystemReserved.Memory, memoryLike)
-	if cpu {
+	cpuFor, memoryFor := !fs.has("resources.systemReserved.cpu"), !fs.has("resources.systemReserved.memory")
+	if r.CPU != "" && !fs.has("resources.cpu") {
 		switch {
 		case r.CPU.Milli() < minNodeCPUMilli:
 			fs.add("resources.cpu", "", "%s: must be at least 500m, because the components take minutes to start with less", r.CPU)
@@ -33,7 +32,7 @@ func validateResources(c *NodeConfig, fs *faults) {
 			fs.add("resources.cpu", "", "%s: nothing is left for pods after resources.systemReserved.cpu, which is %s", r.CPU, r.SystemReserved.CPU)
 		}
 	}
-	if memory {
+	if r.Memory != "" && !fs.has("resources.memory") {
 		switch evict := c.Kubelet.MemoryEviction(0); {
 		case r.Memory.Value() < minNodeMemory:
 			fs.add("resources.memory", "", "%s: must be at least 768Mi, which the components need", r.Memory)
@@ -75,34 +74,20 @@ func validatePids(c *NodeConfig, fs *faults) {
 	}
 }
 
-// capOf reports whether a limit is given and valid.
-func capOf(fs *faults, field string, q Quantity, want string) bool {
-	v, err := q.parse()
-	switch {
-	case q == "":
-		return false
+// quantityFault returns the fault of a limit or a reservation, or "".
+func quantityFault(s, kind, want string) string {
+	q, err := resource.ParseQuantity(s)
+	switch limit := kind == "limit"; {
+	case err != nil && limit:
+		return fmt.Sprintf("%q: must be %s", s, want)
 	case err != nil:
-		fs.add(field, "", "%q: must be %s", string(q), want)
-	case v.Sign() <= 0:
-		fs.add(field, "", "%s: must be greater than zero; omit the field for no limit", q)
-	default:
-		return true
+		return fmt.Sprintf("%q: must be %s, or 0", s, want)
+	case limit && q.Sign() <= 0:
+		return s + ": must be greater than zero; omit the field for no limit"
+	case q.Sign() < 0:
+		return s + ": must be 0 or greater"
 	}
-	return false
-}
-
-// reservationOf reports whether a reservation is valid.
-func reservationOf(fs *faults, field string, q Quantity, want string) bool {
-	v, err := q.parse()
-	switch {
-	case q == "" || err != nil:
-		fs.add(field, "", "%q: must be %s, or 0", string(q), want)
-	case v.Sign() < 0:
-		fs.add(field, "", "%s: must be 0 or greater", q)
-	default:
-		return true
-	}
-	return false
+	return ""
 }
 
 const memoryAvailable = "memory.available"
