@@ -8,11 +8,14 @@ import (
 )
 
 func newManifests(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:         "manifests",
 		Short:       "Print Kubernetes manifests for other clusters",
 		Annotations: map[string]string{allowRoot: "true"},
-	}
+	}, newJoinRBAC(a))
+}
+
+func newJoinRBAC(a *app) *cobra.Command {
 	policies := false
 	rbac := &cobra.Command{
 		Use:   "join-rbac",
@@ -38,6 +41,5 @@ reviews and applies them once. docs/joining.md explains each of them.`,
 	}
 	rbac.Flags().BoolVar(&policies, "network-policy", false,
 		"also print the rules for nodes with networkPolicy: kube-network-policies, which allow nodes to read all pods")
-	cmd.AddCommand(rbac)
-	return cmd
+	return rbac
 }

@@ -11,17 +11,14 @@ import (
 )
 
 func newMounts(a *app) *cobra.Command {
-	cmd := &cobra.Command{
+	return group(a.withOutput(&cobra.Command{
 		Use:   "mounts",
 		Short: "Show the mounts inside the node, their owners, and which of them the host sees",
 		Long: `Show the mounts inside the node, counted by owner: those propagated from the host, the
 node's, and those of each pod. The last line says how many of the mounts of the node
 and the pods the host sees. With -o json every mount is listed.`,
 		RunE: withNode(a, func(ctx context.Context, n executor, _ []string) error { return showMounts(ctx, a, n) }),
-	}
-	a.withOutput(cmd)
-	cmd.AddCommand(newMountsVerify(a), newMountsAgent(a))
-	return cmd
+	}), newMountsVerify(a), newMountsAgent(a))
 }
 
 func showMounts(ctx context.Context, a *app, n executor) error {

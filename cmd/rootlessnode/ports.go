@@ -57,9 +57,7 @@ configuration does not allow it.`,
 		}),
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "also show changes, until the node stops; with -o json one object per line")
-	a.withOutput(cmd)
-	cmd.AddCommand(newPortsAdd(a), newPortsRemove(a))
-	return cmd
+	return group(a.withOutput(cmd), newPortsAdd(a), newPortsRemove(a))
 }
 
 func newPortsAdd(a *app) *cobra.Command {

@@ -116,7 +116,7 @@ const (
 	groupSetup = "setup"
 )
 
-// group adds commands below parent, which only prints its help.
+// group adds commands below parent.
 func group(parent *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	parent.AddCommand(commands...)
 	return parent
