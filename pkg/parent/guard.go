@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -141,14 +142,19 @@ func recordKilled(rt layout.Runtime, log logrus.FieldLogger) {
 // cleanUp kills the processes in the node's cgroup and removes the cgroup, then the runtime dir, then the lock file. The lock file is
 // last, so that the node is locked during the cleanup.
 func cleanUp(ctx context.Context, rt layout.Runtime) error {
-	var errs []error
-	if b, err := os.ReadFile(rt.CgroupFile()); err == nil {
-		errs = append(errs, cgroupv2.RemoveTree(ctx, string(trimNewline(b))))
-	}
-	errs = append(errs, os.RemoveAll(rt.Dir))
+	errs := []error{removeCgroup(ctx, rt), os.RemoveAll(rt.Dir)}
 	if err := os.Remove(rt.Lock()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	_ = os.Remove(filepath.Dir(rt.Lock())) // fails if the account has other nodes
 	return errors.Join(errs...)
+}
+
+// removeCgroup kills the processes in the cgroup that the parent has recorded, and removes the cgroup.
+func removeCgroup(ctx context.Context, rt layout.Runtime) error {
+	b, err := os.ReadFile(rt.CgroupFile())
+	if err != nil {
+		return nil // the parent has not claimed a cgroup
+	}
+	return cgroupv2.RemoveTree(ctx, strings.TrimSpace(string(b)))
 }

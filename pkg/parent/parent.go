@@ -22,6 +22,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
@@ -230,7 +231,7 @@ func (r *run) claim(ctx context.Context) error {
 		return err
 	}
 	r.uncapped = r.subtree.Limit(r.Config.Resources.Limits())
-	return os.WriteFile(r.Runtime.CgroupFile(), []byte(r.subtree.Path()+"\n"), 0o600)
+	return atomicfile.Write(r.Runtime.CgroupFile(), []byte(r.subtree.Path()+"\n"), 0o600)
 }
 
 // finishSetup sets up the cgroups and writes the handover file. It runs after the network was configured, while the child still waits.
@@ -281,23 +282,13 @@ func ensureDir(dir string, mode os.FileMode) error {
 // clearRuntime removes the cgroup and the files of an earlier run that was killed together with its guard. The caller must hold the
 // lock.
 func clearRuntime(rt layout.Runtime) error {
-	if b, err := os.ReadFile(rt.CgroupFile()); err == nil {
-		path := filepath.Clean(string(trimNewline(b)))
-		ctx, cancel := context.WithTimeout(context.Background(), cleanUpLimit)
-		defer cancel()
-		if err := cgroupv2.RemoveTree(ctx, path); err != nil {
-			return fmt.Errorf("remove the cgroup of a crashed run: %w", err)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanUpLimit)
+	defer cancel()
+	if err := removeCgroup(ctx, rt); err != nil {
+		return fmt.Errorf("remove the cgroup of a crashed run: %w", err)
 	}
 	if err := os.RemoveAll(rt.Dir); err != nil {
 		return fmt.Errorf("remove the runtime dir of a crashed run: %w", err)
 	}
 	return nil
-}
-
-func trimNewline(b []byte) []byte {
-	for len(b) > 0 && b[len(b)-1] == '\n' {
-		b = b[:len(b)-1]
-	}
-	return b
 }
