@@ -3,6 +3,7 @@ package layout
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"time"
@@ -102,11 +103,22 @@ func WriteJSON(path string, v any) error {
 	return nil
 }
 
+// readLimit is the maximum size in bytes of a file for ReadJSON.
+const readLimit = 16 << 20
+
 // ReadJSON decodes a file that WriteJSON wrote into v.
 func ReadJSON(path string, v any) error {
-	b, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	b, err := io.ReadAll(io.LimitReader(f, readLimit+1))
+	if err != nil {
+		return err
+	}
+	if len(b) > readLimit {
+		return fmt.Errorf("decode %s: larger than %d bytes", path, readLimit)
 	}
 	if err := json.Unmarshal(b, v); err != nil {
 		return fmt.Errorf("decode %s: %w", path, err)

@@ -121,6 +121,8 @@ func TestWriteJSON(t *testing.T) {
 	assert.ErrorIs(t, layout.ReadJSON(path+".none", &got), os.ErrNotExist)
 	assert.NilError(t, os.WriteFile(path, []byte("{"), 0o600))
 	assert.ErrorContains(t, layout.ReadJSON(path, &got), "decode "+path)
+	assert.NilError(t, os.Truncate(path, 17<<20))
+	assert.ErrorContains(t, layout.ReadJSON(path, &got), "larger than")
 	err = layout.WriteJSON(filepath.Join(path, "x"), want)
 	assert.Assert(t, err != nil && !errors.Is(err, os.ErrNotExist), "%v", err)
 }

@@ -37,13 +37,13 @@ var floors = []struct {
 	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostport",
 		"internal/userunit", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir"},
 		"mechanisms do not import one another"},
-	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout"}, "shared types and data"},
+	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout", "internal/filewatch"}, "shared types and data"},
 	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/proc", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
 // family lists packages of the same floor that may import one another.
 var family = [][]string{
-	{"config", "internal/layout", "pkg/errdefs", "pkg/status", "internal/localsock"},
+	{"config", "internal/layout", "pkg/errdefs", "pkg/status", "internal/localsock", "internal/filewatch"},
 	{"internal/component", "internal/component/", "internal/runtime", "internal/preflight"},
 	{"internal/preflight", "internal/hostsetup"},
 	{"pkg/portfwd", "pkg/portdriver"},

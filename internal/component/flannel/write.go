@@ -8,9 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fsnotify/fsnotify"
-
 	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/filewatch"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
@@ -35,19 +34,16 @@ func WriteCNI(ctx context.Context, e component.Env) error {
 // waitFile waits until a file exists and returns its content. The writer renames the file into place, so it is
 // complete.
 func waitFile(ctx context.Context, path string) ([]byte, error) {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch for %s: %w", path, err)
-	}
-	defer func() { _ = w.Close() }() // nothing was written
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	if err := w.Add(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("watch for %s: %w", path, err)
+	w, err := filewatch.New(path, os.ReadFile)
+	if err != nil {
+		return nil, err
 	}
+	defer w.Close()
 	for {
-		b, err := os.ReadFile(path)
+		b, err := w.Read()
 		if !errors.Is(err, fs.ErrNotExist) {
 			return b, err
 		}
@@ -55,9 +51,7 @@ func waitFile(ctx context.Context, path string) ([]byte, error) {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for %s: %w", path, ctx.Err())
-		case <-w.Events:
-		case err := <-w.Errors:
-			return nil, fmt.Errorf("watch for %s: %w", path, err)
+		case <-w.Changed():
 		}
 	}
 }
