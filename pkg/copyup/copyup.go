@@ -13,7 +13,7 @@
 // host with the same name.
 //
 // Runs in: child, as root of the node's user namespace, with mount propagation slave or private (RootlessKit's
-// "rslave"). Propagation, MountFlags and DataDirFindings are also useful in the parent.
+// "rslave"). Propagation is also useful in the parent.
 //
 // It writes only to the base of a copied-up directory and inside the requested bind mounts. It follows no link while
 // writing, and checks the device of each directory of a path.

@@ -104,7 +104,7 @@ func TestDriver(t *testing.T) {
 		assert.Assert(t, err == nil || errors.Is(err, fs.ErrNotExist), "%v", err)
 		_ = unix.Close(fd)
 
-		steps, err := Plan(spec, liveView{})
+		steps, err := planSteps(spec, liveView{})
 		assert.NilError(t, err)
 		assert.Equal(t, len(steps), 0, "%v", steps)
 	})

@@ -59,7 +59,7 @@ func start(t *testing.T, spec Spec, host string) (warnings string, err error) {
 	_, err = NewDriver(spec, log).CopyUp(nil)
 	if err == nil {
 		spec.Merged = nil // directories that are already real stay real
-		steps, planErr := Plan(spec, liveView{})
+		steps, planErr := planSteps(spec, liveView{})
 		assert.NilError(t, planErr)
 		assert.Equal(t, len(steps), 0, "%v", steps)
 	}

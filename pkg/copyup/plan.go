@@ -52,20 +52,9 @@ type planner struct {
 	hidden []string
 }
 
-// Plan returns the steps, in order, that change the copied-up directories in view to match s. After the steps were applied,
-// planning the same Spec again returns no steps. Errors in s have class errdefs.ErrConfig, and all of them are joined.
-//
-// The links at the top of copied-up directories must exist already: RootlessKit or planLinks creates them.
-//
-// It is pure: it changes nothing and reads only view. Runs in: either.
-func Plan(s Spec, view View) ([]Step, error) {
-	p := newPlanner(s, view)
-	if err := p.plan(); err != nil {
-		return nil, err
-	}
-	return p.steps, nil
-}
-
+// newPlanner returns a planner of the steps that change the copied-up directories in view to match s. After the steps were applied,
+// planning the same Spec again returns no steps. The links at the top of copied-up directories must exist already: RootlessKit or planLinks
+// creates them.
 func newPlanner(s Spec, view View) *planner {
 	return &planner{
 		spec: s, view: view,
@@ -73,6 +62,8 @@ func newPlanner(s Spec, view View) *planner {
 	}
 }
 
+// plan computes the steps, in order. Errors in the spec have class errdefs.ErrConfig, and all of them are joined. It is pure: it changes
+// nothing and reads only the view.
 func (p *planner) plan() error {
 	nested, err := p.addRoots()
 	if err != nil {

@@ -46,7 +46,7 @@ func TestPlanFaults(t *testing.T) {
 			m := debian()
 			m.copyUp("/etc", "/run", "/var", "/opt")
 			tc.spec.CopyUp = []string{"/etc", "/run", "/var", "/opt"}
-			steps, err := Plan(tc.spec, m)
+			steps, err := planSteps(tc.spec, m)
 			assert.Assert(t, errors.Is(err, errdefs.ErrConfig), "%v", err)
 			assert.Equal(t, len(steps), 0)
 			for _, want := range tc.want {
@@ -58,7 +58,7 @@ func TestPlanFaults(t *testing.T) {
 
 func TestPlanNotCopiedUp(t *testing.T) {
 	t.Parallel()
-	_, err := Plan(standard(), debian())
+	_, err := planSteps(standard(), debian())
 	assert.ErrorContains(t, err, "find the original of /etc")
 }
 
@@ -69,7 +69,7 @@ func TestPlanUnreadableDirectory(t *testing.T) {
 	spec := Spec{
 		CopyUp: []string{"/var"}, Real: []Dir{{Path: "/var/lib/private/x/z"}}, Keep: []string{"/var/lib/private/u/data"},
 	}
-	steps, err := Plan(spec, denied{m, "/var/lib/private"})
+	steps, err := planSteps(spec, denied{m, "/var/lib/private"})
 	assert.NilError(t, err)
 	var text []string
 	for _, s := range steps {

@@ -47,7 +47,7 @@ func applyPlan(m *model, s Spec) error {
 		sources = append(sources, n)
 	}
 	m.copyUp(s.CopyUp...)
-	steps, err := Plan(s, m)
+	steps, err := planSteps(s, m)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func applyPlan(m *model, s Spec) error {
 			return err
 		}
 	}
-	again, err := Plan(s, m)
+	again, err := planSteps(s, m)
 	if err == nil && len(again) > 0 {
 		err = fmt.Errorf("second plan is not empty: %v", again)
 	}
@@ -214,7 +214,7 @@ func TestPlanHosts(t *testing.T) {
 			spec := tc.spec
 			if spec.CopyUp[len(spec.CopyUp)-1] == "/var/lib" { // RootlessKit gets only the outermost directories
 				m.copyUp("/var")
-				steps, err := Plan(spec, m)
+				steps, err := planSteps(spec, m)
 				assert.NilError(t, err)
 				for _, s := range steps {
 					assert.NilError(t, m.apply(s, nil))
@@ -236,4 +236,12 @@ func TestPlanHosts(t *testing.T) {
 			}
 		})
 	}
+}
+
+func planSteps(s Spec, view View) ([]Step, error) {
+	p := newPlanner(s, view)
+	if err := p.plan(); err != nil {
+		return nil, err
+	}
+	return p.steps, nil
 }

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// View is the read access of Plan to the copied-up directories. Paths are absolute. Links in the middle of a path are followed as
+// View is the read access of the planner to the copied-up directories. Paths are absolute. Links in the middle of a path are followed as
 // the kernel does.
 type View interface {
 	// Original returns the name, directly below a copied-up directory, at which its original is bound.
