@@ -78,7 +78,7 @@ func TestFreeSubids(t *testing.T) {
 		{[]SubidRow{row(199999, 10)}, 100000, 200009},
 		{[]SubidRow{row(0, 600100000)}, 1, -1},
 	} {
-		assert.Equal(t, FreeSubids(tc.rows, tc.count), tc.want)
+		assert.Equal(t, FreeSubids(tc.rows, tc.count, IDRange{subidsFrom, subidsTo}), tc.want)
 	}
 }
 
@@ -148,7 +148,7 @@ func FuzzParsers(f *testing.F) {
 				t.Fatalf("%+v", r)
 			}
 		}
-		free := FreeSubids(rows, 1)
+		free := FreeSubids(rows, 1, IDRange{subidsFrom, subidsTo})
 		for _, r := range rows {
 			if free >= 0 && r.Overlaps(SubidRow{Start: free, Count: 1}) {
 				t.Fatalf("%d is in %+v", free, r)

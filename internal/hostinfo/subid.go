@@ -112,14 +112,9 @@ const (
 	subidsTo   = 600100000
 )
 
-// FreeSubids returns the start of the first range of count ids that overlaps none of rows. Like useradd, it starts at 100000 and
+// FreeSubids returns the start of the first range of count ids, within the given range, that overlaps none of rows. Like useradd, it
 // continues after each overlapping row. It returns -1 if there is no such range. Pure.
-func FreeSubids(rows []SubidRow, count int64) int64 {
-	return FreeSubidsIn(rows, count, IDRange{subidsFrom, subidsTo})
-}
-
-// FreeSubidsIn is like FreeSubids, for ranges within the given range of ids. Pure.
-func FreeSubidsIn(rows []SubidRow, count int64, within IDRange) int64 {
+func FreeSubids(rows []SubidRow, count int64, within IDRange) int64 {
 	candidate := SubidRow{Start: within.From, Count: count}
 	for moved := true; moved; {
 		moved = false

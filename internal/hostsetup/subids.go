@@ -101,7 +101,7 @@ func freeSubids(ctx context.Context, e *env, a hostinfo.Account, rows []hostinfo
 	rows = append(rows, hostinfo.TakenIDs(ctx, e.Root, getent, a)...)
 	within := hostinfo.SubidRange(e.Root)
 	for range rangeTries {
-		start := hostinfo.FreeSubidsIn(rows, count, within)
+		start := hostinfo.FreeSubids(rows, count, within)
 		if start < 0 || getent == "" {
 			return start
 		}

@@ -112,7 +112,7 @@ func freeSubids(ctx context.Context, h *host, a hostinfo.Account) int64 {
 		all = append(all, rows...)
 	}
 	all = append(all, hostinfo.TakenIDs(ctx, h.in.Root, h.lookPath("getent"), a)...)
-	return hostinfo.FreeSubidsIn(all, hostinfo.MinSubids, hostinfo.SubidRange(h.in.Root))
+	return hostinfo.FreeSubids(all, hostinfo.MinSubids, hostinfo.SubidRange(h.in.Root))
 }
 
 // subidsOf returns the rows of the account from getsubids, or else from the file, as RootlessKit does. subids.source can
