@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -141,9 +142,9 @@ func readAt(dir int, name string) (string, error) {
 func unusable(leaf, file, text string) error {
 	if file == typeFile {
 		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s has type %q", leaf, text),
-			"rmdir "+quote(leaf)+"    # then run rootlessnode host setup again"))
+			"rmdir "+hostinfo.Quote(leaf)+"    # then run rootlessnode host setup again"))
 	}
-	hint := "echo 0 > " + quote(filepath.Join(leaf, freezeFile))
+	hint := "echo 0 > " + hostinfo.Quote(filepath.Join(leaf, freezeFile))
 	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s is frozen", leaf), hint))
 }
 
@@ -198,32 +199,21 @@ func PrepareCommands(h Host, uid, gid int) []string {
 	top, leaf := filepath.Dir(dir), filepath.Join(dir, enterLeaf)
 	evac := filepath.Join(h.Mount, evacLeaf)
 	lines := []string{
-		"mkdir -p " + quote(leaf),
+		"mkdir -p " + hostinfo.Quote(leaf),
 		"# in a container, whose cgroup is not the root of the tree, first move its processes to a leaf",
 		fmt.Sprintf("if [ -e %s ] && [ -n \"$(cat %s)\" ]; then mkdir -p %s; for p in $(cat %[2]s); do echo $p > %[4]s || true; done; fi",
-			quote(filepath.Join(h.Mount, typeFile)), quote(filepath.Join(h.Mount, procsFile)), quote(evac), quote(filepath.Join(evac, procsFile))),
+			hostinfo.Quote(filepath.Join(h.Mount, typeFile)), hostinfo.Quote(filepath.Join(h.Mount, procsFile)), hostinfo.Quote(evac), hostinfo.Quote(filepath.Join(evac, procsFile))),
 	}
 	for _, ancestor := range []string{h.Mount, top} {
 		lines = append(lines, fmt.Sprintf("for c in $(cat %s); do echo +$c > %s || true; done",
-			quote(filepath.Join(ancestor, controllersFile)), quote(filepath.Join(ancestor, subtreeFile))))
+			hostinfo.Quote(filepath.Join(ancestor, controllersFile)), hostinfo.Quote(filepath.Join(ancestor, subtreeFile))))
 	}
 	for _, d := range []string{dir, leaf} {
 		line := fmt.Sprintf("chown %d:%d", uid, gid)
 		for _, f := range delegatedFiles() {
-			line += " " + quote(filepath.Join(d, f))
+			line += " " + hostinfo.Quote(filepath.Join(d, f))
 		}
 		lines = append(lines, line)
 	}
 	return lines
-}
-
-// quote returns s quoted for a shell if necessary.
-func quote(s string) string {
-	for _, r := range s {
-		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '/' || r == '.' || r == '-' || r == '_'
-		if !plain {
-			return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-		}
-	}
-	return s
 }

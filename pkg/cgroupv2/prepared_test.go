@@ -157,12 +157,6 @@ func TestPrepareInAContainer(t *testing.T) {
 	}
 }
 
-func TestQuote(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, quote("/sys/fs/cgroup"), "/sys/fs/cgroup")
-	assert.Equal(t, quote("/a b'c"), `'/a b'\''c'`)
-}
-
 // TestForeignCgroup is cases C4 and C5: a process of an account in a cgroup of root.
 func TestForeignCgroup(t *testing.T) {
 	if os.Getenv(envSandbox) == "" {
