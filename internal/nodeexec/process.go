@@ -4,48 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
-
-// starter starts all programs of a server from one thread that exists as long as the server. The kernel sends the parent-death signal
-// when the thread that created the child ends, not its process (prctl(2), PR_SET_PDEATHSIG), and the Go runtime ends threads at any time.
-type starter struct {
-	jobs chan func()
-	done chan struct{}
-}
-
-func newStarter() *starter {
-	s := &starter{jobs: make(chan func()), done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		runtime.LockOSThread() // not unlocked, so the thread ends with the goroutine
-		for job := range s.jobs {
-			job()
-		}
-	}()
-	return s
-}
-
-func (s *starter) start(path string, argv []string, attr *os.ProcAttr) (p *os.Process, err error) {
-	ran := make(chan struct{})
-	s.jobs <- func() {
-		defer close(ran)
-		p, err = os.StartProcess(path, argv, attr)
-	}
-	<-ran
-	return p, err
-}
-
-func (s *starter) stop() {
-	close(s.jobs)
-	<-s.done
-}
 
 // process is one started program, the leader of its session and process group.
 type process struct {
@@ -57,7 +23,7 @@ type process struct {
 }
 
 // spawn starts the program of req with the files. The error is a *StartError if the request is the cause.
-func spawn(s *starter, req request, env []string, files []*os.File, leaf string) (*process, error) {
+func spawn(s *proc.Starter, req request, env []string, files []*os.File, leaf string) (*process, error) {
 	dir, err := workDir(req, env)
 	if err != nil {
 		return nil, err
@@ -79,11 +45,15 @@ func spawn(s *starter, req request, env []string, files []*os.File, leaf string)
 		defer func() { _ = unix.Close(fd) }()
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 	}
-	p, err := s.start(path, req.Argv, attr)
+	p := &process{leaf: leaf}
+	err = s.Do(func() (err error) {
+		p.p, err = os.StartProcess(path, req.Argv, attr)
+		return err
+	})
 	if err != nil {
 		return nil, startFault(req.Argv[0], err)
 	}
-	return &process{p: p, leaf: leaf}, nil
+	return p, nil
 }
 
 // startFault converts an error of execve(2) to a *StartError if the program is the cause.
@@ -129,13 +99,7 @@ func (p *process) killLeaf() {
 
 // wait blocks until the leader has ended, kills the remaining processes and reaps the leader.
 func (p *process) wait() reply {
-	// WNOWAIT does not reap the leader, so that its pid is not reused while the process group is killed.
-	for {
-		err := unix.Waitid(unix.P_PID, p.p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
+	proc.AwaitExit(p.p.Pid) // the pid is not reused while the process group is killed
 	p.mu.Lock()
 	p.ended = true
 	p.signalGroup(unix.SIGKILL)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/localsock"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // DefaultHangupGrace is the default time between SIGHUP and SIGKILL for a program whose caller has gone.
@@ -54,8 +55,8 @@ func Serve(ctx context.Context, l *net.UnixListener, o Options) error {
 		o.Log = discard
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s := &server{o: o, starter: newStarter()}
-	defer s.starter.stop()
+	s := &server{o: o, starter: proc.NewStarter()}
+	defer s.starter.Stop()
 	defer s.conns.Wait()
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -96,7 +97,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 type server struct {
 	o       Options
-	starter *starter
+	starter *proc.Starter
 	conns   sync.WaitGroup
 	lastID  atomic.Uint64
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Options configures a group. The zero value is usable.
@@ -32,7 +34,7 @@ type Group struct {
 	o       Options
 	units   []*unit // in the order given to New
 	byName  map[string]*unit
-	starter *starter
+	starter *proc.Starter
 	events  *queue
 	launch  func(*unit, Process) (instance, error) // startProcess, except in tests
 
@@ -89,7 +91,6 @@ func New(units []Unit, o Options) (*Group, error) {
 	g := &Group{
 		o:       o,
 		byName:  make(map[string]*unit, len(units)),
-		starter: newStarter(),
 		changed: make(chan struct{}),
 	}
 	g.events = newQueue(g.publish)
@@ -125,11 +126,10 @@ func (g *Group) Run(ctx context.Context) error {
 		g.mu.Unlock()
 		return errors.New("run group: already run")
 	}
-	g.ctx, g.stop = ctx, stop
+	g.ctx, g.stop, g.starter = ctx, stop, proc.NewStarter()
 	g.mu.Unlock()
 
 	var helpers, units sync.WaitGroup
-	helpers.Go(g.starter.serve)
 	helpers.Go(g.events.serve)
 	for _, u := range g.units {
 		halt, stopUnit := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), unitKey{}, u))
@@ -143,7 +143,7 @@ func (g *Group) Run(ctx context.Context) error {
 		units.Go(func() { u.run(ctx, halt) })
 	}
 	units.Wait()
-	g.starter.end()
+	g.starter.Stop()
 	g.mu.Lock()
 	g.over = true
 	g.announce()

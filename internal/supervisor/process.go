@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -63,7 +62,7 @@ func (u *unit) startProcess(spec Process) (instance, error) {
 	p := &process{u: u, spec: spec, output: r, pumped: make(chan struct{}), exited: make(chan struct{})}
 	p.cmd = &exec.Cmd{Path: spec.Path, Args: spec.Args, Env: spec.Env, Dir: spec.Dir, Stdout: w, Stderr: w,
 		SysProcAttr: attributes(cgroup)}
-	if err := u.g.starter.do(p.cmd.Start); err != nil {
+	if err := u.g.starter.Do(p.cmd.Start); err != nil {
 		r.Close()
 		if spec.CgroupDir != "" {
 			return nil, fmt.Errorf("start in cgroup %s: %w", spec.CgroupDir, err)
@@ -74,6 +73,17 @@ func (u *unit) startProcess(spec Process) (instance, error) {
 	u.out.pump(r, p.pumped)
 	go p.wait()
 	return p, nil
+}
+
+// attributes returns the attributes of every process: its own process group, SIGKILL as parent death signal, and the cgroup
+// with the given descriptor if it is not negative.
+func attributes(cgroup int) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Setpgid:     true,
+		Pdeathsig:   syscall.SIGKILL,
+		UseCgroupFD: cgroup >= 0,
+		CgroupFD:    max(cgroup, 0),
+	}
 }
 
 func (p *process) setOOMScoreAdj() {
@@ -93,7 +103,7 @@ func (p *process) outcome() (string, bool, error) { return p.how, p.success, p.l
 // wait waits for the end of the process, kills the processes that it left, and only then reaps it.
 func (p *process) wait() {
 	defer close(p.exited)
-	awaitZombie(p.pid())
+	proc.AwaitExit(p.pid())
 	if !p.u.KeepChildren {
 		p.left = p.killRemaining()
 	}
@@ -108,17 +118,6 @@ func (p *process) wait() {
 	}
 	_ = p.output.SetReadDeadline(time.Unix(1, 0)) // fails only for a closed pipe
 	<-p.pumped
-}
-
-// awaitZombie waits until the child has ended and does not reap it (WNOWAIT, wait(2)), so that the kernel does not reuse
-// its ID, which is also the ID of its process group.
-func awaitZombie(pid int) {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
 }
 
 // describeExit returns how a process ended, and whether it succeeded.

@@ -359,30 +359,6 @@ func TestProcessesOutliveThreads(t *testing.T) {
 	assert.Equal(t, tg.path("a"), "waiting starting running ready stopping stopped")
 }
 
-func TestOneThreadCreatesAllProcesses(t *testing.T) {
-	t.Parallel()
-	s := newStarter()
-	var serve sync.WaitGroup
-	serve.Go(s.serve)
-	thread := func() (tid int) {
-		assert.NilError(t, s.do(func() error { tid = syscall.Gettid(); return nil }))
-		return tid
-	}
-	starter := thread()
-	var others sync.WaitGroup
-	for range 100 {
-		others.Go(func() {
-			runtime.Gosched()
-			assert.Check(t, syscall.Gettid() != starter)
-			assert.Check(t, thread() == starter)
-			assert.Check(t, syscall.Gettid() != starter)
-		})
-	}
-	others.Wait()
-	s.end()
-	serve.Wait()
-}
-
 func TestLogIsRotated(t *testing.T) {
 	t.Parallel()
 	s := newControl(t)
