@@ -126,10 +126,8 @@ func lockHolder(lock string) (holder string, alive bool) {
 }
 
 func pauseFor(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

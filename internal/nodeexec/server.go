@@ -85,10 +85,8 @@ func Serve(ctx context.Context, l *net.UnixListener, o Options) error {
 }
 
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false
@@ -139,11 +137,9 @@ func (s *server) supervise(c *net.UnixConn, p *process, log logrus.FieldLogger) 
 		readSignals(c, p)
 		p.signal(unix.SIGHUP)
 		p.signal(unix.SIGCONT) // a stopped program does not handle other signals
-		t := time.NewTimer(s.o.HangupGrace)
-		defer t.Stop()
 		select {
 		case <-exited:
-		case <-t.C:
+		case <-time.After(s.o.HangupGrace):
 			log.Debug("program did not end after SIGHUP; killing it")
 			p.kill()
 		}

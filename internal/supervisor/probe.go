@@ -19,8 +19,7 @@ const (
 // the unit's progress. try must have its own timeout if it can hang. interval must be positive.
 func Poll(interval time.Duration, what string, try func(ctx context.Context) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		pause, began := time.NewTimer(interval), time.Now()
-		defer pause.Stop()
+		began := time.Now()
 		last := error(nil)
 		for ctx.Err() == nil {
 			err := try(ctx)
@@ -32,10 +31,9 @@ func Poll(interval time.Duration, what string, try func(ctx context.Context) err
 				last = err
 			}
 			Progress(ctx, "wait for %s: %v", what, err)
-			pause.Reset(max(interval, min(time.Since(began)/slowdown, slowPoll)))
 			select {
 			case <-ctx.Done():
-			case <-pause.C:
+			case <-time.After(max(interval, min(time.Since(began)/slowdown, slowPoll))):
 			}
 		}
 		if last == nil {

@@ -79,10 +79,8 @@ func (u *unit) awaitRetry(ctx, group context.Context, l *life) bool {
 		return true
 	}
 	u.to(BackingOff, fmt.Sprintf("%v; restarting in %v", l.err, delay))
-	wait := time.NewTimer(delay)
-	defer wait.Stop()
 	select {
-	case <-wait.C:
+	case <-time.After(delay):
 	case <-ctx.Done():
 	case <-group.Done():
 	}

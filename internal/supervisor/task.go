@@ -58,12 +58,10 @@ func (t *task) stop() (string, error) {
 
 // within waits until done is closed, at most d, and reports whether it was closed.
 func within(done <-chan struct{}, d time.Duration) bool {
-	limit := time.NewTimer(d)
-	defer limit.Stop()
 	select {
 	case <-done:
 		return true
-	case <-limit.C:
+	case <-time.After(d):
 	}
 	select {
 	case <-done: // Both at once.

@@ -148,8 +148,6 @@ func undoClaim(d string) {
 // killAndRemove kills all processes in dir and below and removes the cgroups. It retries until ctx ends, because a container
 // runtime may create a cgroup while it is being killed.
 func killAndRemove(ctx context.Context, dir string) error {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := killAll(ctx, dir, Kill)
 		if err == nil {
@@ -158,11 +156,10 @@ func killAndRemove(ctx context.Context, dir string) error {
 		if err == nil || errors.Is(err, os.ErrNotExist) && !exists(dir) {
 			return nil
 		}
-		pause.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return describeRemaining(dir, err)
-		case <-pause.C:
+		case <-time.After(wait):
 		}
 	}
 }
