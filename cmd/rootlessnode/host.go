@@ -22,9 +22,14 @@ func newHost(a *app) *cobra.Command {
 	}, newHostSetup(a), newHostEnter(a), newHostUndo(a))
 }
 
+// setupOptions are the flags of host setup.
+type setupOptions struct {
+	hostsetup.Options
+	dryRun bool
+}
+
 func newHostSetup(a *app) *cobra.Command {
-	var o hostsetup.Options
-	var dryRun bool
+	var o setupOptions
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Set up what only root can for an account's nodes",
@@ -37,13 +42,13 @@ Missing packages are listed, not installed.`,
 				return err
 			}
 			o.Exe = exe
-			return hostSetup(cmd.Context(), a, o, dryRun)
+			return hostSetup(cmd.Context(), a, o)
 		},
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&o.User, "user", hostsetup.DefaultUser, "`NAME` of the account")
 	fl.BoolVar(&o.CreateUser, "create-user", false, "create the account if it does not exist")
-	fl.BoolVar(&dryRun, "dry-run", false, "print the shell commands instead of running them")
+	fl.BoolVar(&o.dryRun, "dry-run", false, "print the shell commands instead of running them")
 	fl.Int64Var(&o.SubidCount, "subids", 0, "number of subordinate ids of each kind (default 65536)")
 	fl.IntVar(&o.PortStart, "port-start", 0, "allow all users to bind ports from this one on (0: do not change)")
 	fl.StringVar(&o.LXCUserNIC, "lxc-user-nic", "", "allow nodes with network.driver lxc-user-nic to connect to `BRIDGE`")
@@ -51,12 +56,12 @@ Missing packages are listed, not installed.`,
 	return cmd
 }
 
-func hostSetup(ctx context.Context, a *app, o hostsetup.Options, dryRun bool) error {
-	plan, err := hostsetup.NewPlan(o)
+func hostSetup(ctx context.Context, a *app, o setupOptions) error {
+	plan, err := hostsetup.NewPlan(o.Options)
 	if err != nil {
 		return err
 	}
-	if dryRun {
+	if o.dryRun {
 		script, err := plan.Script()
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -262,7 +263,22 @@ otherwise. The services enter the namespace when they are restarted.`,
 			default:
 				o.CreateArgs = []string{"--propagation", string(p)}
 			}
-			return m.dropIn(cmd.Context(), o, args, dryRun)
+			plan, err := dropin.NewPlan(cmd.Context(), o, args)
+			if err != nil {
+				return err
+			}
+			for _, n := range plan.Notes {
+				_, _ = fmt.Fprintf(m.err, "note: %s\n", n)
+			}
+			if dryRun {
+				var files []string
+				for _, f := range plan.Files {
+					files = append(files, fmt.Sprintf("# %s\n%s", f.Path, f.Text))
+				}
+				m.printf("%s", strings.Join(files, "\n"))
+				return nil
+			}
+			return m.apply(cmd.Context(), plan)
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the files instead of writing them")
@@ -271,23 +287,7 @@ otherwise. The services enter the namespace when they are restarted.`,
 	return cmd
 }
 
-func (m *mountCommand) dropIn(ctx context.Context, o dropin.Options, units []string, dryRun bool) error {
-	plan, err := dropin.NewPlan(ctx, o, units)
-	if err != nil {
-		return err
-	}
-	for _, n := range plan.Notes {
-		_, _ = fmt.Fprintf(m.err, "note: %s\n", n)
-	}
-	if dryRun {
-		for i, f := range plan.Files {
-			if i > 0 {
-				m.printf("\n")
-			}
-			m.printf("# %s\n%s", f.Path, f.Text)
-		}
-		return nil
-	}
+func (m *mountCommand) apply(ctx context.Context, plan *dropin.Plan) error {
 	written, err := plan.Apply(ctx)
 	for _, path := range written {
 		m.printf("written   %s\n", path)

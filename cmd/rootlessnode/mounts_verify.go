@@ -89,7 +89,7 @@ func verifyMounts(ctx context.Context, a *app, f verifyFlags) error {
 		return fmt.Errorf("verify mounts: %w", err)
 	}
 	a.show(v, sanitize(renderVerdict(v)))
-	return errors.Join(err, guaranteeError(v, f.hostVisible))
+	return errors.Join(err, guaranteeError(v, f))
 }
 
 // verifyOptions returns the options of the test. Flags that were not given default to the running node's values.
@@ -132,13 +132,13 @@ func verifyOptions(a *app, f *verifyFlags) (mountverify.Options, error) {
 }
 
 // guaranteeError returns an error if a required guarantee does not hold or mounts leaked.
-func guaranteeError(v *mountverify.Verdict, hostVisible bool) error {
+func guaranteeError(v *mountverify.Verdict, f verifyFlags) error {
 	var missing []string
 	g := v.Guarantees
 	for _, want := range []struct {
 		number string
 		broken bool
-	}{{"1", !g.HostToInside}, {"2", !g.Inside}, {"3", hostVisible && !g.InsideToHost}} {
+	}{{"1", !g.HostToInside}, {"2", !g.Inside}, {"3", f.hostVisible && !g.InsideToHost}} {
 		if want.broken {
 			missing = append(missing, want.number)
 		}

@@ -42,7 +42,7 @@ func TestGuaranteeError(t *testing.T) {
 		{mountns.Guarantees{}, true, nil, "mount guarantees not met: 1, 2, 3"},
 		{mountns.Guarantees{HostToInside: true, Inside: true}, false, []string{"a leak"}, "a leak"},
 	} {
-		err := guaranteeError(&mountverify.Verdict{Guarantees: tc.g, Leaks: tc.leaks}, tc.visible)
+		err := guaranteeError(&mountverify.Verdict{Guarantees: tc.g, Leaks: tc.leaks}, verifyFlags{hostVisible: tc.visible})
 		if tc.want == "" {
 			assert.NilError(t, err)
 			continue
