@@ -6,6 +6,12 @@ import (
 	"time"
 )
 
+// Duration is a time.Duration in Go's text format: "90s", "8760h".
+type Duration time.Duration
+
+// D returns d as a time.Duration.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
 // MarshalJSON writes d in the format of time.Duration.String.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
