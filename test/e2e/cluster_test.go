@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -230,7 +231,8 @@ func (n *testNode) in(t *testing.T) *testNode {
 func (n *testNode) importImage() {
 	n.t.Helper()
 	n.run(podLimit, "images", "import", os.Getenv(envImage))
-	assert.Assert(n.t, cmp.Contains(n.run(podLimit, "images", "list"), testImage))
+	images := answer[[]struct{ Name string }](n, "images", "list")
+	assert.Assert(n.t, slices.ContainsFunc(images, func(i struct{ Name string }) bool { return i.Name == testImage }), "%v", images)
 }
 
 func (n *testNode) waitPod(name string) {

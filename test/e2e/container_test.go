@@ -334,7 +334,7 @@ func boxWithNode(t *testing.T) {
 	assert.Equal(t, n.sh("box", "id -u"), "0\n")
 	// After a restart, kube-proxy recognizes its entries by this name and deletes the others.
 	assert.Assert(t, cmp.Contains(n.run(podLimit, "exec", "--", "nft", "list", "map", "ip", "kube-proxy", "service-ips"), " . tcp . 443 : "))
-	assert.Assert(t, cmp.Contains(n.run(podLimit, "status"), "/sys/fs/cgroup/rootlessnode/user-"))
+	assert.Assert(t, cmp.Contains(n.status().Cgroup.Path, "/sys/fs/cgroup/rootlessnode/user-"))
 	n.run(downLimit, "down", "--delete-data")
 	b.nothingLeft()
 }

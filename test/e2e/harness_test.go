@@ -156,9 +156,15 @@ func (n *testNode) kubectl(args ...string) string {
 
 func (n *testNode) status() status.Status {
 	n.t.Helper()
-	var s status.Status
-	assert.NilError(n.t, json.Unmarshal([]byte(n.run(podLimit, "status", "-o", "json")), &s))
-	return s
+	return answer[status.Status](n, "status")
+}
+
+// answer runs a command with JSON output and returns the decoded output.
+func answer[T any](n *testNode, args ...string) (v T) {
+	n.t.Helper()
+	text := n.run(podLimit, append(args, "-o", "json")...)
+	assert.NilError(n.t, json.Unmarshal([]byte(text), &v), "rootlessnode %v: %s", args, text)
+	return v
 }
 
 // apply applies a manifest to the cluster.

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -231,8 +233,12 @@ func (n *testNode) verifyHost(h *fakeHost, shared bool) {
 	if !shared {
 		_, stderr, _ := n.try(podLimit, "mounts", "verify")
 		assert.Assert(n.t, cmp.Contains(stderr, "mount --make-rshared /"))
-		out, _, _ := n.try(podLimit, "check")
-		assert.Assert(n.t, cmp.Contains(out, "mount --make-rshared /"))
+		out, _, _ := n.try(podLimit, "check", "-o", "json")
+		var findings []struct{ Hint string }
+		assert.NilError(n.t, json.Unmarshal([]byte(out), &findings), out)
+		assert.Assert(n.t, slices.ContainsFunc(findings, func(f struct{ Hint string }) bool {
+			return strings.Contains(f.Hint, "mount --make-rshared /")
+		}), out)
 	}
 }
 

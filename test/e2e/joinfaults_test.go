@@ -3,7 +3,6 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,11 +14,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -81,9 +82,9 @@ func (c *joined) waitExpired(v invitation) {
 	c.t.Helper()
 	id, _, _ := strings.Cut(v.token, ".")
 	eventually(c.t, podLimit, "the token expires", func() error {
-		for line := range strings.Lines(c.control().run(podLimit, "token", "list")) {
-			if strings.Contains(line, id) && !strings.Contains(strings.ToLower(line), "expired") {
-				return errors.New(line)
+		for _, token := range answer[[]kubeapi.BootstrapToken](c.control(), "token", "list") {
+			if token.ID == id && time.Now().Before(token.Expires) {
+				return fmt.Errorf("%+v", token)
 			}
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -69,8 +70,11 @@ func (c *joined) deleted(i int) {
 	c.join(i, v)
 	c.hosts[i].keptSecret(v.secret())
 	eventually(c.t, podLimit, "the token of a node that has joined is deleted", func() error {
-		if id, _, _ := strings.Cut(v.token, "."); strings.Contains(c.control().run(podLimit, "token", "list"), id) {
-			return errors.New("token list still shows it")
+		id, _, _ := strings.Cut(v.token, ".")
+		for _, token := range answer[[]kubeapi.BootstrapToken](c.control(), "token", "list") {
+			if token.ID == id {
+				return errors.New("token list still shows it")
+			}
 		}
 		return nil
 	})
