@@ -25,7 +25,7 @@ const (
 	envMachineKey = "ROOTLESSNODE_E2E_MACHINE_KEY"
 )
 
-// Constants that test/vm/guest.sh has too: the number of the machine's address, its account, the directory of the build, and the file
+// Constants that test/vm has too: the number of the machine's address, its account, the directory of the build, and the file
 // in which the account finds the result of the test.
 const (
 	machineNumber  = 2
