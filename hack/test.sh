@@ -66,12 +66,19 @@ as_account() {
 	"$stage/bin/rootlessnode" host enter --user "$test_account" --command -- "$@"
 }
 
-# unit_as_user: runs the tests whose result depends on the user. root builds the test binaries, because it has the build cache. The
-# account runs them in copies of their directories, which contain the test data.
+# packages_with_requirements: prints the directories of the packages whose tests call testutil.Require.
+packages_with_requirements() {
+	git grep --untracked -l 'testutil\.Require(' -- 'cmd/*_test.go' 'config/*_test.go' 'internal/*_test.go' 'pkg/*_test.go' |
+		xargs -rn 1 dirname | sort -u
+}
+
+# unit_as_user: runs the tests of the packages with requirements, because their result may depend on the user. root builds the test
+# binaries, because it has the build cache. The account runs them in copies of their directories, which contain the test data.
 unit_as_user() {
 	prepare_account
-	local pkg failed=0 packages='pkg/cgroupv2 pkg/copyup pkg/parent pkg/node pkg/child internal/noderole pkg/status pkg/mountns
-		internal/datadir internal/supervisor internal/nodeexec internal/preflight internal/hostsetup'
+	local pkg name failed=0 packages
+	packages=$(packages_with_requirements)
+	[ -n "$packages" ] || die 1 "no tests call testutil.Require"
 	mkdir -p "$stage/unit"
 	# shellcheck disable=SC2046,SC2086 # a list of packages
 	CGO_ENABLED=1 go test -race -c -o "$stage/unit/" $(printf './%s ' $packages)
@@ -80,9 +87,10 @@ unit_as_user() {
 	done
 	chmod -R go+rX "$stage/unit"
 	for pkg in $packages; do
-		pkg=${pkg##*/}
+		name=${pkg##*/}
+		say "$pkg"
 		as_account env "ROOTLESSNODE_TEST_PROMISES=$(required_without root e2e-build conformance-suite)" \
-			sh -c "cd $stage/unit/$pkg && exec ../$pkg.test -test.timeout=$unit_limit" || failed=1
+			sh -c "cd $stage/unit/$name && exec ../$name.test -test.timeout=$unit_limit" || failed=1
 	done
 	return $failed
 }
@@ -111,16 +119,12 @@ e2e() {
 	as_account "${run[@]}" "ROOTLESSNODE_E2E_OUT=$stage" "ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" \
 		"ROOTLESSNODE_E2E_SUITE=$stage/suite" \
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
-	# Run the tests that need root: root changes the host of the account's node, or creates several hosts for nodes of several accounts.
-	local by_root
-	by_root=$(printf '%s\n' TestHostMounts TestContainer TestJoinHosts TestJoin TestJoinRotation | { grep -E "${RUN:-.}" || true; } | paste -sd '|')
-	if [ -n "$by_root" ]; then
-		host_accounts "$stage/bin/rootlessnode" "$test_account"
-		env "ROOTLESSNODE_TEST_PROMISES=$(required_without user subids delegated-cgroup)" "ROOTLESSNODE_E2E_OUT=$stage" \
-			"ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" "ROOTLESSNODE_E2E_ACCOUNT=$test_account" \
-			"ROOTLESSNODE_E2E_ACCOUNTS=$accounts" \
-			"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.run="^($by_root)\$"
-	fi
+	# Run the tests that require root, because they change the host of the account's node, or create several hosts for nodes of several
+	# accounts. testutil.Require skips all others.
+	host_accounts "$stage/bin/rootlessnode" "$test_account"
+	env "ROOTLESSNODE_TEST_PROMISES=$(required_without user subids delegated-cgroup conformance-suite)" "ROOTLESSNODE_E2E_OUT=$stage" \
+		"ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" "ROOTLESSNODE_E2E_ACCOUNT=$test_account" "ROOTLESSNODE_E2E_ACCOUNTS=$accounts" \
+		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.run="${RUN:-.}"
 }
 
 needs="$run_needs $e2e_needs ps:procps pasta:passt systemd-socket-activate:systemd"
