@@ -93,24 +93,14 @@ func hints(check string) string {
 	return b.String()
 }
 
-// bounded checks a node that up, run by sh, has started: it gets its own cgroup below dir with every controller, and its components run
-// there. The kernel enforces the limits of pods, and the node stays Ready. Nothing is left after down. It returns the node's cgroup.
+// bounded checks a node that sh starts: it gets its own cgroup below dir with every controller, and its components run there. The kernel
+// enforces the limits of pods, and the node stays Ready. Nothing is left after down. It returns the node's cgroup.
 func (g *guest) bounded(ctx context.Context, account, dir string, sh shell) (string, error) {
 	before, err := nodeCgroups(dir)
 	if err != nil {
 		return "", err
 	}
-	const manifest = "/tmp/pods.yaml"
-	if err := os.WriteFile(manifest, boundedPods, 0o644); err != nil {
-		return "", err
-	}
-	wait := fmt.Sprintf("%s kubectl wait --timeout=%v ", nodeProgram, patience)
-	_, err = sh(ctx, severalLimit, steps(nodeProgram+" kubectl get pods,nodes -o wide",
-		nodeProgram+" check", fmt.Sprintf("%s up --timeout %v", nodeProgram, patience),
-		nodeProgram+" kubectl delete --ignore-not-found -f "+manifest, nodeProgram+" images import "+tree+"/busybox.tar",
-		nodeProgram+" kubectl apply -f "+manifest, wait+"--for=condition=Ready pod/bounded",
-		wait+"--for=jsonpath='{.status.phase}'=Failed pod/greedy"))
-	if err != nil {
+	if err := g.startPods(ctx, sh); err != nil {
 		return "", err
 	}
 	own, err := g.ownCgroup(dir)
@@ -120,24 +110,50 @@ func (g *guest) bounded(ctx context.Context, account, dir string, sh shell) (str
 	if err := g.podLimits(own); err != nil {
 		return "", err
 	}
-	as := g.as(account)
-	for _, answer := range []struct{ command, want string }{
-		{"kubectl get pod greedy -o jsonpath='{..reason}'", "OOMKilled"},
-		{"status -o json", `"ready"`},
-		{`kubectl get nodes -o jsonpath='{.items[*].status.conditions[?(@.type=="Ready")].status}'`, "True"},
-	} {
-		out, err := as(ctx, patience, nodeProgram+" "+answer.command)
-		if err != nil {
-			return "", err
-		}
-		if !strings.Contains(out, answer.want) {
-			return "", fmt.Errorf("%s: want %s", answer.command, answer.want)
-		}
+	if err := g.ready(ctx, g.as(account)); err != nil {
+		return "", err
 	}
-	if _, err := as(ctx, patience, nodeProgram+" down"); err != nil {
+	if _, err := g.as(account)(ctx, patience, nodeProgram+" down"); err != nil {
 		return "", err
 	}
 	return own, g.nothingLeft(ctx, account, dir, before)
+}
+
+// startPods has sh start a node with a pod that has limits and another that uses too much memory.
+func (g *guest) startPods(ctx context.Context, sh shell) error {
+	const manifest = "/tmp/pods.yaml"
+	if err := os.WriteFile(manifest, boundedPods, 0o644); err != nil {
+		return err
+	}
+	kubectl := func(line string) string { return nodeProgram + " kubectl " + line }
+	wait := fmt.Sprintf("wait --timeout=%v ", patience)
+	_, err := sh(ctx, severalLimit, steps(kubectl("get pods,nodes -o wide"),
+		nodeProgram+" check",
+		fmt.Sprintf("%s up --timeout %v", nodeProgram, patience),
+		kubectl("delete --ignore-not-found -f "+manifest),
+		nodeProgram+" images import "+tree+"/busybox.tar",
+		kubectl("apply -f "+manifest),
+		kubectl(wait+"--for=condition=Ready pod/bounded"),
+		kubectl(wait+"--for=jsonpath='{.status.phase}'=Failed pod/greedy")))
+	return err
+}
+
+// ready checks that the node is Ready after a pod used too much memory.
+func (g *guest) ready(ctx context.Context, sh shell) error {
+	for _, answer := range []struct{ command, want string }{
+		{"kubectl get pod greedy -o jsonpath='{..reason}'", "OOMKilled"},
+		{"status -o json", `"state": "ready"`},
+		{`kubectl get nodes -o jsonpath='{.items[*].status.conditions[?(@.type=="Ready")].status}'`, "True"},
+	} {
+		out, err := sh(ctx, patience, nodeProgram+" "+answer.command)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(out, answer.want) {
+			return fmt.Errorf("%s: want %s", answer.command, answer.want)
+		}
+	}
+	return nil
 }
 
 // ownCgroup returns the cgroup of the running node, and checks its controllers and its components' cgroups.

@@ -160,7 +160,7 @@ func (g *guest) serviceProperty(ctx context.Context, name string) (string, error
 
 // steps returns a command line that runs commands until one fails, each with its own limit. It then runs the command last in any case.
 func steps(last string, commands ...string) string {
-	const limit = patience + 20*time.Second // longer than the limits that the commands themselves have
+	limit := patience + 20*time.Second // longer than the limits that the commands themselves have
 	define := fmt.Sprintf(`step() { echo "+ [$(cut -d. -f1 /proc/uptime) s] $*"; timeout --kill-after=10s %d "$@" || { echo "exit code $?: $*"; false; }; }; `,
 		int(limit.Seconds()))
 	line := define + "step " + strings.Join(commands, " && step ") + "; code=$?; step " + last + "; exit $code"

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,8 @@ const (
 
 	progressLine  = "/dev/ttyS1" // for verdicts
 	heartbeatLine = "/dev/ttyS2" // for a line every heartbeatEvery
+
+	patienceFile = "patience" // in the share
 )
 
 const (
@@ -35,10 +38,23 @@ const (
 )
 
 // patience is the time limit for one command, and for one wait of a command. severalLimit is that for a command line with several commands.
-const (
-	patience     = 5 * time.Minute
-	severalLimit = 15 * time.Minute
+var (
+	patience     = patiently(5 * time.Minute)
+	severalLimit = patiently(15 * time.Minute)
 )
+
+// patiently multiplies a time limit by the number in the share's file patience, if there is one.
+func patiently(limit time.Duration) time.Duration {
+	text, err := os.ReadFile(filepath.Join(share, patienceFile))
+	if err != nil {
+		return limit
+	}
+	factor, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return limit
+	}
+	return limit * time.Duration(max(factor, 1))
+}
 
 // guest runs verdicts, one at a time.
 type guest struct {
@@ -109,6 +125,7 @@ func (g *guest) evaluate(ctx context.Context, v verdict) error {
 	defer log.Close()
 	g.log, g.stuck = log, new(sync.Once)
 	g.note("nothing yet")
+	limit := patiently(v.limit)
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
 	began := time.Now()
@@ -116,8 +133,8 @@ func (g *guest) evaluate(ctx context.Context, v verdict) error {
 	go func() { done <- v.run(g, running) }()
 	select {
 	case err = <-done:
-	case <-time.After(v.limit):
-		g.printf("%s: not done within %v; it waits for: %s\n", v.name, v.limit, *g.waitsFor.Load())
+	case <-time.After(limit):
+		g.printf("%s: not done within %v; it waits for: %s\n", v.name, limit, *g.waitsFor.Load())
 		g.diagnoseStuck()
 		cancel()
 		err = errors.New("not done within its limit")

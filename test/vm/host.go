@@ -17,10 +17,11 @@ import (
 
 // Environment variables of hack/vm.sh. envOut names the directory of the build output; hack/vm.sh sets it.
 const (
-	envOut     = "OUT"
-	envLimit   = "ROOTLESSNODE_VM_LIMIT"
-	envMemory  = "ROOTLESSNODE_VM_MEMORY"
-	envAccount = "ROOTLESSNODE_TEST_ACCOUNT"
+	envOut      = "OUT"
+	envLimit    = "ROOTLESSNODE_VM_LIMIT"
+	envPatience = "ROOTLESSNODE_VM_PATIENCE" // multiplies the limits of verdicts and their commands
+	envMemory   = "ROOTLESSNODE_VM_MEMORY"
+	envAccount  = "ROOTLESSNODE_TEST_ACCOUNT"
 )
 
 // host creates and runs machines. It must be in the top directory of the repository.

@@ -140,8 +140,10 @@ func (h *host) shareImage(ctx context.Context, file string) error {
 	for _, v := range h.chosen {
 		names.WriteString(v.name + "\n")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "wanted"), []byte(names.String()), 0o644); err != nil {
-		return err
+	for name, text := range map[string]string{"wanted": names.String(), patienceFile: environment(envPatience, "1")} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	if h.join != nil {
 		if err := do(ctx, "cp", h.join.key+".pub", filepath.Join(dir, "key.pub")); err != nil {

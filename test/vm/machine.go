@@ -86,7 +86,7 @@ func (h *host) runMachine(ctx context.Context, init string) (results string, err
 		_ = follow.Run() // only shows text
 	})
 	tasks.Go(func() {
-		if hung = h.watch(running, filepath.Join(dir, "heartbeat")); hung {
+		if hung = watch(running, filepath.Join(dir, "heartbeat"), starved(qemu.Process.Pid)); hung {
 			h.inspect(running, dir)
 			cancel()
 		}
@@ -112,8 +112,9 @@ func (h *host) runMachine(ctx context.Context, init string) (results string, err
 	return results, errors.Join(err, cerr)
 }
 
-// watch waits until ctx ends, or until the machine has written no heartbeat for hangLimit. It reports whether the machine hangs.
-func (h *host) watch(ctx context.Context, file string) bool {
+// watch waits until ctx ends, or until the machine has written no heartbeat for hangLimit. It reports whether the machine hangs. starved
+// returns the time since its last call in which the machine had to wait for a processor of the host. This time does not count.
+func watch(ctx context.Context, file string, starved func() time.Duration) bool {
 	const every = 2 * time.Second
 	var size int64
 	last := time.Now()
@@ -123,11 +124,29 @@ func (h *host) watch(ctx context.Context, file string) bool {
 			return false
 		case <-time.After(every):
 		}
+		last = last.Add(starved())
 		if st, err := os.Lstat(file); err == nil && st.Size() != size {
 			size, last = st.Size(), time.Now()
 		} else if time.Since(last) >= hangLimit {
 			return true
 		}
+	}
+}
+
+// starved returns a function that returns the largest time that a thread of a process has waited for a processor since the last call.
+func starved(pid int) func() time.Duration {
+	total := map[string]time.Duration{}
+	return func() (longest time.Duration) {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+		for _, file := range files {
+			text, _ := os.ReadFile(file) // the thread may have ended
+			var ran, waited time.Duration
+			if _, err := fmt.Sscan(string(text), &ran, &waited); err == nil {
+				longest = max(longest, waited-total[file])
+				total[file] = waited
+			}
+		}
+		return longest
 	}
 }
 

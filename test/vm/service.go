@@ -12,10 +12,9 @@ import (
 )
 
 // serviceLimit is the time limit for a start of dev's service, and stopLimit that for an orderly stop.
-const (
-	serviceLimit = 10 * time.Minute
-	stopLimit    = 20 * time.Second
-)
+var serviceLimit = patiently(10 * time.Minute)
+
+const stopLimit = 20 * time.Second
 
 var rollout = fmt.Sprintf("%s kubectl rollout status deployment/sleeper --timeout=%v", nodeProgram, patience)
 

@@ -67,7 +67,7 @@ func TestSteps(t *testing.T) {
 	assert.Assert(t, !strings.Contains(out, "\nnever\n"), out)
 }
 
-// TestWatch checks that a machine hangs if it writes nothing for hangLimit, and only then.
+// TestWatch checks that a machine hangs if it writes nothing for hangLimit while it has a processor, and only then.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "heartbeat")
@@ -81,9 +81,19 @@ func TestWatch(t *testing.T) {
 				time.Sleep(hangLimit - heartbeatEvery)
 			}
 		}()
-		assert.Assert(t, (&host{}).watch(ctx, file))
+		assert.Assert(t, watch(ctx, file, func() time.Duration { return 0 }))
 		assert.Assert(t, time.Since(began) > 10*(hangLimit-heartbeatEvery))
+		began = time.Now()
+		assert.Assert(t, watch(ctx, file, func() time.Duration { return time.Second }))
+		assert.Assert(t, time.Since(began) >= 2*hangLimit)
 		cancel()
-		assert.Assert(t, !(&host{}).watch(ctx, file))
+		assert.Assert(t, !watch(ctx, file, func() time.Duration { return 0 }))
 	})
+}
+
+func TestStarved(t *testing.T) {
+	t.Parallel()
+	waited := starved(os.Getpid())
+	assert.Assert(t, waited() > 0)
+	assert.Assert(t, waited() < time.Hour)
 }
