@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,9 +45,9 @@ func (g *guest) run(ctx context.Context, limit time.Duration, args ...string) (s
 	g.printf("+ [%d s] %s\n", uptime(), text)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out := tee{log: g.log}
+	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = &out, g.log
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, g.log), g.log
 	timer := time.AfterFunc(limit-time.Second, func() {
 		g.printf("not done within %v: %s\n", limit, text)
 		g.diagnoseStuck()

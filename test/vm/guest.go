@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -278,15 +277,4 @@ func (g *guest) within(ctx context.Context, limit time.Duration, what string, ch
 // lines returns the lines of text that are not empty.
 func lines(text string) []string {
 	return slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
-}
-
-// tee is a buffer whose content is also written to a log.
-type tee struct {
-	bytes.Buffer
-	log io.Writer
-}
-
-func (t *tee) Write(p []byte) (int, error) {
-	t.Buffer.Write(p)
-	return t.log.Write(p)
 }
