@@ -27,7 +27,7 @@ build: ## build rootlessnode and its helper programs
 	$(GO) build $(GOFLAGS_X) $(LEAN) -o $(OUT)/bin/rootlessnode ./cmd/rootlessnode
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-gvisor ./cmd/rootlessnode
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-runc ./cmd/rootlessnode-runc
-	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-podstop ./cmd/rootlessnode-podstop
+	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-cri ./cmd/rootlessnode-cri
 
 components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, if they changed
 	@components/build.sh --out $(OUT)

@@ -20,9 +20,6 @@ const (
 	NetworkPolicyKube = "kube-network-policies"
 )
 
-// EnforcesPolicies reports whether a component of the node enforces NetworkPolicies for its pods.
-func (c *NodeConfig) EnforcesPolicies() bool { return c.NetworkPolicy == NetworkPolicyKube }
-
 // BindNodeIP in Ports.BindAddresses means the current address of the node (NodeIP).
 const BindNodeIP = "node-ip"
 

@@ -44,28 +44,6 @@ type CRIO struct {
 
 const unixScheme = "unix://"
 
-// RuntimeSocket returns the path, inside the node, of the CRI socket of the node's runtime.
-func (c *NodeConfig) RuntimeSocket() string {
-	switch c.CRI.Runtime {
-	case RuntimeCRIO:
-		return layout.InsideCRIOSock
-	case RuntimeExternal:
-		return strings.TrimPrefix(c.CRI.Endpoint, unixScheme)
-	}
-	return layout.InsideContainerdSock
-}
-
-// RuntimeEndpoint returns RuntimeSocket as a URL for the kubelet and crictl.
-func (c *NodeConfig) RuntimeEndpoint() string { return unixScheme + c.RuntimeSocket() }
-
-// PauseImage returns the image of the pod sandboxes.
-func (c *NodeConfig) PauseImage() string {
-	if c.CRI.Runtime == RuntimeCRIO {
-		return c.CRIO.PauseImage
-	}
-	return c.Containerd.PauseImage
-}
-
 func validateRuntime(c *NodeConfig, fs *faults) {
 	path, isUnix := strings.CutPrefix(c.CRI.Endpoint, unixScheme)
 	switch external := c.CRI.Runtime == RuntimeExternal; {

@@ -12,27 +12,16 @@ import (
 func TestRuntimes(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		runtime, endpoint, socket string
+		runtime, endpoint string
 	}{
-		{RuntimeContainerd, "", "/run/containerd/containerd.sock"},
-		{RuntimeCRIO, "", "/run/crio/crio.sock"},
-		{RuntimeExternal, "unix:///run/mine/cri.sock", "/run/mine/cri.sock"},
+		{RuntimeContainerd, ""},
+		{RuntimeCRIO, ""},
+		{RuntimeExternal, "unix:///run/mine/cri.sock"},
 	} {
 		c := complete()
 		c.CRI = CRI{tc.runtime, tc.endpoint}
 		assert.NilError(t, c.Validate(), tc.runtime)
-		assert.Equal(t, c.RuntimeSocket(), tc.socket)
-		assert.Equal(t, c.RuntimeEndpoint(), "unix://"+tc.socket)
 	}
-}
-
-func TestPauseImageIsTheRuntimesOwn(t *testing.T) {
-	t.Parallel()
-	c := complete()
-	c.Containerd.PauseImage, c.CRIO.PauseImage = "example.com/a:1", "example.com/b:1"
-	assert.Equal(t, c.PauseImage(), "example.com/a:1")
-	c.CRI.Runtime = RuntimeCRIO
-	assert.Equal(t, c.PauseImage(), "example.com/b:1")
 }
 
 func TestRuntimeRefuses(t *testing.T) {

@@ -292,10 +292,11 @@ func TestImages(t *testing.T) {
 		return 0, nil
 	}
 	assert.Equal(t, c.run("images", "import", file, "-"), 0)
-	assert.Equal(t, read, "ctr --namespace k8s.io images import -<archivectr --namespace k8s.io images import -<")
+	assert.Equal(t, read, "ctr --address /run/containerd/containerd.sock --namespace k8s.io images import -<archive"+
+		"ctr --address /run/containerd/containerd.sock --namespace k8s.io images import -<")
 
 	c.node.exec = func(r nodeexec.Request) (int, error) {
-		_, err := r.Stdout.WriteString(ctrTable)
+		_, err := r.Stdout.WriteString(criImages)
 		return 0, err
 	}
 	assert.Equal(t, c.run("images", "list"), 0)
@@ -305,12 +306,8 @@ func TestImages(t *testing.T) {
 	assert.Check(t, is.Contains(c.err.String(), "ctr exited with code 1"))
 }
 
-const ctrTable = `REF                                TYPE                                    DIGEST                                                                  SIZE      PLATFORMS   LABELS
-registry.k8s.io/pause:3.10.2       application/vnd.oci.image.index.v1+json sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829 310.1 KiB linux/amd64 io.cri-containerd.image=managed
-registry.k8s.io/pause@sha256:3a86  application/vnd.oci.image.index.v1+json sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829 310.1 KiB linux/amd64 -
-sha256:0123456789                  application/vnd.oci.image.index.v1+json sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829 310.1 KiB linux/amd64 -
-example.com/app:dev                application/vnd.oci.image.index.v1+json sha256:99                                                               12.0 MiB  linux/amd64 -
-`
+const criImages = `[{"names":["registry.k8s.io/pause:3.10.2"],"digest":"sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829","size":317542},
+{"digest":"sha256:0123456789","size":317542},{"names":["example.com/app:dev"],"digest":"sha256:99","size":12582912}]`
 
 func TestCheck(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -45,25 +47,6 @@ func newImagesList(a *app) *cobra.Command {
 	})
 }
 
-// ctr returns the command line of containerd's client for the namespace of the kubelet's images.
-func ctr(args ...string) []string {
-	return append([]string{"ctr", "--namespace", "k8s.io", "images"}, args...)
-}
-
-// needsContainerd returns an error if the node's runtime is not containerd, because operation uses containerd's client. The
-// hint is instead, the command for other runtimes.
-func needsContainerd(n handle, operation, instead string) error {
-	runtime := n.Config().CRI.Runtime
-	if runtime == config.RuntimeContainerd {
-		return nil
-	}
-	if runtime == config.RuntimeExternal && !strings.Contains(instead, "crictl") {
-		instead = "use the client of the external runtime: rootlessnode exec -- PROGRAM"
-	}
-	err := fmt.Errorf("%s: supported with containerd only, but the node's runtime is %s (cri.runtime)", operation, runtime)
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), instead)
-}
-
 // importImages imports every file and returns the errors of all that failed.
 func importImages(ctx context.Context, a *app, n imageNode, files []string) error {
 	// Open all files first, so that nothing is imported if one is missing.
@@ -89,15 +72,18 @@ func importImages(ctx context.Context, a *app, n imageNode, files []string) erro
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	if err := needsContainerd(n, "import images", "rootlessnode exec -- skopeo copy docker-archive:FILE containers-storage:NAME"); err != nil {
-		return err
+	rt := runtime.Of(n.Config())
+	argv := rt.ImportCommand("", "-")
+	if argv == nil {
+		return errdefs.Config("import images: supported with containerd only, but the node's runtime is %s (cri.runtime)", n.Config().CRI.Runtime).
+			Hint("rootlessnode exec -- " + rt.ManualImport())
 	}
 	for i, f := range opened {
-		err := execute(ctx, a, n, nodeexec.Request{Argv: ctr("import", "-"), Stdin: f})
+		err := execute(ctx, a, n, nodeexec.Request{Argv: argv, Stdin: f})
 		var code exitCode
 		switch {
 		case errors.As(err, &code):
-			faults = append(faults, fmt.Errorf("import %s: ctr exited with code %d, see its output above", files[i], int(code)))
+			faults = append(faults, fmt.Errorf("import %s: %s exited with code %d, see its output above", files[i], argv[0], int(code)))
 		case err != nil:
 			return err
 		}
@@ -113,17 +99,17 @@ type image struct {
 }
 
 func listImages(ctx context.Context, a *app, n imageNode) error {
-	if err := needsContainerd(n, "list images", "rootlessnode exec -- crictl images"); err != nil {
-		return err
-	}
-	text, code, err := output(ctx, n, ctr("list"), a.stderr)
+	text, code, err := output(ctx, n, []string{criclient.Program, criclient.Images, runtime.Socket(n.Config())}, a.stderr)
 	if err != nil {
 		return a.hintNotRunning(err)
 	}
 	if code != 0 {
-		return fmt.Errorf("list images: ctr exited with code %d, see its output above", code)
+		return fmt.Errorf("list images: %s exited with code %d, see its output above", criclient.Program, code)
 	}
-	list := parseImages(text)
+	list, err := parseImages(text)
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
 	rows := [][]string{{"IMAGE", "SIZE", "DIGEST"}}
 	for _, i := range list {
 		rows = append(rows, []string{i.Name, i.Size, shortDigest(i.Digest)})
@@ -149,23 +135,31 @@ func output(ctx context.Context, n executor, argv []string, stderr *os.File) (st
 	return <-text, code, err
 }
 
-// parseImages reads the table of `ctr images list`: REF TYPE DIGEST SIZE UNIT PLATFORMS LABELS. Images are stored under
-// their tag, under NAME@DIGEST and under the id that the kubelet uses; only the tags are listed.
-func parseImages(text string) []image {
+// parseImages converts the output of the CRI client. An image without a name, only with digests, is not listed.
+func parseImages(text string) ([]image, error) {
+	var found []criclient.Image
+	if err := json.Unmarshal([]byte(text), &found); err != nil {
+		return nil, fmt.Errorf("read the output of %s: %w", criclient.Program, err)
+	}
 	list := []image{}
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		const ref, digest, size, unit = 0, 2, 3, 4
-		if len(f) <= unit || !strings.HasPrefix(f[digest], "sha256:") {
-			continue
+	for _, i := range found {
+		for _, name := range i.Names {
+			list = append(list, image{Name: name, Digest: i.Digest, Size: imageSize(i.Size)})
 		}
-		if strings.HasPrefix(f[ref], "sha256:") || strings.Contains(f[ref], "@sha256:") {
-			continue
-		}
-		list = append(list, image{Name: f[ref], Digest: f[digest], Size: f[size] + " " + f[unit]})
 	}
 	slices.SortFunc(list, func(x, y image) int { return strings.Compare(x.Name, y.Name) })
-	return list
+	return list, nil
+}
+
+// imageSize returns the size with a binary unit: "48.1 MiB".
+func imageSize(bytes uint64) string {
+	const step = 1024
+	units := []string{"B", "KiB", "MiB", "GiB"}
+	size := float64(bytes)
+	for len(units) > 1 && size >= step {
+		size, units = size/step, units[1:]
+	}
+	return fmt.Sprintf("%.1f %s", size, units[0])
 }
 
 func shortDigest(d string) string {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/mountverify"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
@@ -126,7 +127,7 @@ func verifyOptions(a *app, f *verifyFlags) (mountverify.Options, error) {
 		o.Node = n.Config().NodeName
 	}
 	if o.Image == "" {
-		o.Image = n.Config().PauseImage() // every pod sandbox uses it
+		o.Image = runtime.Of(n.Config()).PauseImage() // every pod sandbox uses it
 	}
 	return o, nil
 }

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"strings"
 
-	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
@@ -42,64 +42,16 @@ func (p *podNames) learn(ctx context.Context, n imageNode, pods []cgroupv2.PodUs
 		p.skip--
 		return
 	}
-	// One script for all containers, because each program inside takes about 20 ms to start.
-	const script = `for id do ctr --namespace k8s.io containers info "$id" 2>/dev/null; done; true`
-	argv, parse := append([]string{"sh", "-c", script, "sh"}, unknown...), parseContainers
-	if n.Config().CRI.Runtime != config.RuntimeContainerd {
-		// crictl, which the host provides, lists all containers and sandboxes at once.
-		argv, parse = []string{"sh", "-c", "crictl ps -a -o json && crictl pods -o json"}, parseCRI
-	}
-	text, code, err := output(ctx, n, argv, nil)
-	if err != nil || code != 0 {
+	text, code, err := output(ctx, n, []string{criclient.Program, criclient.Containers, runtime.Socket(n.Config())}, nil)
+	var list []criclient.Container
+	if err != nil || code != 0 || json.Unmarshal([]byte(text), &list) != nil {
 		p.skip = skipRounds
 		return
 	}
 	for _, id := range unknown {
 		p.known[id] = podName{}
 	}
-	for id, name := range parse(text) {
-		p.known[id] = name
-	}
-}
-
-// parseCRI parses the output of crictl: a list of containers and a list of sandboxes ("items").
-func parseCRI(text string) map[string]podName {
-	out := map[string]podName{}
-	type entry struct {
-		ID     string            `json:"id"`
-		Labels map[string]string `json:"labels"`
-	}
-	for d := json.NewDecoder(strings.NewReader(text)); ; {
-		var list struct {
-			Containers []entry `json:"containers"`
-			Items      []entry `json:"items"`
-		}
-		if d.Decode(&list) != nil {
-			return out // the end, or not JSON
-		}
-		for _, e := range append(list.Containers, list.Items...) {
-			out[e.ID] = nameOf(e.Labels)
-		}
-	}
-}
-
-// nameOf reads the kubelet's labels, which sandboxes and containers both have.
-func nameOf(labels map[string]string) podName {
-	const prefix = "io.kubernetes.pod."
-	return podName{labels[prefix+"name"], labels[prefix+"namespace"], labels[prefix+"uid"]}
-}
-
-// parseContainers parses the documents of `ctr containers info`.
-func parseContainers(text string) map[string]podName {
-	out := map[string]podName{}
-	for d := json.NewDecoder(strings.NewReader(text)); ; {
-		var c struct {
-			ID     string
-			Labels map[string]string
-		}
-		if d.Decode(&c) != nil {
-			return out // the end, or not JSON
-		}
-		out[c.ID] = nameOf(c.Labels)
+	for _, c := range list {
+		p.known[c.ID] = podName{c.Pod, c.Namespace, c.UID}
 	}
 }

@@ -97,7 +97,7 @@ func topCLI(t *testing.T) *cli {
 	c.now = func() time.Time { clock = clock.Add(time.Second); return clock }
 	c.node.exec = func(r nodeexec.Request) (int, error) {
 		assert.DeepEqual(t, r.Argv[3:], []string{"sh", "c1"}[:len(r.Argv)-3])
-		_, err := fmt.Fprint(r.Stdout, `{"ID":"c1","Labels":{"io.kubernetes.pod.name":"web","io.kubernetes.pod.namespace":"default","io.kubernetes.pod.uid":"u1"}}`)
+		_, err := fmt.Fprint(r.Stdout, `[{"id":"c1","pod":"web","namespace":"default","uid":"u1"}]`)
 		return 0, err
 	}
 	return c
@@ -144,7 +144,7 @@ func TestPodNamesAreCached(t *testing.T) {
 	asked := 0
 	c.node.exec = func(r nodeexec.Request) (int, error) {
 		asked++
-		_, err := fmt.Fprint(r.Stdout, "{}\nrubbish")
+		_, err := fmt.Fprint(r.Stdout, "[]")
 		return 0, err
 	}
 	p := podNames{known: map[string]podName{}}

@@ -44,14 +44,7 @@ type Env struct {
 	// BinDir returns the absolute path of a component's program ("kubelet", "runc"), or of the directory of CNI plugins
 	// for "cni".
 	BinDir func(name string) string
-	// Snapshotter is overlayfs, fuse-overlayfs or native, but not auto.
-	Snapshotter string
-	// FuseOverlayfsPath is the program of the fuse-overlayfs proxy snapshotter (containerd-fuse-overlayfs-grpc). It is
-	// only used with that snapshotter.
-	FuseOverlayfsPath string
-	// CRIO are CRI-O's programs. They are only used with the runtime CRI-O, for which FuseOverlayfsPath is the
-	// fuse-overlayfs program itself.
-	CRIO CRIOPrograms
+	Storage
 	// KubeProxyMode is nftables or iptables, but not auto.
 	KubeProxyMode string
 	// OCIRuntime is the path of runc, or of rootlessnode's shim that runs runc.
@@ -75,6 +68,18 @@ type Env struct {
 	SeccompDefault bool
 	// IDsPerPod is the kubelet's userNamespaces.idsPerPod, a multiple of 65536. 0 keeps the kubelet's default.
 	IDsPerPod int64
+}
+
+// Storage is what rendering the container runtime needs to know about the host.
+type Storage struct {
+	// Snapshotter is overlayfs, fuse-overlayfs or native, but not auto.
+	Snapshotter string
+	// FuseOverlayfsPath is the program of the fuse-overlayfs proxy snapshotter (containerd-fuse-overlayfs-grpc). It is
+	// only used with that snapshotter.
+	FuseOverlayfsPath string
+	// CRIO are CRI-O's programs. They are only used with the runtime CRI-O, for which FuseOverlayfsPath is the
+	// fuse-overlayfs program itself.
+	CRIO CRIOPrograms
 }
 
 // CRIOPrograms are the absolute paths of CRI-O and of the programs that it runs.

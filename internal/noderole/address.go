@@ -2,44 +2,40 @@ package noderole
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
-	corev1 "k8s.io/api/core/v1"
+	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
-	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// nodeAddress is the address of the host at which other nodes reach this one.
+// nodeAddress is the address of the host at which other nodes reach this one. Its methods may be called concurrently.
 type nodeAddress struct {
+	path string // the file in which the parent writes the address
+
 	mu sync.Mutex
 	ip netip.Addr
-	// published is the address that was last written to the cluster, and warned the address that the status last
-	// reported. Only readNodeAddress and, after it, followAddress use them.
-	published, warned netip.Addr
 }
 
-// current returns the address. ok is false if the node is not part of a multi-node cluster.
-func (a *nodeAddress) current() (ip netip.Addr, ok bool) {
+// current returns the address, which is not valid if the node is not part of a multi-node cluster.
+func (a *nodeAddress) current() netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ip, a.ip.IsValid()
+	return a.ip
 }
 
 // read reads the address that the parent detected.
-func (a *nodeAddress) read(path string) error {
+func (a *nodeAddress) read() error {
 	var ip netip.Addr
-	if err := layout.ReadJSON(path, &ip); err != nil {
+	if err := layout.ReadJSON(a.path, &ip); err != nil {
 		return fmt.Errorf("read the node's address: %w", err)
 	}
 	a.mu.Lock()
@@ -48,78 +44,36 @@ func (a *nodeAddress) read(path string) error {
 	return nil
 }
 
-// readNodeAddress reads the node's address once, before anything is rendered.
-func (n *nodeRole) readNodeAddress() error {
-	if !n.cfg.MultiNode() {
-		return nil
-	}
-	if err := n.address.read(n.rt.NodeAddress()); err != nil {
-		return err
-	}
-	n.reportAddress()
-	ip, _ := n.address.current()
-	n.address.published, n.address.warned = ip, ip // the Node object gets the address before the kubelet starts
-	n.env.PublicIP = ip.String()
-	return nil
-}
-
-func (n *nodeRole) reportAddress() {
-	ip, _ := n.address.current()
-	n.hub.Update(func(s *status.Status) { s.Network.NodeAddress = ip.String() })
-}
-
-// nodeAddresses returns the addresses for the Node object.
-func (n *nodeRole) nodeAddresses() []corev1.NodeAddress {
-	ip, _ := n.address.current()
-	return []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: ip.String()}, {Type: corev1.NodeHostName, Address: n.cfg.NodeName},
-	}
-}
-
-// nodeAnnotations returns the annotations that flannel reads when it starts.
-func (n *nodeRole) nodeAnnotations() map[string]string {
-	ip, _ := n.address.current()
-	return map[string]string{flannel.AnnotationPublicIP: ip.String()}
-}
-
-// updateNode writes the node's addresses and annotations to its Node object.
-func (n *nodeRole) updateNode(ctx context.Context, c *kubeapi.Client) error {
-	return errors.Join(
-		c.SetNodeAddresses(ctx, n.cfg.NodeName, n.nodeAddresses()),
-		c.PatchNodeAnnotations(ctx, n.cfg.NodeName, n.nodeAnnotations()),
-	)
-}
-
-// wireguardPort is flannel's default UDP port of the WireGuard backend (flannel, pkg/backend/wireguard).
-const wireguardPort = 51820
-
-// nodeForwards returns the forwards through which the control plane and other nodes reach this node: the kubelet's and
-// the pod network's. The host port equals the port inside, because neither the Node object nor flannel's leases can
-// carry a different one.
-func (n *nodeRole) nodeForwards(ip netip.Addr) []portfwd.Static {
-	kubeletPort, udp := n.cfg.Inside.KubeletPort, n.cfg.Flannel.VXLANPort
-	if n.cfg.Flannel.Backend == "wireguard" {
-		udp = wireguardPort
-	}
-	out := []portfwd.Static{{Name: kubeletForward, Protocol: "tcp", HostIP: ip, HostPort: kubeletPort, ChildPort: kubeletPort}}
-	if n.cfg.CNI == config.CNIFlannel {
-		out = append(out, portfwd.Static{Name: podNetForward, Protocol: "udp", HostIP: ip, HostPort: udp, ChildPort: udp})
-	}
-	return out
-}
-
-// followAddress updates the Node object, flannel and the forwards when the host's address changes, and a worker's
+// addressFollower updates the Node object, flannel and the forwards when the host's address changes, and a worker's
 // kubeconfig for the host when the kubelet's certificate changes.
-func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
+type addressFollower struct {
+	cfg        *config.NodeConfig
+	components []component.Component
+	address    *nodeAddress
+	log        logrus.FieldLogger
+	hub        *status.Hub
+	warn       func(...string)
+	node       *nodeObject
+	// forward applies the address to the forwards, restart restarts a unit, and kubeconfig updates the worker's
+	// kubeconfig for the host.
+	forward    func() error
+	restart    func(unit string) error
+	kubeconfig func() error
+	// published is the address that was last written to the cluster, and warned the address that the status last
+	// reported. Both are at first the address with which the node has started.
+	published, warned netip.Addr
+}
+
+func (f *addressFollower) Run(ctx context.Context, ready func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch the node's address: %w", err)
 	}
-	defer func() { _ = w.Close() }()                                // nothing was written
-	if err := w.Add(filepath.Dir(n.rt.NodeAddress())); err != nil { // the file is replaced, so its directory is watched
+	defer func() { _ = w.Close() }()                            // nothing was written
+	if err := w.Add(filepath.Dir(f.address.path)); err != nil { // the file is replaced, so its directory is watched
 		return fmt.Errorf("watch the node's address: %w", err)
 	}
-	if n.cfg.Joins() {
+	if f.cfg.Joins() {
 		if err := w.Add(layout.InsideKubeletPKI); err != nil {
 			return fmt.Errorf("watch the node's certificates: %w", err)
 		}
@@ -127,12 +81,12 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 	ready()
 	renewed := true // the certificate may have been renewed since the worker joined
 	for {
-		if renewed && n.cfg.Joins() {
-			if err := n.hostKubeconfig(); err != nil {
-				n.log.WithError(err).Warn("update the host's kubeconfig with the renewed certificate")
+		if renewed && f.cfg.Joins() {
+			if err := f.kubeconfig(); err != nil {
+				f.log.WithError(err).Warn("update the host's kubeconfig with the renewed certificate")
 			}
 		}
-		if err := n.applyAddress(ctx); err != nil {
+		if err := f.apply(ctx); err != nil {
 			return err
 		}
 		select {
@@ -141,45 +95,44 @@ func (n *nodeRole) followAddress(ctx context.Context, ready func()) error {
 		case e := <-w.Events:
 			renewed = e.Name == pki.NodeCert && e.Has(fsnotify.Create)
 		case err := <-w.Errors:
-			n.log.WithError(err).Debug("file events were lost; reading the node's address and certificate again")
+			f.log.WithError(err).Debug("file events were lost; reading the node's address and certificate again")
 			renewed = true
 		}
 	}
 }
 
-// applyAddress applies a changed address; it does nothing otherwise. It must not be called concurrently.
-func (n *nodeRole) applyAddress(ctx context.Context) error {
-	if err := n.address.read(n.rt.NodeAddress()); err != nil {
+// apply applies a changed address; it does nothing otherwise. It must not be called concurrently.
+func (f *addressFollower) apply(ctx context.Context) error {
+	if err := f.address.read(); err != nil {
 		return err
 	}
-	ip, _ := n.address.current()
-	if ip != n.address.warned {
-		n.address.warned = ip
-		n.log.WithField("address", ip).Warn("the host's address has changed; updating the node's address")
-		n.reportAddress()
-		if n.cfg.Serves() {
-			n.warn("the API server still advertises the old address to pods: run `rootlessnode down` and `rootlessnode up`, then join the other nodes again")
+	ip := f.address.current()
+	if ip != f.warned {
+		f.warned = ip
+		f.log.WithField("address", ip).Warn("the host's address has changed; updating the node's address")
+		f.hub.Update(func(s *status.Status) { s.Network.NodeAddress = ip.String() })
+		if f.cfg.Serves() {
+			f.warn("the API server still advertises the old address to pods: run `rootlessnode down` and `rootlessnode up`, then join the other nodes again")
 		}
 	}
-	if ip == n.address.published {
+	if ip == f.published {
 		return nil
 	}
-	n.address.published = netip.Addr{} // retry everything if one step fails
-	n.ports.mu.Lock()
-	err := n.ports.apply(n)
-	n.ports.mu.Unlock()
-	c, clientErr := n.client()
-	if err := errors.Join(err, clientErr); err != nil {
+	f.published = netip.Addr{} // retry everything if one step fails
+	if err := f.forward(); err != nil {
 		return err
 	}
-	if err := n.updateNode(ctx, c); err != nil {
+	if err := f.node.publish(ctx); err != nil {
 		return err
 	}
-	if n.cfg.CNI == config.CNIFlannel {
-		if err := n.group.Restart(flannel.Name); err != nil {
+	for _, c := range f.components {
+		if !c.ReadsAddressOnce {
+			continue
+		}
+		if err := f.restart(c.Name); err != nil {
 			return err
 		}
 	}
-	n.address.published = ip
+	f.published = ip
 	return nil
 }

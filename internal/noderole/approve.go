@@ -9,22 +9,34 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 )
 
-// approveNodes decides which nodes may join the cluster, and which names and addresses the certificates of kubelets may
+// approver decides which nodes may join the cluster, and which names and addresses the certificates of kubelets may
 // have. The controller manager's approver cannot do this: it does not know which names are taken, which nodes were
 // removed, or the addresses that belong in a serving certificate.
-func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
-	c, err := n.client()
+type approver struct {
+	env    component.Env
+	log    logrus.FieldLogger
+	client clientFunc
+	// claims maps the name of a node to the UID of the certificate request for which the name is reserved. It survives a
+	// restart of the unit.
+	claims map[string]string
+}
+
+// Run decides on certificate requests until ctx ends or a request could not be decided for some time.
+func (a *approver) Run(ctx context.Context, ready func()) error {
+	c, err := a.client()
 	if err != nil {
 		return err
 	}
-	policy, err := newCSRPolicy(n.env)
+	policy, err := newCSRPolicy(a.env)
 	if err != nil {
 		return err
 	}
@@ -42,9 +54,9 @@ func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
 		}
 	}()
 	used := make(chan struct{}, 1)
-	tokens.Go(func() { n.followTokens(ctx, c, used) })
+	tokens.Go(func() { a.followTokens(ctx, c, used) })
 	return c.WatchCertificateRequests(ctx, func(csr kubeapi.CSR) {
-		err := n.decide(ctx, c, policy, csr)
+		err := a.decide(ctx, c, policy, csr)
 		if csr.Pending() {
 			select {
 			case used <- struct{}{}:
@@ -55,7 +67,7 @@ func (n *nodeRole) approveNodes(ctx context.Context, ready func()) error {
 			return
 		}
 		err = fmt.Errorf("decide on certificate request %s: %w", csr.Name, err)
-		n.log.WithError(err).Warn("certificate request not decided yet")
+		a.log.WithError(err).Warn("certificate request not decided yet")
 		if again == nil {
 			again = time.AfterFunc(undecidedPause, func() { cancel(err) })
 		}
@@ -67,14 +79,14 @@ const undecidedPause = 2 * time.Second
 
 // decide handles one request at a time, so that the second of two requests for the same name sees the result of the
 // first.
-func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, policy *csrPolicy, csr kubeapi.CSR) error {
+func (a *approver) decide(ctx context.Context, c *kubeapi.Client, policy *csrPolicy, csr kubeapi.CSR) error {
 	if csr.Signer != kubeapi.SignerKubeletClient && csr.Signer != kubeapi.SignerKubeletServing {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.Health.D())
+	ctx, cancel := context.WithTimeout(ctx, a.env.Config.Timeouts.Health.D())
 	defer cancel()
 	if !csr.Pending() {
-		return n.approvedElsewhere(ctx, c, csr)
+		return a.approvedElsewhere(ctx, c, csr)
 	}
 	p, err := parseNodeRequest(csr)
 	if errors.Is(err, errOtherApprover) {
@@ -82,34 +94,34 @@ func (n *nodeRole) decide(ctx context.Context, c *kubeapi.Client, policy *csrPol
 	}
 	var f *facts
 	if err == nil {
-		if f, err = n.gather(ctx, c, p); err != nil {
+		if f, err = a.gather(ctx, c, p); err != nil {
 			return err
 		}
 		err = policy.check(p, f)
 	}
-	log := n.log.WithField("node", p.node).WithField("request", csr.Name).WithField("signer", csr.Signer)
+	log := a.log.WithField("node", p.node).WithField("request", csr.Name).WithField("signer", csr.Signer)
 	if err != nil {
 		log.WithError(err).Warn("certificate request denied")
 		return c.DecideCSR(ctx, csr, false, "RootlessNodeRefused", err.Error())
 	}
-	if err := n.prepareApproval(ctx, c, p, f); err != nil {
+	if err := a.prepareApproval(ctx, c, p, f); err != nil {
 		return err
 	}
 	log.Info("certificate request approved")
 	if err := c.DecideCSR(ctx, csr, true, "RootlessNodeApproved", "the name, addresses and usages are valid"); err != nil {
 		return err
 	}
-	delete(n.claims, p.node)
+	delete(a.claims, p.node)
 	return nil
 }
 
 // gather reads the cluster state that a decision about the request depends on: nodes, token and Lease.
-func (n *nodeRole) gather(ctx context.Context, c *kubeapi.Client, p nodeRequest) (*facts, error) {
+func (a *approver) gather(ctx context.Context, c *kubeapi.Client, p nodeRequest) (*facts, error) {
 	nodes, err := c.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f := &facts{nodes: nodes, now: time.Now(), claimed: n.claims[p.node] == p.csr.UID}
+	f := &facts{nodes: nodes, now: time.Now(), claimed: a.claims[p.node] == p.csr.UID}
 	if p.kind != byToken {
 		return f, nil
 	}
@@ -125,14 +137,11 @@ func (n *nodeRole) gather(ctx context.Context, c *kubeapi.Client, p nodeRequest)
 // prepareApproval prepares the cluster for a node's first certificate. A single-use token is bound to the name first.
 // The Node object is created here because nodes must not create any. If the node replaces another one, its Node object
 // stays and its Lease is renewed, so that the name counts as taken for the next request.
-func (n *nodeRole) prepareApproval(ctx context.Context, c *kubeapi.Client, p nodeRequest, f *facts) error {
+func (a *approver) prepareApproval(ctx context.Context, c *kubeapi.Client, p nodeRequest, f *facts) error {
 	if p.kind != byToken {
 		return nil
 	}
-	if n.claims == nil {
-		n.claims = map[string]string{}
-	}
-	n.claims[p.node] = p.csr.UID
+	a.claims[p.node] = p.csr.UID
 	if f.token.SingleUse {
 		if err := c.UseBootstrapToken(ctx, p.tokenID, p.node, f.now); err != nil {
 			return err
@@ -151,11 +160,11 @@ func createNode(ctx context.Context, c *kubeapi.Client, name string) error {
 
 // followTokens deletes each single-use token once its node has a certificate. It checks after each certificate request,
 // and periodically while a used token remains.
-func (n *nodeRole) followTokens(ctx context.Context, c *kubeapi.Client, used <-chan struct{}) {
+func (a *approver) followTokens(ctx context.Context, c *kubeapi.Client, used <-chan struct{}) {
 	for {
-		waiting, err := n.deleteUsedTokens(ctx, c)
+		waiting, err := a.deleteUsedTokens(ctx, c)
 		if err != nil && ctx.Err() == nil {
-			n.log.WithError(err).Warn("delete used bootstrap tokens")
+			a.log.WithError(err).Warn("delete used bootstrap tokens")
 		}
 		var again <-chan time.Time
 		if waiting || err != nil {
@@ -175,8 +184,8 @@ const usedTokenPause = 5 * time.Second
 
 // deleteUsedTokens deletes each used single-use token whose node has renewed its Lease since, because a renewal needs
 // the certificate. waiting reports whether other used tokens remain.
-func (n *nodeRole) deleteUsedTokens(ctx context.Context, c *kubeapi.Client) (waiting bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.Health.D())
+func (a *approver) deleteUsedTokens(ctx context.Context, c *kubeapi.Client) (waiting bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.env.Config.Timeouts.Health.D())
 	defer cancel()
 	tokens, err := c.BootstrapTokens(ctx)
 	if err != nil {
@@ -193,7 +202,7 @@ func (n *nodeRole) deleteUsedTokens(ctx context.Context, c *kubeapi.Client) (wai
 			continue
 		}
 		if err == nil {
-			n.log.WithField("node", t.UsedBy).WithField("token", t.ID).Info("deleting the bootstrap token, because the node has its certificate")
+			a.log.WithField("node", t.UsedBy).WithField("token", t.ID).Info("deleting the bootstrap token, because the node has its certificate")
 			_, err = c.DeleteBootstrapToken(ctx, t.ID)
 		}
 		errs = append(errs, err)
@@ -203,7 +212,7 @@ func (n *nodeRole) deleteUsedTokens(ctx context.Context, c *kubeapi.Client) (wai
 
 // approvedElsewhere creates the Node object for a certificate request that an administrator approved, before the
 // certificate is signed.
-func (n *nodeRole) approvedElsewhere(ctx context.Context, c *kubeapi.Client, csr kubeapi.CSR) error {
+func (a *approver) approvedElsewhere(ctx context.Context, c *kubeapi.Client, csr kubeapi.CSR) error {
 	if !csr.Approved || len(csr.Certificate) > 0 || csr.Signer != kubeapi.SignerKubeletClient || slices.Contains(csr.Groups, pki.GroupNodes) {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"gotest.tools/v3/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -381,14 +382,21 @@ func (c *tokenCluster) answer(t *testing.T, all []any) func(r *http.Request) (in
 	}
 }
 
+// testApprover returns the approver of the control plane's node a.
+func testApprover(client clientFunc) *approver {
+	cfg := testConfig()
+	cfg.NodeName, cfg.API.BindAddress = "a", "0.0.0.0"
+	return &approver{
+		env: component.Env{Config: cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"},
+		log: logrus.New(), client: client, claims: map[string]string{},
+	}
+}
+
 // TestApproveOneNodeAToken checks that only one of two requests for the same name is approved, that a token is valid
 // for one node, that the Node object exists before the certificate, and that the token is deleted once the node has
 // used the certificate.
 func TestApproveOneNodeAToken(t *testing.T) {
 	t.Parallel()
-	n := portsNode(t)
-	n.cfg.NodeName, n.cfg.API.BindAddress = "a", "0.0.0.0"
-	n.env = component.Env{Config: n.cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"}
 	csr := func(name, node, user, signer, use string, edit func(*x509.CertificateRequest)) any {
 		group := kubeapi.BootstrapGroup
 		if user == "system:node:"+node {
@@ -409,22 +417,22 @@ func TestApproveOneNodeAToken(t *testing.T) {
 	single := func() map[string]any { return map[string]any{"rootlessnode.dev/single-use": "true"} }
 	cluster := &tokenCluster{tokens: map[string]map[string]any{"abcdef": single(), "ghijkl": single(), "reuse1": {}}, refuse: 1, renewed: map[string]time.Time{}}
 	api := &stubAPI{}
-	api.connect(t, n)
+	a := testApprover(api.start(t))
 	run := func(all ...any) {
 		t.Helper()
 		api.mu.Lock()
 		api.answer = cluster.answer(t, all)
 		api.mu.Unlock()
-		c, err := n.client()
+		c, err := a.client()
 		assert.NilError(t, err)
-		policy, err := newCSRPolicy(n.env)
+		policy, err := newCSRPolicy(a.env)
 		assert.NilError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		last := all[len(all)-1].(map[string]any)["metadata"].(map[string]any)["name"]
 		_ = c.WatchCertificateRequests(ctx, func(r kubeapi.CSR) {
-			if n.decide(ctx, c, policy, r) != nil { // the unit retries when it restarts
-				assert.Check(t, n.decide(ctx, c, policy, r))
+			if a.decide(ctx, c, policy, r) != nil { // the unit retries when it restarts
+				assert.Check(t, a.decide(ctx, c, policy, r))
 			}
 			if r.Name == last {
 				cancel()
@@ -436,13 +444,13 @@ func TestApproveOneNodeAToken(t *testing.T) {
 	assert.DeepEqual(t, cluster.denied, []string{"two", "three"})
 	assert.Equal(t, len(cluster.nodes), 1)
 	assert.Equal(t, cluster.tokens["abcdef"]["rootlessnode.dev/used-by"], "b")
-	c, err := n.client()
+	c, err := a.client()
 	assert.NilError(t, err)
-	waiting, err := n.deleteUsedTokens(t.Context(), c)
+	waiting, err := a.deleteUsedTokens(t.Context(), c)
 	assert.NilError(t, err)
 	assert.Assert(t, waiting && cluster.tokens["abcdef"] != nil, "the node has not used its certificate yet")
 	cluster.renewed["b"] = time.Now().Add(time.Second)
-	waiting, err = n.deleteUsedTokens(t.Context(), c)
+	waiting, err = a.deleteUsedTokens(t.Context(), c)
 	assert.NilError(t, err)
 	assert.Assert(t, !waiting && cluster.tokens["abcdef"] == nil, "its node has used its certificate")
 	run(csr("four", "b", "system:node:b", kubeapi.SignerKubeletServing, "server auth", func(r *x509.CertificateRequest) { r.DNSNames = []string{"b"} }),

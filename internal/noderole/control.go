@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -25,8 +25,10 @@ func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
 	}
 	g := new(errgroup.Group)
 	g.Go(func() error { return status.Serve(ctx, nodeSocket, n.hub, control{n}) })
+	// In the environment of exec programs, kubectl, ctr and crictl find the node's endpoints.
+	env := append(append(baseEnv(), "PATH="+n.path(), "KUBECONFIG="+insideAdmin), runtime.ClientEnv(n.runtime)...)
 	g.Go(func() error {
-		return nodeexec.Serve(ctx, execSocket, nodeexec.Options{Env: n.execEnv(), CgroupFor: n.execCgroup, Log: n.log})
+		return nodeexec.Serve(ctx, execSocket, nodeexec.Options{Env: env, CgroupFor: n.execCgroup, Log: n.log})
 	})
 	return g, nil
 }
@@ -49,9 +51,9 @@ func (c control) Restart(component string) error {
 	return nil
 }
 
-func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(c.n, forward) }
+func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(forward) }
 
-func (c control) RemoveForward(forward string) (string, error) { return c.n.ports.remove(c.n, forward) }
+func (c control) RemoveForward(forward string) (string, error) { return c.n.ports.remove(forward) }
 
 // execCgroup creates a leaf cgroup for a program that `rootlessnode exec` runs.
 func (n *nodeRole) execCgroup(id string) (string, func(), error) {
@@ -65,23 +67,4 @@ func (n *nodeRole) execCgroup(id string) (string, func(), error) {
 			n.log.WithError(err).Warn("remove the cgroup of an exec program")
 		}
 	}, nil
-}
-
-// baseEnv returns the variables that components and exec programs inherit from the user's environment.
-func (n *nodeRole) baseEnv() []string {
-	var env []string
-	for _, k := range []string{
-		"HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR",
-		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-	} {
-		if v, ok := os.LookupEnv(k); ok {
-			env = append(env, k+"="+v)
-		}
-	}
-	return env
-}
-
-// execEnv returns the environment of exec programs, in which kubectl, ctr and crictl find the node's endpoints.
-func (n *nodeRole) execEnv() []string {
-	return append(append(n.baseEnv(), "PATH="+n.path(), "KUBECONFIG="+insideAdmin), n.runtimeEnv()...)
 }

@@ -16,8 +16,10 @@ import (
 	"text/template"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
@@ -36,6 +38,8 @@ type allowedPort struct {
 // node's network namespace rejects it first. The filter has its own tables, separate from those of kube-proxy, flannel
 // and network policies, and needs only kernel features that kube-proxy needs too.
 type hostAccess struct {
+	file string // the file in which the parent writes the host's addresses
+	log  logrus.FieldLogger
 	// uplink is the device towards the host.
 	uplink string
 	// gateways are the addresses that are mapped to the host's loopback (network.allowHostLoopback). If the host has
@@ -55,18 +59,14 @@ type hostAccess struct {
 	applied   map[string]string
 }
 
-// filtersHost reports whether the configuration requires the filter. With network.driver none there is no connection to
-// block.
-func (n *nodeRole) filtersHost() bool {
-	return !n.cfg.Network.AllowHostAddresses && n.cfg.Network.Driver != config.DriverNone
-}
-
-// newHostAccess returns the node's filter without loading it. It needs the complete config and handover.
-func (n *nodeRole) newHostAccess() *hostAccess {
-	h := n.handover.Network
-	a := &hostAccess{uplink: h.Interface, load: loadRules, families: []string{"ip", "ip6"}, wake: make(chan struct{}, 1), applied: map[string]string{}}
+// newHostAccess returns the node's filter without loading it. file has the host's addresses.
+func newHostAccess(cfg *config.NodeConfig, h layout.NetworkInfo, file string, log logrus.FieldLogger) *hostAccess {
+	a := &hostAccess{
+		file: file, log: log, uplink: h.Interface, load: loadRules, families: []string{"ip", "ip6"}, wake: make(chan struct{}, 1),
+		applied: map[string]string{},
+	}
 	bridged := h.Driver == config.DriverLXCUserNIC // the gateway is an ordinary address of the host
-	if n.cfg.Network.AllowHostLoopback && !bridged {
+	if cfg.Network.AllowHostLoopback && !bridged {
 		for _, gateway := range []string{h.Gateway, config.TapGatewayV6} {
 			if ip, err := netip.ParseAddr(gateway); err == nil {
 				a.gateways = append(a.gateways, ip)
@@ -76,27 +76,29 @@ func (n *nodeRole) newHostAccess() *hostAccess {
 	if bridged {
 		a.fixed = append(a.fixed, allowedPort{proto: "udp", port: dhcpServerPort, nodeOnly: true}) // to renew the lease
 	}
-	for _, server := range slices.Concat(h.DNS, n.cfg.Network.NameServers) {
+	for _, server := range slices.Concat(h.DNS, cfg.Network.NameServers) {
 		if ip, err := netip.ParseAddr(server); err == nil {
 			a.fixed = append(a.fixed, allowedPort{ip: ip, proto: "udp", port: dnsPort}, allowedPort{ip: ip, proto: "tcp", port: dnsPort})
 		}
 	}
 	// Other nodes of the cluster may run on the same host at other addresses.
-	if n.cfg.MultiNode() {
-		for _, f := range n.nodeForwards(netip.Addr{}) {
-			a.fixed = append(a.fixed, allowedPort{proto: f.Protocol, port: f.HostPort, nodeOnly: f.Name == podNetForward})
+	if cfg.MultiNode() {
+		for _, p := range catalogue.Forwards(cfg, netip.IPv4Unspecified()) {
+			if f := p.Forward; f.AtNode {
+				a.fixed = append(a.fixed, allowedPort{proto: p.Proto, port: f.Port, nodeOnly: f.Name == podNetForward})
+			}
 		}
 	}
-	if n.cfg.Joins() {
-		a.fixed = append(a.fixed, n.apiPorts()...)
+	if cfg.Joins() {
+		a.fixed = append(a.fixed, apiPorts(cfg.Join.Server)...)
 	}
 	return a
 }
 
-// apiPorts returns the port of an API server that may run on the same host. If the URL has a host name, every address
-// of the host is allowed, because the name's addresses are not known here and may change.
-func (n *nodeRole) apiPorts() []allowedPort {
-	u, err := url.Parse(n.cfg.Join.Server)
+// apiPorts returns the port of an API server that may run on the same host. If the URL has a host name, every address of
+// the host is allowed, because the name's addresses are not known here and may change.
+func apiPorts(server string) []allowedPort {
+	u, err := url.Parse(server)
 	if err != nil {
 		return nil // Validate rejects it
 	}
@@ -275,26 +277,31 @@ func loadRules(ctx context.Context, rules string) error {
 	return runCommand(cmd)
 }
 
-// startHostFilter loads the filter before any filtered program runs.
-func (n *nodeRole) startHostFilter(ctx context.Context) error {
-	if !n.filtersHost() {
-		return nil
+// startHostAccess loads the filter before any filtered program runs. It returns nil if the config does not require the
+// filter or the kernel does not support it, with warnings for the user. With network.driver none there is no connection
+// to block.
+func startHostAccess(
+	ctx context.Context, cfg *config.NodeConfig, h layout.NetworkInfo, file string, log logrus.FieldLogger,
+) (a *hostAccess, warnings []string, err error) {
+	if cfg.Network.AllowHostAddresses || cfg.Network.Driver == config.DriverNone {
+		return nil, nil, nil
 	}
-	a := n.newHostAccess()
-	if err := n.readHostAddresses(a); err != nil {
-		return err
+	a = newHostAccess(cfg, h, file, log)
+	if err := a.read(); err != nil {
+		return nil, nil, err
 	}
 	a.families = slices.DeleteFunc(a.families, func(family string) bool {
 		err := a.applyFamily(ctx, family)
 		if err != nil && (family == "ip" || ipv6Enabled()) {
-			n.warn("network.allowHostAddresses: false is not enforced in family %s; pods can reach services at the host's addresses: %v", family, err)
+			warnings = append(warnings, fmt.Sprintf(
+				"network.allowHostAddresses: false is not enforced in family %s; pods can reach services at the host's addresses: %v", family, err))
 		}
 		return err != nil
 	})
-	if len(a.families) > 0 {
-		n.hostAccess = a
+	if len(a.families) == 0 {
+		return nil, warnings, nil
 	}
-	return nil
+	return a, warnings, nil
 }
 
 // ipv6Enabled reports whether the kernel supports IPv6.
@@ -303,53 +310,54 @@ func ipv6Enabled() bool {
 	return err == nil
 }
 
-func (n *nodeRole) readHostAddresses(a *hostAccess) error {
+// read reads the host's addresses.
+func (a *hostAccess) read() error {
 	var list []layout.HostAddress
-	if err := layout.ReadJSON(n.rt.HostAddresses(), &list); err != nil {
+	if err := layout.ReadJSON(a.file, &list); err != nil {
 		return fmt.Errorf("read the host's addresses: %w", err)
 	}
 	a.setHost(list)
 	return nil
 }
 
-// followHost updates the filter when the host's addresses or the node's forwarded ports change.
-func (n *nodeRole) followHost(ctx context.Context, ready func()) error {
+// Run updates the filter when the host's addresses or the node's forwarded ports change.
+func (a *hostAccess) Run(ctx context.Context, ready func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch the host's addresses: %w", err)
 	}
-	defer func() { _ = w.Close() }()                                  // nothing was written
-	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil { // the file is replaced, so its directory is watched
+	defer func() { _ = w.Close() }()                    // nothing was written
+	if err := w.Add(filepath.Dir(a.file)); err != nil { // the file is replaced, so its directory is watched
 		return fmt.Errorf("watch the host's addresses: %w", err)
 	}
 	for {
-		if err := errors.Join(n.readHostAddresses(n.hostAccess), n.hostAccess.apply(ctx)); err != nil {
+		if err := errors.Join(a.read(), a.apply(ctx)); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
 		ready()
-		if !n.hostChanged(ctx, w) {
+		if !a.changed(ctx, w) {
 			return nil
 		}
 	}
 }
 
-// hostChanged blocks until the filter needs an update. It returns false when ctx has ended.
-func (n *nodeRole) hostChanged(ctx context.Context, w *fsnotify.Watcher) bool {
+// changed blocks until the filter needs an update. It returns false when ctx has ended.
+func (a *hostAccess) changed(ctx context.Context, w *fsnotify.Watcher) bool {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-n.hostAccess.wake:
+		case <-a.wake:
 			return true
 		case e := <-w.Events:
-			if e.Name == n.rt.HostAddresses() {
+			if e.Name == a.file {
 				return true
 			}
 		case err := <-w.Errors:
-			n.log.WithError(err).Debug("file events were lost; reading the host's addresses again")
+			a.log.WithError(err).Debug("file events were lost; reading the host's addresses again")
 			return true
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
@@ -24,7 +23,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
-	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 func TestHostAccessOpenings(t *testing.T) {
@@ -32,7 +30,7 @@ func TestHostAccessOpenings(t *testing.T) {
 	role := func(change func(*config.NodeConfig, *layout.NetworkInfo)) *hostAccess {
 		c, info := config.Default(), layout.NetworkInfo{Driver: "slirp4netns", Interface: "tap0", DNS: []string{"10.0.2.3"}}
 		change(c, &info)
-		return (&nodeRole{cfg: c, handover: layout.HandoverInfo{Network: info}}).newHostAccess()
+		return newHostAccess(c, info, "", nil)
 	}
 	open := func(a *hostAccess) (out []string) {
 		for _, o := range a.fixed {
@@ -100,21 +98,19 @@ func TestHostAccessOpenings(t *testing.T) {
 // warning.
 func TestHostAccessNotEnforced(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	n := &nodeRole{log: log, cfg: config.Default(), hub: status.NewHub(status.Status{}, status.Options{}), rt: layout.Runtime{Dir: t.TempDir()}}
-	defer n.hub.Close()
-	assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), []layout.HostAddress{{IP: netip.MustParseAddr("192.0.2.2")}}))
-	assert.NilError(t, n.startHostFilter(t.Context()))
-	assert.Assert(t, n.hostAccess == nil)
-	assert.Check(t, is.Contains(strings.Join(n.hub.Snapshot().Warnings, "\n"), "network.allowHostAddresses: false is not enforced in family ip; "))
-
-	warned := len(n.hub.Snapshot().Warnings)
-	n.cfg.Network.AllowHostAddresses = true
-	assert.NilError(t, n.startHostFilter(t.Context()))
-	n.cfg.Network.AllowHostAddresses, n.cfg.Network.Driver = false, config.DriverNone
-	assert.NilError(t, n.startHostFilter(t.Context()))
-	assert.Check(t, is.Len(n.hub.Snapshot().Warnings, warned))
+	cfg, file := config.Default(), layout.Runtime{Dir: t.TempDir()}.HostAddresses()
+	assert.NilError(t, layout.WriteJSON(file, []layout.HostAddress{{IP: netip.MustParseAddr("192.0.2.2")}}))
+	start := func() []string {
+		a, warnings, err := startHostAccess(t.Context(), cfg, layout.NetworkInfo{}, file, nil)
+		assert.NilError(t, err)
+		assert.Assert(t, a == nil)
+		return warnings
+	}
+	assert.Check(t, is.Contains(strings.Join(start(), "\n"), "network.allowHostAddresses: false is not enforced in family ip; "))
+	cfg.Network.AllowHostAddresses = true
+	assert.Check(t, is.Len(start(), 0))
+	cfg.Network.AllowHostAddresses, cfg.Network.Driver = false, config.DriverNone
+	assert.Check(t, is.Len(start(), 0))
 }
 
 // envHostAccess marks the process that acts as the node in TestHostAccess.
@@ -182,17 +178,14 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 	serveEcho(t, "192.0.2.100:7001")
 	serveEcho(t, "[2001:db8::100]:7001")
 
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	n := &nodeRole{log: log, cfg: config.Default(), hub: status.NewHub(status.Status{}, status.Options{}), rt: layout.Runtime{Dir: t.TempDir()}}
-	defer n.hub.Close()
-	n.handover.Network = layout.NetworkInfo{Driver: config.DriverSlirp, Interface: "up0", DNS: []string{"192.0.2.2", "2001:db8::2"}}
+	file := layout.Runtime{Dir: t.TempDir()}.HostAddresses()
+	network := layout.NetworkInfo{Driver: config.DriverSlirp, Interface: "up0", DNS: []string{"192.0.2.2", "2001:db8::2"}}
 	setAddresses := func(addresses ...string) {
 		var list []layout.HostAddress
 		for _, s := range addresses {
 			list = append(list, layout.HostAddress{Interface: "h0", IP: netip.MustParseAddr(s)})
 		}
-		assert.NilError(t, layout.WriteJSON(n.rt.HostAddresses(), list))
+		assert.NilError(t, layout.WriteJSON(file, list))
 	}
 	from := map[string]func(f func()){"the node": func(f func()) { f() }, "a pod": func(f func()) { pod.do(t, f) }}
 	try := func(address string, want error) {
@@ -214,8 +207,9 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 	setAddresses("127.0.0.1", "192.0.2.2", "2001:db8::2")
 	try("192.0.2.2:7000", nil) // before the filter is loaded
 	try("[2001:db8::2]:7000", nil)
-	assert.NilError(t, n.startHostFilter(t.Context()))
-	assert.Assert(t, n.hostAccess != nil, n.hub.Snapshot().Warnings)
+	access, warnings, err := startHostAccess(t.Context(), config.Default(), network, file, nil)
+	assert.NilError(t, err)
+	assert.Assert(t, access != nil, warnings)
 	script(t, "ip neigh flush all\nip -6 neigh flush all\n") // neighbour discovery must still work
 	refused := errors.New("refused")
 	try("192.0.2.2:7000", refused)
@@ -231,29 +225,29 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 	})
 
 	// A port for the node only is closed to pods.
-	n.hostAccess.fixed = append(n.hostAccess.fixed, allowedPort{proto: "udp", port: 7000, nodeOnly: true})
-	assert.NilError(t, n.hostAccess.apply(t.Context()))
+	access.fixed = append(access.fixed, allowedPort{proto: "udp", port: 7000, nodeOnly: true})
+	assert.NilError(t, access.apply(t.Context()))
 	assert.Check(t, echo("udp", "192.0.2.2:7000"))
 	assert.Check(t, isRefused(echo("tcp", "192.0.2.2:7000")))
 	pod.do(t, func() { assert.Check(t, isRefused(echo("udp", "192.0.2.2:7000"))) })
-	n.hostAccess.fixed = n.hostAccess.fixed[:len(n.hostAccess.fixed)-1]
+	access.fixed = access.fixed[:len(access.fixed)-1]
 
 	// A forwarded port is open as long as it is forwarded.
-	n.hostAccess.setForwarded([]portfwd.PortStatus{
+	access.setForwarded([]portfwd.PortStatus{
 		{HostIP: "0.0.0.0", HostPort: 7000, Proto: "tcp4", State: portfwd.StateOpen}, {HostIP: "0.0.0.0", HostPort: 7000, Proto: "udp4", State: portfwd.StateOpen},
 	})
-	<-n.hostAccess.wake
-	assert.NilError(t, n.hostAccess.apply(t.Context()))
+	<-access.wake
+	assert.NilError(t, access.apply(t.Context()))
 	try("192.0.2.2:7000", nil)
 	try("[2001:db8::2]:7000", refused)
-	n.hostAccess.setForwarded(nil)
-	assert.NilError(t, n.hostAccess.apply(t.Context()))
+	access.setForwarded(nil)
+	assert.NilError(t, access.apply(t.Context()))
 	try("192.0.2.2:7000", refused)
 
 	// The host's addresses change.
 	setAddresses("127.0.0.1", "192.0.2.3")
-	assert.NilError(t, n.readHostAddresses(n.hostAccess))
-	assert.NilError(t, n.hostAccess.apply(t.Context()))
+	assert.NilError(t, access.read())
+	assert.NilError(t, access.apply(t.Context()))
 	try("192.0.2.3:7000", refused)
 	try("192.0.2.2:7000", nil)
 }

@@ -22,24 +22,31 @@ const (
 // xtablesLock is mounted by many network agents and holds no data.
 const xtablesLock = "/run/xtables.lock"
 
-// watchHostPaths records an Event on each pod of the node that has a hostPath volume in memory or a hostPath volume
-// that is hidden from the node.
-func (n *nodeRole) watchHostPaths(ctx context.Context, ready func()) error {
-	c, err := n.client()
+// hostPathWatch records an Event on each pod of the node that has a hostPath volume in memory or a hostPath volume that
+// is hidden from the node.
+type hostPathWatch struct {
+	node   string
+	files  copyup.Spec
+	client clientFunc
+	events *eventRecorder
+}
+
+func (w *hostPathWatch) Run(ctx context.Context, ready func()) error {
+	c, err := w.client()
 	if err != nil {
 		return err
 	}
-	h := newHostPaths(n.files)
+	h := newHostPaths(w.files)
 	ready()
-	return c.WatchHostPaths(ctx, n.cfg.NodeName, func(p kubeapi.HostPathPod) {
+	return c.WatchHostPaths(ctx, w.node, func(p kubeapi.HostPathPod) {
 		for _, v := range p.Paths {
 			reason, message := h.check(v)
 			if reason == "" {
 				continue
 			}
-			n.recordEvent(kubeapi.Event{
+			w.events.record(kubeapi.Event{
 				Object: kubeapi.ObjectRef{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
-				Type:   kubeapi.EventWarning, Reason: reason, Message: message, Host: n.cfg.NodeName,
+				Type:   kubeapi.EventWarning, Reason: reason, Message: message,
 			})
 		}
 	})

@@ -5,27 +5,21 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/rootlessnode/rootlessnode/internal/hostport"
-)
+	"github.com/sirupsen/logrus"
 
-// hostAddress adds the address that stands for the host to the node. The address always exists, so that a connection to
-// config.HostName is always accepted or refused at once.
-func (n *nodeRole) hostAddress() error {
-	ip, err := netip.ParseAddr(n.cfg.Network.HostAddress)
-	if err != nil {
-		return fmt.Errorf("network.hostAddress: %w", err)
-	}
-	return hostport.EnsureAddress(ip)
-}
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostport"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+)
 
 // relayHostPorts listens on network.hostPorts inside the node. The parent has the same list and makes the connections
 // on the host.
-func (n *nodeRole) relayHostPorts(ctx context.Context, ready func()) error {
-	ip, err := netip.ParseAddr(n.cfg.Network.HostAddress)
+func relayHostPorts(ctx context.Context, cfg *config.NodeConfig, rt layout.Runtime, log logrus.FieldLogger, ready func()) error {
+	ip, err := netip.ParseAddr(cfg.Network.HostAddress)
 	if err != nil {
 		return fmt.Errorf("network.hostAddress: %w", err)
 	}
 	return hostport.Relay(ctx, hostport.RelayOptions{
-		Address: ip, Ports: n.cfg.Network.HostPorts, Socket: n.rt.HostSocket(), Log: n.log,
+		Address: ip, Ports: cfg.Network.HostPorts, Socket: rt.HostSocket(), Log: log,
 	}, ready)
 }

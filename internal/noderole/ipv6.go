@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // hasIPv6Uplink reports whether the network driver connects to other networks with IPv6.
@@ -39,33 +40,28 @@ func nodeIPv6(driver, ipv4 string) (netip.Addr, error) {
 // ensureIPv6 sets the IPv6 address of the node's uplink, and the default route if the driver supports IPv6. Addresses
 // that slirp4netns advertises are removed, because their lifetime could expire while flannel uses them, and because a
 // router does not accept router advertisements anyway.
-func (n *nodeRole) ensureIPv6() error {
-	if !n.cfg.Network.IPv6 {
-		return nil
-	}
-	h := n.handover.Network
-	addr, err := nodeIPv6(h.Driver, h.IP)
+func ensureIPv6(network layout.NetworkInfo) (netip.Addr, error) {
+	addr, err := nodeIPv6(network.Driver, network.IP)
 	if err != nil {
-		return fmt.Errorf("network.ipv6: %w", err)
+		return addr, fmt.Errorf("network.ipv6: %w", err)
 	}
 	prefix, err := netip.ParsePrefix(config.TapCIDRv6)
 	if err != nil {
-		return err
+		return addr, err
 	}
 	steps := [][]string{
 		// nodad: the address is usable at once; no other host on the link can have it.
-		{"addr", "replace", netip.PrefixFrom(addr, prefix.Bits()).String(), "dev", h.Interface, "nodad"},
+		{"addr", "replace", netip.PrefixFrom(addr, prefix.Bits()).String(), "dev", network.Interface, "nodad"},
 	}
-	if hasIPv6Uplink(h.Driver) {
-		steps = append([][]string{{"addr", "flush", "dev", h.Interface, "scope", "global"}}, steps...)
-		steps = append(steps, []string{"route", "replace", "default", "via", config.TapGatewayV6, "dev", h.Interface})
+	if hasIPv6Uplink(network.Driver) {
+		steps = append([][]string{{"addr", "flush", "dev", network.Interface, "scope", "global"}}, steps...)
+		steps = append(steps, []string{"route", "replace", "default", "via", config.TapGatewayV6, "dev", network.Interface})
 	}
 	for _, args := range steps {
 		out, err := exec.Command("ip", append([]string{"-6"}, args...)...).CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("ip -6 %s: %w", strings.Join(args, " "), errors.Join(err, errors.New(string(bytes.TrimSpace(out)))))
+			return addr, fmt.Errorf("ip -6 %s: %w", strings.Join(args, " "), errors.Join(err, errors.New(string(bytes.TrimSpace(out)))))
 		}
 	}
-	n.ipv6 = addr
-	return nil
+	return addr, nil
 }

@@ -16,52 +16,60 @@ import (
 	"path/filepath"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
-	"github.com/rootlessnode/rootlessnode/internal/component/resources"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/internal/membership"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// join gets a worker's credentials: it requests the node's certificate with the bootstrap kubeconfig, if there is one.
+// joiner gets a worker's credentials.
+type joiner struct {
+	env        component.Env
+	kubeconfig string // the worker's kubeconfig for the host
+	log        *logrus.Logger
+	client     clientFunc
+}
+
+// Run gets a worker's credentials: it requests the node's certificate with the bootstrap kubeconfig, if there is one.
 // Then it waits until the cluster lets nodes read what kube-proxy, flannel and kube-network-policies need. It retries
 // while the cluster does not respond. A denied certificate request is an error.
-func (n *nodeRole) join(ctx context.Context) error {
-	if err := n.nodeCertificate(ctx); err != nil {
+func (j *joiner) Run(ctx context.Context) error {
+	if err := j.certificate(ctx); err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, err)
 	}
-	own, err := kubelet.Kubeconfig(n.env)
+	own, err := kubelet.Kubeconfig(j.env)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(component.Write([]component.File{{Path: insideAdmin, Mode: 0o600, Data: own}}), n.hostKubeconfig()); err != nil {
+	if err := errors.Join(component.Write([]component.File{{Path: insideAdmin, Mode: 0o600, Data: own}}), j.hostKubeconfig()); err != nil {
 		return err
 	}
-	c, err := n.client()
+	c, err := j.client()
 	if err != nil {
 		return err
 	}
 	return supervisor.Poll(joinPoll, "permission to read the resources that the pod network needs", func(ctx context.Context) error {
-		return n.checkReadAccess(ctx, c)
+		return j.checkReadAccess(ctx, c)
 	})(ctx)
 }
 
 // checkReadAccess returns an error that names the resource that nodes are not allowed to list.
-func (n *nodeRole) checkReadAccess(ctx context.Context, c *kubeapi.Client) error {
+func (j *joiner) checkReadAccess(ctx context.Context, c *kubeapi.Client) error {
 	wanted := []kubeapi.Resource{{Name: "nodes"}, {Name: "services"}, {Group: "discovery.k8s.io", Name: "endpointslices"}}
 	manifests := "apply the output of `rootlessnode manifests join-rbac`"
-	if n.cfg.EnforcesPolicies() {
-		wanted = append(wanted, kubeapi.Resource{Name: "pods"}, kubeapi.Resource{Name: "namespaces"},
-			kubeapi.Resource{Group: "networking.k8s.io", Name: "networkpolicies"})
+	for _, c := range catalogue.Enabled(j.env.Config) {
+		if len(c.Worker.Reads) == 0 {
+			continue
+		}
+		wanted = append(wanted, c.Worker.Reads...)
 		manifests = "set `networkPolicy` on the cluster's first node, or apply the output of `rootlessnode manifests join-rbac --network-policy`,"
 	}
 	for _, r := range wanted {
@@ -79,13 +87,13 @@ func (n *nodeRole) checkReadAccess(ctx context.Context, c *kubeapi.Client) error
 // joinPoll is the interval between two requests to the cluster, which may be busy or unavailable.
 const joinPoll = 500 * time.Millisecond
 
-// nodeCertificate creates a key and requests its certificate, if there is a bootstrap kubeconfig, which it removes
+// certificate creates a key and requests its certificate, if there is a bootstrap kubeconfig, which it removes
 // afterwards.
-func (n *nodeRole) nodeCertificate(ctx context.Context) error {
+func (j *joiner) certificate(ctx context.Context) error {
 	if _, err := os.Stat(layout.InsideBootstrap); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	c, err := kubeapi.New(layout.InsideBootstrap, kubeapi.Options{UserAgent: "rootlessnode", Log: n.log})
+	c, err := kubeapi.New(layout.InsideBootstrap, kubeapi.Options{UserAgent: "rootlessnode", Log: j.log})
 	if err != nil {
 		return err
 	}
@@ -95,7 +103,7 @@ func (n *nodeRole) nodeCertificate(ctx context.Context) error {
 		return fmt.Errorf("create the node's key: %w", err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
-		CommonName: pki.NodeUser(n.cfg.NodeName), Organization: []string{pki.GroupNodes},
+		CommonName: pki.NodeUser(j.env.Config.NodeName), Organization: []string{pki.GroupNodes},
 	}}, key)
 	if err != nil {
 		return fmt.Errorf("create the node's certificate request: %w", err)
@@ -110,14 +118,14 @@ func (n *nodeRole) nodeCertificate(ctx context.Context) error {
 		Usages: []string{"digital signature", "client auth"},
 	}, func(text string) { supervisor.Progress(ctx, "%s", text) })
 	if err != nil {
-		return errdefs.WithHint(fmt.Errorf("join the cluster as node %s: %w", n.cfg.NodeName, err),
+		return errdefs.WithHint(fmt.Errorf("join the cluster as node %s: %w", j.env.Config.NodeName, err),
 			"rootlessnode token create    # on the cluster's first node, then retry")
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 	if err := storeCertificate(layout.InsideKubeletPKI, append(cert, keyPEM...), time.Now()); err != nil {
 		return err
 	}
-	n.log.WithField("node", n.cfg.NodeName).Info("the cluster issued this node's certificate")
+	j.log.WithField("node", j.env.Config.NodeName).Info("the cluster issued this node's certificate")
 	return os.Remove(layout.InsideBootstrap)
 }
 
@@ -140,7 +148,7 @@ func storeCertificate(dir string, both []byte, now time.Time) error {
 }
 
 // hostKubeconfig writes the worker's kubeconfig for the host, which is valid until the kubelet renews the certificate.
-func (n *nodeRole) hostKubeconfig() error {
+func (j *joiner) hostKubeconfig() error {
 	both, err := os.ReadFile(pki.NodeCert)
 	if err != nil {
 		return fmt.Errorf("read the node's certificate: %w", err)
@@ -150,61 +158,11 @@ func (n *nodeRole) hostKubeconfig() error {
 		return fmt.Errorf("read the cluster's CA certificate: %w", err)
 	}
 	data, err := component.RenderKubeconfig(component.Kubeconfig{
-		Server: n.env.APIServerURL, Cluster: apiserver.ClusterName(n.env), User: pki.NodeUser(n.cfg.NodeName),
+		Server: j.env.APIServerURL, Cluster: apiserver.ClusterName(j.env), User: pki.NodeUser(j.env.Config.NodeName),
 		CAData: ca, CertData: both, KeyData: both,
 	})
 	if err != nil {
 		return err
 	}
-	return component.Write([]component.File{{Path: n.data.AdminKubeconfig(), Mode: 0o600, Data: data}})
-}
-
-// ensureNode creates the Node object, with the address at which other nodes reach this one, before the kubelet looks
-// for it. The kubelet would create it with a taint that a cloud controller removes, and nodes may not remove it
-// themselves (NodeRestriction).
-func (n *nodeRole) ensureNode(ctx context.Context, c *kubeapi.Client) error {
-	node := &corev1.Node{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: n.cfg.NodeName, Labels: kubelet.Labels(n.env), Annotations: n.nodeAnnotations()},
-		Status:     corev1.NodeStatus{Addresses: n.nodeAddresses()},
-	}
-	made, err := c.EnsureNode(ctx, node)
-	if err != nil || made {
-		return err
-	}
-	return errors.Join(n.updateNode(ctx, c), n.markStarting(ctx, c))
-}
-
-// recordNodeUID stores the UID of the worker's Node object, so that a later run can detect that the object was deleted.
-func (n *nodeRole) recordNodeUID(node *corev1.Node) error {
-	if !n.cfg.Joins() {
-		return nil
-	}
-	r, err := membership.Load(n.data)
-	if err != nil || r == nil || r.NodeUID == string(node.UID) {
-		return err
-	}
-	r.NodeUID = string(node.UID)
-	return r.Save(n.data)
-}
-
-// joinManifests returns the manifests that joining nodes need in a cluster created by rootlessnode.
-func (n *nodeRole) joinManifests() ([]byte, error) {
-	const foreign = false
-	rbac, rbacErr := resources.JoinRBAC(n.cfg, foreign)
-	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
-	if err := errors.Join(rbacErr, caErr); err != nil {
-		return nil, err
-	}
-	server := fmt.Sprintf("https://%s:%d", n.env.PublicIP, n.cfg.API.Port)
-	info, infoErr := resources.ClusterInfo(server, ca)
-	facts, factsErr := resources.ClusterFacts(n.env)
-	if err := errors.Join(infoErr, factsErr); err != nil {
-		return nil, err
-	}
-	var out []byte
-	for _, part := range [][]byte{rbac, info, facts} {
-		out = append(append(out, "---\n"...), part...)
-	}
-	return out, nil
+	return component.Write([]component.File{{Path: j.kubeconfig, Mode: 0o600, Data: data}})
 }

@@ -63,33 +63,34 @@ func (s *stubAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer) // the test fails if the response is incomplete
 }
 
-// connect makes s the API server of the node role.
-func (s *stubAPI) connect(t *testing.T, n *nodeRole) {
+// start starts the API server and returns its client.
+func (s *stubAPI) start(t *testing.T) clientFunc {
 	t.Helper()
 	server := httptest.NewTLSServer(s)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	c, err := kubeapi.NewForCluster(kubeapi.Cluster{Server: server.URL, CA: ca, BearerToken: "x"}, kubeapi.Options{})
 	assert.NilError(t, err)
-	n.apiOnce.Do(func() { n.api = c })
 	t.Cleanup(func() {
 		c.Close()
 		server.CloseClientConnections()
 		server.Close()
 	})
+	return func() (*kubeapi.Client, error) { return c, nil }
 }
 
 func TestApplyAddress(t *testing.T) {
 	t.Parallel()
-	n := portsNode(t, hostAddress("eth0", "192.0.2.7"))
-	n.cfg.CNI, n.cfg.NodeName, n.cfg.API.BindAddress = config.CNINone, "a", "0.0.0.0"
-	n.hub = status.NewHub(status.Status{}, status.Options{})
-	defer n.hub.Close()
-	is1 := func(ip string) { assert.NilError(t, layout.WriteJSON(n.rt.NodeAddress(), netip.MustParseAddr(ip))) }
+	ports := testPorts(t, hostAddress("eth0", "192.0.2.7"))
+	cfg := ports.cfg
+	cfg.CNI, cfg.NodeName, cfg.API.BindAddress = config.CNINone, "a", "0.0.0.0"
+	ports.address.path = ports.rt.NodeAddress()
+	hub := status.NewHub(status.Status{}, status.Options{})
+	defer hub.Close()
+	is1 := func(ip string) { assert.NilError(t, layout.WriteJSON(ports.address.path, netip.MustParseAddr(ip))) }
 	is1("192.0.2.7")
-	assert.NilError(t, n.readNodeAddress())
-	assert.Equal(t, n.env.PublicIP, "192.0.2.7")
+	assert.NilError(t, ports.address.read())
 	var forwards []string
-	stop, err := n.ports.run(n, func(portfwd.Config) error { return nil }, func(c portfwd.Config) {
+	stop, err := ports.run(func(portfwd.Config) error { return nil }, func(c portfwd.Config) {
 		for _, s := range c.Static {
 			forwards = append(forwards, fmt.Sprint(s.Name, " ", s.HostIP, ":", s.HostPort))
 		}
@@ -103,52 +104,33 @@ func TestApplyAddress(t *testing.T) {
 		}
 		return http.StatusOK, map[string]any{}
 	}}
-	api.connect(t, n)
+	var warnings []string
+	f := &addressFollower{
+		cfg: cfg, address: ports.address, log: ports.log, hub: hub, warn: func(texts ...string) { warnings = append(warnings, texts...) },
+		node:    &nodeObject{env: component.Env{Config: cfg}, client: api.start(t), address: ports.address},
+		forward: ports.update, published: ports.address.current(), warned: ports.address.current(),
+	}
 
-	assert.NilError(t, n.applyAddress(t.Context()))
+	assert.NilError(t, f.apply(t.Context()))
 	assert.Equal(t, len(api.requests), 0, "no change")
 	is1("192.0.2.8")
 	for range 2 {
-		assert.ErrorContains(t, n.applyAddress(t.Context()), "node a")
+		assert.ErrorContains(t, f.apply(t.Context()), "node a")
 		assert.Assert(t, is.Contains(forwards, "kubelet 192.0.2.8:10250"), "the forwards are updated before the cluster responds")
 	}
-	assert.Equal(t, len(n.hub.Snapshot().Warnings), 1, "reported once")
-	assert.Equal(t, n.hub.Snapshot().Network.NodeAddress, "192.0.2.8")
+	assert.Equal(t, len(warnings), 1, "reported once")
+	assert.Equal(t, hub.Snapshot().Network.NodeAddress, "192.0.2.8")
 	away = false
 	api.requests, forwards = nil, nil
 	is1("192.0.2.7") // the old address again; the cluster's state is unknown after the failure
-	assert.NilError(t, n.applyAddress(t.Context()))
+	assert.NilError(t, f.apply(t.Context()))
 	assert.DeepEqual(t, api.requests, []string{
 		`PATCH /api/v1/nodes/a/status {"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.7"},{"type":"Hostname","address":"a"}]}}`,
 		`PATCH /api/v1/nodes/a {"metadata":{"annotations":{"flannel.alpha.coreos.com/public-ip-overwrite":"192.0.2.7"}}}`,
 	})
 	assert.Assert(t, is.Contains(forwards, "kubelet 192.0.2.7:10250"))
-	assert.NilError(t, n.applyAddress(t.Context()))
+	assert.NilError(t, f.apply(t.Context()))
 	assert.Equal(t, len(api.requests), 2, "reported once")
-}
-
-func TestNodeForwards(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		set  func(*config.NodeConfig)
-		want string
-	}{
-		"vxlan":     {func(c *config.NodeConfig) { c.Inside.KubeletPort, c.Flannel.VXLANPort = 10350, 4789 }, "kubelet tcp 10350:10350, pod-network udp 4789:4789"},
-		"wireguard": {func(c *config.NodeConfig) { c.Flannel.Backend = "wireguard" }, "kubelet tcp 10250:10250, pod-network udp 51820:51820"},
-		"another's": {func(c *config.NodeConfig) { c.CNI = config.CNINone }, "kubelet tcp 10250:10250"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := &nodeRole{cfg: config.Default()}
-			tc.set(n.cfg)
-			var got []string
-			for _, s := range n.nodeForwards(netip.MustParseAddr("192.0.2.7")) {
-				assert.Equal(t, s.HostIP.String(), "192.0.2.7")
-				got = append(got, fmt.Sprintf("%s %s %d:%d", s.Name, s.Protocol, s.HostPort, s.ChildPort))
-			}
-			assert.Equal(t, strings.Join(got, ", "), tc.want)
-		})
-	}
 }
 
 // selfSigned returns a self-signed certificate and its key in one PEM text.
@@ -217,9 +199,6 @@ func TestClusterFactsAreReadBack(t *testing.T) {
 // the meantime.
 func TestApproveAgain(t *testing.T) {
 	t.Parallel()
-	n := portsNode(t)
-	n.cfg.NodeName, n.cfg.API.BindAddress = "a", "0.0.0.0"
-	n.env = component.Env{Config: n.cfg, HostName: "a", NodeIP: "10.0.2.100", PublicIP: "10.99.0.1"}
 	csr := func(name string) map[string]any {
 		return map[string]any{"metadata": map[string]any{"name": name, "uid": name}, "spec": map[string]any{
 			"request": csrOf(t, nil), "signerName": kubeapi.SignerKubeletClient, "username": "system:bootstrap:abcdef",
@@ -239,10 +218,10 @@ func TestApproveAgain(t *testing.T) {
 		}
 		return http.StatusOK, map[string]any{"items": []any{}}
 	}}
-	api.connect(t, n)
+	a := testApprover(api.start(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := n.approveNodes(ctx, func() {})
+	err := a.Run(ctx, func() {})
 	assert.ErrorContains(t, err, "decide on certificate request stuck")
 	assert.NilError(t, ctx.Err(), "the unit ends so that it restarts")
 	approved := func(name string) bool {

@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
 )
 
 // unenforcedSettings returns the config fields that have no effect in this cgroup, because their controller is missing
@@ -47,13 +47,6 @@ func unenforcedTexts(cfg *config.NodeConfig, c layout.CgroupInfo) []string {
 	return out
 }
 
-// warnUnenforced reports the limits that are not enforced in the log and in the status.
-func (n *nodeRole) warnUnenforced() {
-	for _, text := range unenforcedTexts(n.cfg, n.handover.Cgroup) {
-		n.warn("%s", text)
-	}
-}
-
 // eventUnenforced is the reason of Events about limits that are not enforced.
 const eventUnenforced = "LimitsNotEnforced"
 
@@ -64,17 +57,10 @@ func unenforcedEvents(cfg *config.NodeConfig, c layout.CgroupInfo) []kubeapi.Eve
 	for _, text := range unenforcedTexts(cfg, c) {
 		out = append(out, kubeapi.Event{
 			Object: kubeapi.ObjectRef{Kind: "Node", Name: cfg.NodeName, UID: cfg.NodeName},
-			Type:   kubeapi.EventWarning, Reason: eventUnenforced, Message: text, Host: cfg.NodeName,
+			Type:   kubeapi.EventWarning, Reason: eventUnenforced, Message: text,
 		})
 	}
 	return out
-}
-
-// recordUnenforced records the limits that are not enforced as Events, for users who can only see the cluster.
-func (n *nodeRole) recordUnenforced() {
-	for _, ev := range unenforcedEvents(n.cfg, n.handover.Cgroup) {
-		n.recordEvent(ev)
-	}
 }
 
 // removeManagerState removes the state files of the kubelet's CPU and memory managers from the last run, whose
@@ -90,25 +76,24 @@ func removeManagerState(kubeletDir string) error {
 	return errors.Join(errs...)
 }
 
-// warnDrivers logs the limits of the chosen drivers and adds them to the status.
-func (n *nodeRole) warnDrivers() {
-	c := n.cfg
-	for _, text := range n.handover.Network.Warnings {
-		n.warn("%s", text)
+// driverWarnings returns the limits of the chosen drivers and of missing programs.
+func driverWarnings(cfg *config.NodeConfig, network layout.NetworkInfo) []string {
+	out := slices.Clone(network.Warnings)
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if _, err := exec.LookPath(filepath.Join(cfg.ComponentsDir, criclient.Program)); err != nil {
+		add("%s is not installed with the components (%v): when the node stops, pods get TERM without their preStop hooks", criclient.Program, err)
 	}
-	if _, err := exec.LookPath(n.binary(podstop.Program)); err != nil {
-		n.warn("%s is not installed with the components (%v): when the node stops, pods get TERM without their preStop hooks", podstop.Program, err)
+	if cfg.Network.Driver == config.DriverNone {
+		add("network.driver none: the node has no connection to other networks, and images must be imported")
 	}
-	if c.Network.Driver == config.DriverNone {
-		n.warn("network.driver none: the node has no connection to other networks, and images must be imported")
+	if cfg.Ports.Driver == config.DriverSlirp && !cfg.Network.AllowHostLoopback {
+		add("ports.driver slirp4netns: UDP clients on the host's loopback get no reply; use ports.driver builtin if you need UDP there")
 	}
-	if c.Ports.Driver == config.DriverSlirp && !c.Network.AllowHostLoopback {
-		n.warn("ports.driver slirp4netns: UDP clients on the host's loopback get no reply; use ports.driver builtin if you need UDP there")
+	if d := cfg.Network.Driver; cfg.Network.IPv6 && !hasIPv6Uplink(d) && d != config.DriverNone {
+		add("network.driver %s connects to other networks with IPv4 only: network.ipv6 applies to pods, Services and host ports", d)
 	}
-	if d := c.Network.Driver; c.Network.IPv6 && !hasIPv6Uplink(d) && d != config.DriverNone {
-		n.warn("network.driver %s connects to other networks with IPv4 only: network.ipv6 applies to pods, Services and host ports", d)
+	if d := cfg.Ports.Driver; cfg.Network.IPv6 && (d == config.DriverSlirp || d == config.DriverGvisor) {
+		add("ports.driver %s forwards IPv4 only; use ports.driver builtin to forward IPv6 too", d)
 	}
-	if d := c.Ports.Driver; c.Network.IPv6 && (d == config.DriverSlirp || d == config.DriverGvisor) {
-		n.warn("ports.driver %s forwards IPv4 only; use ports.driver builtin to forward IPv6 too", d)
-	}
+	return out
 }

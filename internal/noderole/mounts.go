@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/sirupsen/logrus"
+
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
-	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -61,19 +61,17 @@ func probeMounts(ctx context.Context) (t mountsResult, err error) {
 	return t, nil
 }
 
-// entriesUnit keeps the entries of copied-up directories in sync with the host.
-func (n *nodeRole) entriesUnit() supervisor.Unit {
-	return supervisor.Unit{Name: unitEntries, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
-		return copyup.FollowHost(ctx, n.files, ready)
-	}}
+// mountWatch tests mount propagation at start and periodically.
+type mountWatch struct {
+	propagation string // mounts.propagation
+	log         logrus.FieldLogger
+	hub         *status.Hub
+	// processes returns the processes that must run in the node role's mount namespace.
+	processes func() []supervisor.UnitStatus
 }
 
-// mountsUnit tests mount propagation at start and periodically.
-func (n *nodeRole) mountsUnit() supervisor.Unit {
-	return supervisor.Unit{Name: unitMounts, Task: n.followMounts, Backoff: n.backoff()}
-}
-
-func (n *nodeRole) followMounts(ctx context.Context, ready func()) error {
+// Run is ready after the first test.
+func (w *mountWatch) Run(ctx context.Context, ready func()) error {
 	tick := time.NewTicker(mountsInterval)
 	defer tick.Stop()
 	for {
@@ -82,9 +80,9 @@ func (n *nodeRole) followMounts(ctx context.Context, ready func()) error {
 			return nil
 		}
 		if err == nil {
-			n.reportMounts(t)
+			w.report(t)
 		} else {
-			n.hub.SetCondition(status.Condition{Type: status.ConditionSharedMounts, Reason: "NotTried", Message: err.Error()})
+			w.hub.SetCondition(status.Condition{Type: status.ConditionSharedMounts, Reason: "NotTried", Message: err.Error()})
 		}
 		ready()
 		select {
@@ -95,54 +93,51 @@ func (n *nodeRole) followMounts(ctx context.Context, ready func()) error {
 	}
 }
 
-// reportMounts writes the result to the status. Missing propagation inside the node (2) degrades the node; missing
+// report writes the result to the status. Missing propagation inside the node (2) degrades the node; missing
 // propagation from the host (1) is a warning.
-func (n *nodeRole) reportMounts(t mountsResult) {
-	wrong := n.wrongMountNamespace()
+func (w *mountWatch) report(t mountsResult) {
+	wrong := wrongMountNamespace(w.processes())
 	g := t.Guarantees
 	m := &status.Mounts{HostToNode: g.HostToInside, Shared: g.Inside && len(wrong) == 0, NodeToHost: g.InsideToHost}
 	if !m.HostToNode {
 		why := "the host's root is private"
 		m.Hint = propagationHint
-		if n.cfg.Mounts.Propagation == "rprivate" {
+		if w.propagation == "rprivate" {
 			why, m.Hint = "mounts.propagation is rprivate", "# set mounts.propagation: rslave, then restart the node"
 		}
 		m.Reasons = append(m.Reasons, "1: mounts of the host do not reach the node: "+why)
 	}
 	m.Reasons = slices.Concat(m.Reasons, t.Reasons, wrong)
-	now := n.hub.Snapshot()
+	now := w.hub.Snapshot()
 	if now.Mounts == nil && !m.HostToNode {
-		n.log.Warnf("new mounts of the host do not reach the node: %s", strings.Join(m.Reasons, "; "))
+		w.log.Warnf("new mounts of the host do not reach the node: %s", strings.Join(m.Reasons, "; "))
 	}
 	if old := now.Mounts; old == nil || old.Text() != m.Text() || !slices.Equal(old.Reasons, m.Reasons) {
-		n.hub.Update(func(s *status.Status) { s.Mounts = m })
+		w.hub.Update(func(s *status.Status) { s.Mounts = m })
 	}
 	c := status.Condition{Type: status.ConditionSharedMounts, OK: m.Shared}
 	if !m.Shared {
 		c.Reason, c.Message = "NotShared", strings.Join(m.Reasons, "; ")
 	}
 	if old := now.Condition(c.Type); old == nil || old.OK != c.OK || old.Message != c.Message {
-		n.hub.SetCondition(c)
+		w.hub.SetCondition(c)
 	}
 }
 
 // propagationHint is the command that root runs on the host to fix a private root mount.
 const propagationHint = "mount --make-rshared /    # as root on the host; then restart the node"
 
-// wrongMountNamespace returns a message for the kubelet and the container runtime if they run in a different mount
-// namespace than the node role, because they would not see each other's mounts.
-func (n *nodeRole) wrongMountNamespace() []string {
+// wrongMountNamespace returns a message for each process that runs in a different mount namespace than the node role,
+// because they would not see each other's mounts.
+func wrongMountNamespace(processes []supervisor.UnitStatus) []string {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return []string{fmt.Sprintf("2: %v", err)}
 	}
 	var found []string
-	for _, u := range n.group.Status() {
-		if u.PID == 0 || u.Name != kubelet.Name && u.Name != n.runtimeUnit() {
-			continue
-		}
-		its, err := os.Readlink(proc.Host.File(u.PID, "ns/mnt"))
-		if err == nil && its != own { // a process that has just ended is checked next time
+	for _, u := range processes {
+		other, err := os.Readlink(proc.Host.File(u.PID, "ns/mnt"))
+		if err == nil && other != own { // a process that has just ended is checked next time
 			found = append(found, fmt.Sprintf("2: %s (pid %d) is in a different mount namespace than the node", u.Name, u.PID))
 		}
 	}

@@ -1,14 +1,19 @@
 package noderole
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"syscall"
 	"testing"
 
 	"github.com/sirupsen/logrus"
 	"gotest.tools/v3/assert"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/mountns"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -33,17 +38,33 @@ func TestReportMounts(t *testing.T) {
 	} {
 		log := logrus.New()
 		log.SetOutput(io.Discard)
-		n := &nodeRole{log: log, cfg: config.Default(), hub: status.NewHub(status.Status{}, status.Options{})}
-		n.cfg.Mounts.Propagation = tc.propagation
-		var err error
-		n.group, err = supervisor.New(nil, supervisor.Options{})
-		assert.NilError(t, err)
-		n.reportMounts(tc.tried)
-		s := n.hub.Snapshot()
+		w := &mountWatch{
+			propagation: tc.propagation, log: log, hub: status.NewHub(status.Status{}, status.Options{}),
+			processes: func() []supervisor.UnitStatus { return nil },
+		}
+		w.report(tc.tried)
+		s := w.hub.Snapshot()
 		assert.Equal(t, s.Mounts.Text(), tc.text, tc.name)
 		assert.DeepEqual(t, s.Mounts.Reasons, tc.reasons)
 		assert.Equal(t, s.Mounts.Hint, tc.hint, tc.name)
 		assert.Equal(t, s.Condition(status.ConditionSharedMounts).OK, tc.ok, tc.name)
-		n.hub.Close()
+		w.hub.Close()
 	}
+}
+
+// TestWrongMountNamespace checks that a process in a different mount namespace than the test is reported.
+func TestWrongMountNamespace(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.UserNS)
+	other := exec.CommandContext(t.Context(), "cat")
+	other.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+	}
+	stdin, err := other.StdinPipe()
+	assert.NilError(t, err)
+	assert.NilError(t, other.Start())
+	defer func() { assert.Check(t, errors.Join(stdin.Close(), other.Wait())) }()
+	got := wrongMountNamespace([]supervisor.UnitStatus{{Name: "kubelet", PID: os.Getpid()}, {Name: "containerd", PID: other.Process.Pid}})
+	assert.DeepEqual(t, got, []string{fmt.Sprintf("2: containerd (pid %d) is in a different mount namespace than the node", other.Process.Pid)})
 }

@@ -8,15 +8,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
-	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -26,32 +28,29 @@ const kubepods = "kubepods"
 // unitPods is the unit that stops the pods.
 const unitPods = "pods"
 
-// outlivesPods names the units that a stopping pod may still use, from its preStop hook or its program. kube-proxy is
-// not among them because its rules stay when it ends. The DNS server is a pod itself.
-var outlivesPods = []string{apiserver.Name, flannel.Name, networkpolicy.Name, unitPorts, unitHostPorts}
+// podStopper stops the pods when the node stops: after the kubelet, which would restart the containers, and before the
+// container runtime and the units that pods may use.
+type podStopper struct {
+	programs
 
-// stopAfterPods makes the units of outlivesPods stop after the pods.
-func stopAfterPods(units []supervisor.Unit) {
-	for i := range units {
-		for _, name := range outlivesPods {
-			if units[i].Name == name {
-				units[i].StopAfter = append(units[i].StopAfter, unitPods)
-			}
-		}
-	}
+	cfg      *config.NodeConfig
+	nodeIP   string
+	log      logrus.FieldLogger
+	tree     cgroupv2.Tree
+	client   clientFunc
+	progress *podsProgress
 }
 
-// podsUnit stops the pods when the node stops: after the kubelet, which would restart the containers, and before the
-// container runtime and the units of outlivesPods.
-func (n *nodeRole) podsUnit() supervisor.Unit {
+// unit returns the unit of the stop, which needs the unit of the container runtime.
+func (p *podStopper) unit(runtimeUnit string, backoff supervisor.Backoff) supervisor.Unit {
 	return supervisor.Unit{
-		Name: unitPods, Needs: needs(n.runtimeUnit()), StopAfter: []string{kubelet.Name}, Backoff: n.backoff(),
+		Name: unitPods, Needs: component.NeedReady(runtimeUnit), StopAfter: []string{kubelet.Name}, Backoff: backoff,
 		Task: func(ctx context.Context, ready func()) error {
 			ready()
 			<-ctx.Done()
 			return nil
 		},
-		BeforeStop: n.stopPods, BeforeStopTimeout: n.cfg.Timeouts.PodStop.D() + n.cfg.Timeouts.ComponentStop.D(),
+		BeforeStop: p.stop, BeforeStopTimeout: p.cfg.Timeouts.PodStop.D() + p.cfg.Timeouts.ComponentStop.D(),
 	}
 }
 
@@ -64,30 +63,30 @@ const (
 	fallbackReserve = 2 * time.Second
 )
 
-// stopPods stops the pods within timeouts.podStop. Normally the container runtime stops them, in the order and with the
+// stop stops the pods within timeouts.podStop. Normally the container runtime stops them, in the order and with the
 // grace periods that the kubelet would use. If that fails, all processes of the pods get SIGTERM, and SIGKILL after the
 // longest of their grace periods.
-func (n *nodeRole) stopPods(ctx context.Context) error {
-	if some, err := n.tree.Populated(kubepods); err != nil || !some {
+func (p *podStopper) stop(ctx context.Context) error {
+	if some, err := p.tree.Populated(kubepods); err != nil || !some {
 		return err
 	}
-	n.log.Info("stopping the pods")
-	limit, cancel := context.WithTimeout(ctx, n.cfg.Timeouts.PodStop.D())
+	p.log.Info("stopping the pods")
+	limit, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.PodStop.D())
 	defer cancel()
-	pods, err := n.nodePods(limit)
+	pods, err := p.nodePods(limit)
 	if err != nil {
-		n.log.WithError(err).Warn("list the node's pods; stopping pods in kube-system last")
+		p.log.WithError(err).Warn("list the node's pods; stopping pods in kube-system last")
 	}
 	grace := programGrace // for containers that the kubelet did not start
-	if err := n.stopContainers(limit, pods, err == nil); err != nil {
-		n.log.WithError(err).Warn("the container runtime did not stop all pods; stopping their processes")
-		n.setPodsReason("stopping the pods' processes, because the container runtime did not stop all pods")
-		grace = longestGrace(pods, n.cfg.Timeouts.PodStop.D())
+	if err := p.stopContainers(limit, pods, err == nil); err != nil {
+		p.log.WithError(err).Warn("the container runtime did not stop all pods; stopping their processes")
+		p.progress.set("stopping the pods' processes, because the container runtime did not stop all pods")
+		grace = longestGrace(pods, p.cfg.Timeouts.PodStop.D())
 	}
 	rest, cancelRest := context.WithTimeout(limit, grace)
 	defer cancelRest()
-	n.endPrograms(rest, kubepods)
-	return n.tree.Kill(kubepods)
+	endPrograms(rest, p.tree, p.log, kubepods)
+	return p.tree.Kill(kubepods)
 }
 
 // longestGrace returns the longest grace period of the pods, or unknown if there are no pods in the list.
@@ -103,25 +102,25 @@ func longestGrace(pods []kubeapi.NodePod, unknown time.Duration) time.Duration {
 }
 
 // stopContainers lets the container runtime stop the containers of all pods.
-func (n *nodeRole) stopContainers(ctx context.Context, pods []kubeapi.NodePod, known bool) error {
+func (p *podStopper) stopContainers(ctx context.Context, pods []kubeapi.NodePod, known bool) error {
 	end, _ := ctx.Deadline()
 	limit := time.Until(end)
 	limit -= min(fallbackReserve, limit/5)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return podstop.Run(ctx, n.binary(podstop.Program), n.environ(nil), podstop.Request{
-		Socket: n.cfg.RuntimeSocket(), NodeIP: n.handover.Network.IP,
+	return criclient.Run(ctx, p.binary(criclient.Program), p.environ(nil), criclient.Request{
+		Socket: runtime.Socket(p.cfg), NodeIP: p.nodeIP,
 		Limit: limit, CriticalReserve: min(criticalReserve, limit/4),
 		Known: known, Pods: podsToStop(pods),
-	}, func(r podstop.Report) {
+	}, func(r criclient.Report) {
 		if r.Warning != "" {
-			n.log.Warn(r.Warning)
+			p.log.Warn(r.Warning)
 		}
 		if r.Changed {
-			n.setPodsReason(shortList(r.Waiting))
+			p.progress.set(shortList(r.Waiting))
 		}
 		if r.Interrupted != nil {
-			n.restartInterrupted(ctx, pods, *r.Interrupted)
+			p.restartInterrupted(ctx, pods, *r.Interrupted)
 		}
 	})
 }
@@ -129,41 +128,41 @@ func (n *nodeRole) stopContainers(ctx context.Context, pods []kubeapi.NodePod, k
 // restartInterrupted makes the kubelet restart, at the next start of the node, the containers of a pod that the stop
 // interrupted and whose restart policy would not restart them. Without this, the kubelet counts a container as failed
 // if the Pod object lists it as running and the runtime does not know it.
-func (n *nodeRole) restartInterrupted(ctx context.Context, pods []kubeapi.NodePod, p podstop.Interrupted) {
-	i := slices.IndexFunc(pods, func(k kubeapi.NodePod) bool { return k.UID == p.UID })
+func (p *podStopper) restartInterrupted(ctx context.Context, pods []kubeapi.NodePod, pod criclient.Interrupted) {
+	i := slices.IndexFunc(pods, func(k kubeapi.NodePod) bool { return k.UID == pod.UID })
 	if i < 0 || pods[i].Static {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	c, err := n.client()
+	c, err := p.client()
 	if err == nil {
-		err = c.MarkContainersWaiting(ctx, pods[i], p.Containers, "NodeStopped", "the node was stopped; the container starts again when the node starts")
+		err = c.MarkContainersWaiting(ctx, pods[i], pod.Containers, "NodeStopped", "the node was stopped; the container starts again when the node starts")
 	}
 	if err != nil {
-		n.log.WithError(err).Warn("mark an interrupted pod for a restart; it will count as failed at the next start")
+		p.log.WithError(err).Warn("mark an interrupted pod for a restart; it will count as failed at the next start")
 	}
 }
 
 // nodePods returns the node's pods from the API server.
-func (n *nodeRole) nodePods(ctx context.Context) ([]kubeapi.NodePod, error) {
+func (p *podStopper) nodePods(ctx context.Context) ([]kubeapi.NodePod, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	c, err := n.client()
+	c, err := p.client()
 	if err != nil {
 		return nil, err
 	}
-	return c.NodePods(ctx, n.cfg.NodeName)
+	return c.NodePods(ctx, p.cfg.NodeName)
 }
 
 // criticalPriority is the lowest priority of critical pods, as in the kubelet's graceful node shutdown: that of the
 // PriorityClass system-cluster-critical.
 const criticalPriority = 2_000_000_000
 
-func podsToStop(list []kubeapi.NodePod) []podstop.Pod {
-	pods := make([]podstop.Pod, 0, len(list))
+func podsToStop(list []kubeapi.NodePod) []criclient.Pod {
+	pods := make([]criclient.Pod, 0, len(list))
 	for _, p := range list {
-		pods = append(pods, podstop.Pod{
+		pods = append(pods, criclient.Pod{
 			UID: p.UID, Critical: p.Static || p.Priority >= criticalPriority, Containers: p.Containers, Sidecars: p.Sidecars,
 			RestartPolicy: p.RestartPolicy, GraceSeconds: p.DeletionGraceSeconds,
 		})
@@ -184,16 +183,18 @@ func shortList(texts []string) string {
 
 // podsProgress is the status text of the pods' stop. Its lock orders the unit's transition and updates of the text.
 type podsProgress struct {
+	hub *status.Hub
+
 	sync.Mutex
 	text string
 }
 
-// setPodsReason sets the reason of the pods unit in the status while the unit stops.
-func (n *nodeRole) setPodsReason(text string) {
-	n.pods.Lock()
-	defer n.pods.Unlock()
-	n.pods.text = text
-	n.hub.Update(func(s *status.Status) {
+// set sets the reason of the pods unit in the status while the unit stops.
+func (p *podsProgress) set(text string) {
+	p.Lock()
+	defer p.Unlock()
+	p.text = text
+	p.hub.Update(func(s *status.Status) {
 		if c := s.Component(unitPods); c != nil && c.State == status.Stopping {
 			c.Reason = text
 		}
@@ -204,13 +205,13 @@ func (n *nodeRole) setPodsReason(text string) {
 // did not start, and programs of `rootlessnode exec`. Containers and programs get SIGTERM first. The cgroups of pods
 // are removed too, because those created in a pod with a user namespace belong to a subordinate ID and cannot be
 // removed from outside.
-func (n *nodeRole) removeLeftovers() {
+func removeLeftovers(tree cgroupv2.Tree, log logrus.FieldLogger, runtime runtime.Runtime) {
 	ctx, cancel := context.WithTimeout(context.Background(), programGrace)
 	defer cancel()
-	n.endPrograms(ctx, leaf("exec"), strings.TrimPrefix(n.runtimeCgroup(), "/"))
-	for _, name := range []string{kubepods, leaf("exec"), leaf(n.runtimeUnit())} {
-		if err := n.tree.Remove(name); err != nil {
-			n.log.WithError(err).Warn("remove the remaining processes and their cgroup")
+	endPrograms(ctx, tree, log, leaf("exec"), strings.TrimPrefix(runtime.Cgroup(), "/"))
+	for _, name := range []string{kubepods, leaf("exec"), leaf(runtime.Unit())} {
+		if err := tree.Remove(name); err != nil {
+			log.WithError(err).Warn("remove the remaining processes and their cgroup")
 		}
 	}
 }
@@ -220,15 +221,15 @@ func (n *nodeRole) removeLeftovers() {
 const programGrace = 3 * time.Second
 
 // endPrograms sends SIGTERM to the processes in the cgroups and waits until they have exited or ctx ends.
-func (n *nodeRole) endPrograms(ctx context.Context, names ...string) {
+func endPrograms(ctx context.Context, tree cgroupv2.Tree, log logrus.FieldLogger, names ...string) {
 	for _, name := range names {
-		if err := n.tree.Signal(name, unix.SIGTERM); err != nil {
-			n.log.WithError(err).Warn("send SIGTERM to programs")
+		if err := tree.Signal(name, unix.SIGTERM); err != nil {
+			log.WithError(err).Warn("send SIGTERM to programs")
 		}
 	}
 	for _, name := range names {
-		if err := n.tree.WaitEmpty(ctx, name); err != nil {
-			n.log.WithError(err).Warn("programs did not exit in time; killing them")
+		if err := tree.WaitEmpty(ctx, name); err != nil {
+			log.WithError(err).Warn("programs did not exit in time; killing them")
 		}
 	}
 }

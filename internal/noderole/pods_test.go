@@ -8,24 +8,24 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
 // TestOrderOfStop checks that the node stops its pods after the kubelet and before the units that pods may use.
 func TestOrderOfStop(t *testing.T) {
 	t.Parallel()
-	n := runtimeNode(config.RuntimeContainerd)
-	pods := n.podsUnit()
+	pods := (&podStopper{cfg: config.Default()}).unit("containerd", supervisor.Backoff{})
 	assert.DeepEqual(t, pods.StopAfter, []string{"kubelet"})
 
 	task := func(context.Context, func()) error { return nil }
-	units := []supervisor.Unit{{Name: "containerd", Task: task}, {Name: "kubelet", Task: task}, {Name: "kube-proxy", Task: task}, pods}
-	for _, name := range outlivesPods {
-		units = append(units, supervisor.Unit{Name: name, Task: task})
+	units := []supervisor.Unit{pods, {Name: unitPorts, Task: task}, {Name: unitHostPorts, Task: task}}
+	for _, c := range catalogue.All() {
+		units = append(units, supervisor.Unit{Name: c.Name, Task: task})
 	}
-	stopAfterPods(units)
+	stopAfterPods(units, catalogue.All())
 	after := map[string]bool{}
 	for _, u := range units {
 		after[u.Name] = len(u.StopAfter) == 1 && u.StopAfter[0] == unitPods
@@ -47,7 +47,7 @@ func TestPodsToStop(t *testing.T) {
 		{UID: "a", Priority: 1_999_999_999, RestartPolicy: "Never", Containers: []string{"c"}, Sidecars: []string{"s"}, DeletionGraceSeconds: &grace},
 		{UID: "b", Priority: 2_000_000_000},
 		{UID: "c", Static: true},
-	}), []podstop.Pod{
+	}), []criclient.Pod{
 		{UID: "a", RestartPolicy: "Never", Containers: []string{"c"}, Sidecars: []string{"s"}, GraceSeconds: &grace},
 		{UID: "b", Critical: true},
 		{UID: "c", Critical: true},

@@ -12,16 +12,25 @@ import (
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
 // portConfig holds the inputs of the forwarder's configuration that do not come from the API server: the node's config,
-// the host's addresses and manual forwards. The zero value is ready to use.
+// the host's addresses and manual forwards. Its methods may be called concurrently.
 type portConfig struct {
+	cfg     *config.NodeConfig
+	rt      layout.Runtime
+	data    layout.Data
+	log     logrus.FieldLogger
+	address *nodeAddress
+	ipv6    netip.Addr // the node's address if network.ipv6 is set
+
 	mu  sync.Mutex
 	set func(portfwd.Config) // nil if no forwarder runs
 	// onFaults is called with the ports that do not accept connections. It may be nil.
@@ -32,7 +41,7 @@ type portConfig struct {
 }
 
 // run starts a forwarder with the current configuration and applies changes until stop is called.
-func (d *portConfig) run(n *nodeRole, start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) (stop func(), err error) {
+func (d *portConfig) run(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) (stop func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w, err := fsnotify.NewWatcher()
@@ -40,13 +49,13 @@ func (d *portConfig) run(n *nodeRole, start func(portfwd.Config) error, set func
 		return nil, fmt.Errorf("watch the host's addresses: %w", err)
 	}
 	// The file is replaced, so its directory is watched. Earlier changes are read below.
-	if err := w.Add(filepath.Dir(n.rt.HostAddresses())); err != nil {
+	if err := w.Add(filepath.Dir(d.rt.HostAddresses())); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch the host's addresses: %w", err), w.Close())
 	}
-	if err := errors.Join(d.readHost(n), d.readManual(n)); err != nil {
+	if err := errors.Join(d.readHost(), d.readManual()); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	cfg, err := d.config(n)
+	cfg, err := d.config(d.manual)
 	if err == nil {
 		err = start(cfg)
 	}
@@ -54,11 +63,11 @@ func (d *portConfig) run(n *nodeRole, start func(portfwd.Config) error, set func
 		return nil, errors.Join(err, w.Close())
 	}
 	d.set, d.onFaults = set, onFaults
-	if err := d.readFaults(n); err != nil {
+	if err := d.readFaults(); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	var followed sync.WaitGroup
-	followed.Go(func() { d.follow(n, w) })
+	followed.Go(func() { d.follow(w) })
 	return func() {
 		_ = w.Close() // nothing was written
 		followed.Wait()
@@ -69,7 +78,7 @@ func (d *portConfig) run(n *nodeRole, start func(portfwd.Config) error, set func
 }
 
 // follow applies changes of the host's addresses and of port faults.
-func (d *portConfig) follow(n *nodeRole, w *fsnotify.Watcher) {
+func (d *portConfig) follow(w *fsnotify.Watcher) {
 	for {
 		changed := ""
 		select {
@@ -84,18 +93,18 @@ func (d *portConfig) follow(n *nodeRole, w *fsnotify.Watcher) {
 			}
 		}
 		d.mu.Lock()
-		if changed == "" || changed == n.rt.HostAddresses() {
-			err := d.readHost(n)
+		if changed == "" || changed == d.rt.HostAddresses() {
+			err := d.readHost()
 			if err == nil {
-				err = d.apply(n)
+				err = d.apply()
 			}
 			if err != nil {
-				n.log.WithError(err).Warn("apply the host's changed addresses")
+				d.log.WithError(err).Warn("apply the host's changed addresses")
 			}
 		}
-		if changed == "" || changed == n.rt.PortFaults() {
-			if err := d.readFaults(n); err != nil {
-				n.log.WithError(err).Warn("read the port faults")
+		if changed == "" || changed == d.rt.PortFaults() {
+			if err := d.readFaults(); err != nil {
+				d.log.WithError(err).Warn("read the port faults")
 			}
 		}
 		d.mu.Unlock()
@@ -103,9 +112,9 @@ func (d *portConfig) follow(n *nodeRole, w *fsnotify.Watcher) {
 }
 
 // readFaults reads the ports that do not accept connections. The file does not exist before the first fault.
-func (d *portConfig) readFaults(n *nodeRole) error {
+func (d *portConfig) readFaults() error {
 	var list []layout.PortFault
-	if err := layout.ReadJSON(n.rt.PortFaults(), &list); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := layout.ReadJSON(d.rt.PortFaults(), &list); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the port faults: %w", err)
 	}
 	if d.onFaults != nil {
@@ -114,18 +123,25 @@ func (d *portConfig) readFaults(n *nodeRole) error {
 	return nil
 }
 
-// apply passes the current configuration to the forwarder.
-func (d *portConfig) apply(n *nodeRole) error {
-	cfg, err := d.config(n)
+// update passes the current configuration to the forwarder.
+func (d *portConfig) update() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.apply()
+}
+
+// apply is update with d.mu held.
+func (d *portConfig) apply() error {
+	cfg, err := d.config(d.manual)
 	if err == nil && d.set != nil {
 		d.set(cfg)
 	}
 	return err
 }
 
-func (d *portConfig) readHost(n *nodeRole) error {
+func (d *portConfig) readHost() error {
 	var list []layout.HostAddress
-	if err := layout.ReadJSON(n.rt.HostAddresses(), &list); err != nil {
+	if err := layout.ReadJSON(d.rt.HostAddresses(), &list); err != nil {
 		return fmt.Errorf("read the host's addresses: %w", err)
 	}
 	d.host = d.host[:0:0]
@@ -135,69 +151,66 @@ func (d *portConfig) readHost(n *nodeRole) error {
 	return nil
 }
 
-func (d *portConfig) readManual(n *nodeRole) error {
+func (d *portConfig) readManual() error {
 	d.manual = nil
-	if err := layout.ReadJSON(n.data.ManualPorts(), &d.manual); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := layout.ReadJSON(d.data.ManualPorts(), &d.manual); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the manual forwards: %w", err)
 	}
 	return nil
 }
 
-// config returns the forwarder's current configuration.
-func (d *portConfig) config(n *nodeRole) (portfwd.Config, error) {
-	p := n.cfg.Ports
+// config returns the forwarder's configuration with the given manual forwards.
+func (d *portConfig) config(manual []string) (portfwd.Config, error) {
+	p, node := d.cfg.Ports, d.address.current()
 	c := portfwd.Config{
 		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, PodHostPorts: p.PodHostPorts,
 		ExternalIPs: len(p.ExternalIPs) > 0, ExternalIPRanges: p.ExternalIPs.Prefixes(), BindAnywhere: p.Annotations.Bind, MaxForwards: p.MaxForwards,
 		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, HostAddresses: d.host,
-		BindAddresses: []netip.Addr{}, ChildIPv6: n.ipv6,
+		BindAddresses: d.bindAddresses(node), ChildIPv6: d.ipv6,
 	}
 	if !slices.Contains(p.Annotations.Namespaces, config.AllNamespaces) {
 		c.AnnotationNamespaces = append([]string{}, p.Annotations.Namespaces...)
-	}
-	node, multi := n.address.current()
-	for _, entry := range p.BindAddresses {
-		if entry == config.BindNodeIP && multi {
-			entry = node.String()
-		}
-		addrs, err := portfwd.ResolveBind([]string{entry}, d.host)
-		if err != nil && !slices.Contains(d.warned, entry) {
-			d.warned = append(d.warned, entry)
-			n.log.WithError(err).Warn("ports.bindAddresses: not listening on the interface until it has an address")
-		}
-		c.BindAddresses = append(c.BindAddresses, addrs...)
 	}
 	var err error
 	if c.PickFirst, c.PickLast, err = config.ParsePickRange(p.PickRange); err != nil {
 		return c, fmt.Errorf("ports.pickRange: %w", err)
 	}
-	if n.cfg.ControlPlane.Embedded {
-		ip, err := netip.ParseAddr(n.cfg.API.BindAddress)
-		if err != nil {
-			return c, fmt.Errorf("api.bindAddress: %w", err)
-		}
+	for _, f := range catalogue.Forwards(d.cfg, node) {
 		c.Static = append(c.Static, portfwd.Static{
-			Name: apiForward, Protocol: "tcp", HostIP: ip, HostPort: n.cfg.API.Port, ChildPort: n.cfg.Inside.APIServerPort,
+			Name: f.Forward.Name, Protocol: f.Proto, HostIP: f.Forward.Address, HostPort: f.Forward.Port, ChildPort: f.Number,
 		})
 	}
-	if multi {
-		c.Static = append(c.Static, n.nodeForwards(node)...)
-	}
-	for _, s := range p.Static {
-		f, err := config.ParseForward(s)
-		if err != nil {
-			return c, fmt.Errorf("ports.static: %w", err)
+	for _, list := range []struct {
+		origin   string
+		forwards []string
+		manual   bool
+	}{{"ports.static", p.Static, false}, {"manual forward", manual, true}} {
+		for _, s := range list.forwards {
+			f, err := config.ParseForward(s)
+			if err != nil {
+				return c, fmt.Errorf("%s: %w", list.origin, err)
+			}
+			c.Static = append(c.Static, statics(f, list.manual)...)
 		}
-		c.Static = append(c.Static, statics(f, false)...)
-	}
-	for _, s := range d.manual {
-		f, err := config.ParseForward(s)
-		if err != nil {
-			return c, fmt.Errorf("manual forward: %w", err)
-		}
-		c.Static = append(c.Static, statics(f, true)...)
 	}
 	return c, nil
+}
+
+// bindAddresses returns the addresses of ports.bindAddresses. It logs each interface without an address once.
+func (d *portConfig) bindAddresses(node netip.Addr) []netip.Addr {
+	out := []netip.Addr{}
+	for _, entry := range d.cfg.Ports.BindAddresses {
+		if entry == config.BindNodeIP && node.IsValid() {
+			entry = node.String()
+		}
+		addrs, err := portfwd.ResolveBind([]string{entry}, d.host)
+		if err != nil && !slices.Contains(d.warned, entry) {
+			d.warned = append(d.warned, entry)
+			d.log.WithError(err).Warn("ports.bindAddresses: not listening on the interface until it has an address")
+		}
+		out = append(out, addrs...)
+	}
+	return out
 }
 
 // statics returns one static port for each port of a forward. Manual forwards are named as the user wrote them.
@@ -228,12 +241,12 @@ rootlessnode ports add 9000-9009:9000-9009   # a range
 rootlessnode ports add 0:8080                # the node picks the host port`
 
 // add adds a manual forward. Adding an existing forward succeeds.
-func (d *portConfig) add(n *nodeRole, text string) (owner string, err error) {
+func (d *portConfig) add(text string) (owner string, err error) {
 	f, err := config.ParseForward(text)
 	if err != nil {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), forwardHint)
 	}
-	if n.cfg.Ports.Driver == "none" {
+	if d.cfg.Ports.Driver == "none" {
 		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("port forwarding is disabled (ports.driver: none)")),
 			"rootlessnode down\nrootlessnode up --set ports.driver=builtin")
 	}
@@ -243,23 +256,20 @@ func (d *portConfig) add(n *nodeRole, text string) (owner string, err error) {
 		return manualOwner(f.String()), nil
 	}
 	manual := append(slices.Clone(d.manual), f.String())
-	if err := d.conflicts(n, manual); err != nil {
+	c, err := d.config(manual)
+	if err == nil {
+		err = clash(c)
+	}
+	if err != nil {
 		return "", err
 	}
-	return manualOwner(f.String()), d.change(n, manual)
+	return manualOwner(f.String()), d.change(manual)
 }
 
-// conflicts returns an error if the last of the manual forwards conflicts with the others or with those of the config.
-func (d *portConfig) conflicts(n *nodeRole, manual []string) error {
-	before := d.manual
-	d.manual = manual
-	cfg, err := d.config(n)
-	d.manual = before
-	if err != nil {
-		return err
-	}
+// clash returns an error if a manual forward of the configuration conflicts with another forward of it. Pure.
+func clash(c portfwd.Config) error {
 	var errs []error
-	_, warnings := portfwd.Wanted(portfwd.Input{}, cfg)
+	_, warnings := portfwd.Wanted(portfwd.Input{}, c)
 	for _, w := range warnings {
 		if w.Owner.Kind == portfwd.KindManual {
 			errs = append(errs, errors.New(w.Message))
@@ -269,7 +279,7 @@ func (d *portConfig) conflicts(n *nodeRole, manual []string) error {
 }
 
 // remove removes a manual forward. text is the forward as it was added, or its host port.
-func (d *portConfig) remove(n *nodeRole, text string) (owner string, err error) {
+func (d *portConfig) remove(text string) (owner string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i, err := d.find(text)
@@ -277,7 +287,7 @@ func (d *portConfig) remove(n *nodeRole, text string) (owner string, err error) 
 		return "", err
 	}
 	owner = manualOwner(d.manual[i])
-	return owner, d.change(n, slices.Delete(slices.Clone(d.manual), i, i+1))
+	return owner, d.change(slices.Delete(slices.Clone(d.manual), i, i+1))
 }
 
 func (d *portConfig) find(text string) (int, error) {
@@ -309,10 +319,10 @@ func (d *portConfig) find(text string) (int, error) {
 }
 
 // change stores the list before it applies it, so that a confirmed change survives a crash.
-func (d *portConfig) change(n *nodeRole, manual []string) error {
-	if err := layout.WriteJSON(n.data.ManualPorts(), manual); err != nil {
+func (d *portConfig) change(manual []string) error {
+	if err := layout.WriteJSON(d.data.ManualPorts(), manual); err != nil {
 		return err
 	}
 	d.manual = manual
-	return d.apply(n)
+	return d.apply()
 }

@@ -9,9 +9,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/sirupsen/logrus"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
@@ -21,59 +24,68 @@ import (
 // nodes, the kubelet's and the pod network's.
 const (
 	apiForward     = "api"
-	kubeletForward = "kubelet"
-	podNetForward  = "pod-network"
+	kubeletForward = kubelet.Name
+	podNetForward  = component.ForwardPodNetwork
 )
 
-// portsUnit forwards the API server's port, the static ports and the ports of Services to the host. It needs no other
+// portForwarder forwards the API server's port, the static ports and the ports of Services to the host. It needs no other
 // unit; Services are added when the API server is ready.
-func (n *nodeRole) portsUnit() supervisor.Unit {
-	return supervisor.Unit{
-		Name: unitPorts, Task: n.forwardPorts, Backoff: n.backoff(), Essential: true, GiveUpAfter: 1,
-	}
+type portForwarder struct {
+	driver  string // ports.driver
+	manager string // RootlessKit's API socket
+	ledger  string
+	log     logrus.FieldLogger
+	hub     *status.Hub
+	config  *portConfig
+	events  *eventRecorder
+	// hostAccess gets the open ports. It may be nil.
+	hostAccess *hostAccess
+	// sources has the sources of Services, endpoints and pods.
+	sources portfwd.Options
 }
 
-// forwardPorts runs the forwarder. It is ready when the node's required ports are open on the host, and returns an
-// error if one of them cannot be opened. Failures of other ports only degrade the node.
-func (n *nodeRole) forwardPorts(ctx context.Context, ready func()) error {
-	if n.cfg.Ports.Driver == "none" {
+// Run is ready when the node's required ports are open on the host, and returns an error if one of them cannot be
+// opened. Failures of other ports only degrade the node.
+func (p *portForwarder) Run(ctx context.Context, ready func()) error {
+	if p.driver == config.DriverNone {
 		ready()
 		<-ctx.Done()
 		return nil
 	}
-	manager, closeIdle := portfwd.Dial(n.rt.APISocket())
+	manager, closeIdle := portfwd.Dial(p.manager)
 	defer closeIdle()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	opened := false
 	var forwarder *portfwd.Forwarder
-	start := func(cfg portfwd.Config) (err error) {
-		o := n.portSources()
-		o.Manager, o.Config, o.Ledger, o.Log, o.OnEvent = manager, cfg, n.data.Ports(), n.log, n.recordPortEvent
-		o.RestoreForeign = true // RootlessKit ends with the node
-		o.OnChange = func() {
-			ports := forwarder.Status()
-			n.hub.SetPorts(portStatuses(ports))
-			if n.hostAccess != nil {
-				n.hostAccess.setForwarded(ports)
-			}
-			if opened {
-				return
-			}
-			switch open, err := ownPorts(ports); {
-			case err != nil:
-				cancel(err)
-			case open:
-				opened = true
-				ready()
-			}
+	o := p.sources
+	o.Manager, o.Ledger, o.Log, o.OnEvent = manager, p.ledger, p.log, p.events.recordPort
+	o.RestoreForeign = true // RootlessKit ends with the node
+	o.OnChange = func() {
+		ports := forwarder.Status()
+		p.hub.SetPorts(portStatuses(ports))
+		if p.hostAccess != nil {
+			p.hostAccess.setForwarded(ports)
 		}
+		if opened {
+			return
+		}
+		switch open, err := ownPorts(ports); {
+		case err != nil:
+			cancel(err)
+		case open:
+			opened = true
+			ready()
+		}
+	}
+	start := func(cfg portfwd.Config) (err error) {
+		o.Config = cfg
 		forwarder, err = portfwd.New(o)
 		return err
 	}
-	stopFollowing, err := n.ports.run(n, start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(faults []layout.PortFault) {
+	stopFollowing, err := p.config.run(start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(faults []layout.PortFault) {
 		forwarder.SetTrouble(portTroubles(faults))
-		n.hub.SetCondition(portsCondition(faults))
+		p.hub.SetCondition(portsCondition(faults))
 	})
 	if err != nil {
 		return err
@@ -157,35 +169,4 @@ func portStatuses(ports []portfwd.PortStatus) []status.Port {
 		})
 	}
 	return out
-}
-
-// recordPortEvent records an Event on the Service or pod of a port.
-func (n *nodeRole) recordPortEvent(e portfwd.Event) {
-	if e.Owner.Namespace == "" {
-		return // a static or manual forward
-	}
-	kind := kubeapi.EventNormal
-	if e.Warning {
-		kind = kubeapi.EventWarning
-	}
-	ev := kubeapi.Event{
-		Object: kubeapi.ObjectRef{Kind: e.Owner.Kind, Namespace: e.Owner.Namespace, Name: e.Owner.Name, UID: e.Owner.UID},
-		Type:   kind, Reason: e.Reason, Message: e.Message, Host: n.cfg.NodeName,
-	}
-	n.recordEvent(ev)
-}
-
-// recordEvent sends an Event in the background, without retries. The status has the same information.
-func (n *nodeRole) recordEvent(ev kubeapi.Event) {
-	c, err := n.client()
-	if err != nil {
-		return
-	}
-	n.events.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Timeouts.Health.D())
-		defer cancel()
-		if err := c.Event(ctx, ev); err != nil {
-			n.log.WithError(err).Debug("record an event")
-		}
-	})
 }

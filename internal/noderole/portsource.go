@@ -5,33 +5,40 @@ import (
 	"net/netip"
 
 	"github.com/rootlessnode/rootlessnode/config"
-	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
-	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// portSources returns the forwarder's options for the sources that the config enables.
-func (n *nodeRole) portSources() portfwd.Options {
+// portSources returns the forwarder's options for the sources that the config enables. serving waits for the API server.
+func portSources(cfg *config.NodeConfig, rt layout.Runtime, serving func(context.Context) (*kubeapi.Client, error)) portfwd.Options {
 	var o portfwd.Options
-	p := n.cfg.Ports
+	p := cfg.Ports
+	s := source{cfg, serving}
 	if p.NodePorts || p.LoadBalancers || len(p.ExternalIPs) > 0 {
-		o.Source = services{n}
+		o.Source = services{s}
 		if p.WaitForEndpoints {
-			o.Endpoints = endpoints{n}
+			o.Endpoints = endpoints{s}
 		}
 	}
-	if p.LoadBalancers && n.cfg.ControlPlane.Embedded { // in other clusters the first node publishes them
-		o.Publisher = ingress{n}
+	if p.LoadBalancers && cfg.ControlPlane.Embedded { // in other clusters the first node publishes them
+		o.Publisher = ingress{s}
 	}
 	if p.PodHostPorts || p.HostNetworkPods {
-		o.Pods = pods{n}
+		o.Pods = pods{s}
 	}
 	if p.Driver == config.PortsBuiltin { // other drivers do not know the addresses of clients
-		o.SourceFilter = sourceFilter{n.rt.SourcesSocket()}
+		o.SourceFilter = sourceFilter{rt.SourcesSocket()}
 	}
 	return o
+}
+
+// source is what all sources use.
+type source struct {
+	cfg *config.NodeConfig
+	// serving waits for the API server and returns a client.
+	serving func(context.Context) (*kubeapi.Client, error)
 }
 
 // sourceFilter sends the allowed client addresses of each port to the port driver in the parent.
@@ -45,25 +52,17 @@ func (s sourceFilter) SetSources(ctx context.Context, allowed map[portfwd.Bind][
 	return portdriver.SetSources(ctx, s.socket, list)
 }
 
-// servingClient waits for the API server and returns a client.
-func (n *nodeRole) servingClient(ctx context.Context) (*kubeapi.Client, error) {
-	if err := n.group.WaitFor(ctx, n.unitOrJoin(apiserver.Name), supervisor.Ready); err != nil {
-		return nil, err
-	}
-	return n.client()
-}
-
 // services passes Services to the forwarder.
-type services struct{ n *nodeRole }
+type services struct{ source }
 
 func (s services) Run(ctx context.Context, sink portfwd.Sink) error {
-	c, err := s.n.servingClient(ctx)
+	c, err := s.serving(ctx)
 	if err != nil {
 		return err
 	}
 	// Without external addresses, Services of type ClusterIP are only needed for an Event about their externalIPs. In a
 	// cluster with many Services, only the control plane's node records it.
-	exposed := len(s.n.cfg.Ports.ExternalIPs) == 0 && s.n.cfg.Joins()
+	exposed := len(s.cfg.Ports.ExternalIPs) == 0 && s.cfg.Joins()
 	return c.WatchServices(ctx, exposed, func(e kubeapi.ServiceEvent) {
 		switch e.Change {
 		case kubeapi.ServicesListed:
@@ -94,10 +93,10 @@ func forwardable(s kubeapi.Service) portfwd.Service {
 }
 
 // endpoints reports to the forwarder which Services have endpoints.
-type endpoints struct{ n *nodeRole }
+type endpoints struct{ source }
 
 func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd.EndpointSink) error {
-	c, err := s.n.servingClient(ctx)
+	c, err := s.serving(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd
 	for _, key := range services {
 		names = append(names, kubeapi.ServiceName(key))
 	}
-	return c.WatchEndpoints(ctx, s.n.cfg.NodeName, names, func(e kubeapi.EndpointsEvent) {
+	return c.WatchEndpoints(ctx, s.cfg.NodeName, names, func(e kubeapi.EndpointsEvent) {
 		if !e.Listed {
 			sink.Set(portfwd.Key(e.Service), portfwd.Endpoints(e.Endpoints))
 			return
@@ -119,14 +118,14 @@ func (s endpoints) Run(ctx context.Context, services []portfwd.Key, sink portfwd
 }
 
 // pods passes this node's pods to the forwarder.
-type pods struct{ n *nodeRole }
+type pods struct{ source }
 
 func (s pods) Run(ctx context.Context, sink portfwd.PodSink) error {
-	c, err := s.n.servingClient(ctx)
+	c, err := s.serving(ctx)
 	if err != nil {
 		return err
 	}
-	return c.WatchPods(ctx, s.n.cfg.NodeName, func(e kubeapi.PodEvent) {
+	return c.WatchPods(ctx, s.cfg.NodeName, func(e kubeapi.PodEvent) {
 		switch {
 		case e.Listed:
 			all := make([]portfwd.Pod, 0, len(e.Pods))
@@ -154,10 +153,12 @@ func forwardablePod(p kubeapi.Pod) portfwd.Pod {
 }
 
 // ingress publishes the addresses of Services of type LoadBalancer.
-type ingress struct{ n *nodeRole }
+type ingress struct{ source }
 
 func (s ingress) PublishIngress(ctx context.Context, svc portfwd.Service, addrs []netip.Addr) error {
-	c, err := s.n.client()
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeouts.Health.D())
+	defer cancel()
+	c, err := s.serving(ctx)
 	if err != nil {
 		return err
 	}
@@ -165,7 +166,5 @@ func (s ingress) PublishIngress(ctx context.Context, svc portfwd.Service, addrs 
 	for i, a := range addrs {
 		ips[i] = a.String()
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.n.cfg.Timeouts.Health.D())
-	defer cancel()
 	return c.ApplyIngress(ctx, svc.Namespace, svc.Name, svc.UID, ips)
 }

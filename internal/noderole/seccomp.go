@@ -6,27 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
 )
 
 // seccompDefault reports whether the kubelet may confine containers with the runtime's seccomp profile by default. A
 // runtime without seccomp support would refuse these containers.
-func (n *nodeRole) seccompDefault(ctx context.Context) bool {
-	if !n.cfg.Kubelet.SeccompDefault {
-		return false
+func seccompDefault(ctx context.Context, cfg *config.NodeConfig) (bool, []string) {
+	if !cfg.Kubelet.SeccompDefault {
+		return false, nil
 	}
 	err := kernelSeccomp()
-	if err == nil && n.cfg.CRI.Runtime != config.RuntimeExternal { // an external runtime cannot be tested
-		err = runcSeccomp(ctx, n.binary("runc"))
+	if err == nil && runtime.Of(cfg).RunsBundled() { // an external runtime cannot be tested
+		err = runcSeccomp(ctx, filepath.Join(cfg.ComponentsDir, runtime.OCIProgram))
 	}
 	if err != nil {
-		n.warn("containers without a seccomp profile run unconfined: %v", err)
+		return false, []string{fmt.Sprintf("containers without a seccomp profile run unconfined: %v", err)}
 	}
-	return err == nil
+	return true, nil
 }
 
 // kernelSeccomp checks for seccomp filters with a call that cannot succeed: without a filter, the kernel returns EFAULT

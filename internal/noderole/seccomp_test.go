@@ -37,7 +37,8 @@ func TestRuncSeccomp(t *testing.T) {
 // TestSeccompDefaultOff checks that nothing is tested and no warning is reported.
 func TestSeccompDefaultOff(t *testing.T) {
 	t.Parallel()
-	n := runtimeNode(config.RuntimeContainerd)
-	n.cfg.Kubelet.SeccompDefault = false
-	assert.Assert(t, !n.seccompDefault(t.Context()))
+	cfg := config.Default()
+	cfg.Kubelet.SeccompDefault = false
+	enabled, warnings := seccompDefault(t.Context(), cfg)
+	assert.Assert(t, !enabled && len(warnings) == 0)
 }

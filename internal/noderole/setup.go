@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"strings"
 	"syscall"
@@ -11,42 +12,59 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/hostport"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 )
 
 // leaf returns the name of a component's cgroup, relative to the node's root.
 func leaf(component string) string { return "system/" + component }
 
-// setUp prepares the namespaces for the components, before any of them starts.
-func (n *nodeRole) setUp() error {
-	if err := n.tree.Move(leaf("node"), os.Getpid()); err != nil {
-		return fmt.Errorf("enter the node role's cgroup: %w", err)
-	}
-	if _, err := n.tree.EnsureLeaf(kubepods); err != nil { // the kubelet only creates it if it uses cgroups for QoS classes
-		return err
-	}
-	if err := unix.Sethostname([]byte(n.cfg.NodeName)); err != nil {
-		return fmt.Errorf("set the host name inside: %w", err)
-	}
-	if err := addHostsEntries(n.cfg.NodeName, n.cfg.Network.HostAddress); err != nil {
-		return err
-	}
-	if err := ensureProtocols(ProtocolsFile); err != nil {
-		return err
-	}
-	if err := n.hostAddress(); err != nil {
-		return err
-	}
-	if err := copyup.EnsureShared("/"); err != nil {
-		return err
+// setUp prepares the namespaces for the components, before any of them starts. It returns the node's IPv6 address, which
+// is not valid without network.ipv6, and warnings for the user.
+func setUp(cfg *config.NodeConfig, tree cgroupv2.Tree, network layout.NetworkInfo) (ipv6 netip.Addr, warnings []string, err error) {
+	if err := tree.Move(leaf("node"), os.Getpid()); err != nil {
+		return ipv6, nil, fmt.Errorf("enter the node role's cgroup: %w", err)
 	}
 	if err := raiseNoFile(); err != nil {
-		n.warn("cannot raise the limit of open files: %v", err)
+		warnings = append(warnings, fmt.Sprintf("cannot raise the limit of open files: %v", err))
 	}
-	if err := n.sysctls(); err != nil {
-		return err
+	for _, step := range []func() error{
+		func() error { _, err := tree.EnsureLeaf(kubepods); return err }, // the kubelet only creates it if it uses cgroups for QoS classes
+		func() error { return setHostName(cfg.NodeName) },
+		func() error { return addHostsEntries(cfg.NodeName, cfg.Network.HostAddress) },
+		func() error { return ensureProtocols(ProtocolsFile) },
+		func() error { return ensureHostAddress(cfg.Network.HostAddress) },
+		func() error { return copyup.EnsureShared("/") },
+		func() error { return sysctls(cfg) },
+	} {
+		if err := step(); err != nil {
+			return ipv6, warnings, err
+		}
 	}
-	return n.ensureIPv6()
+	if cfg.Network.IPv6 {
+		ipv6, err = ensureIPv6(network)
+	}
+	return ipv6, warnings, err
+}
+
+func setHostName(name string) error {
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("set the host name inside: %w", err)
+	}
+	return nil
+}
+
+// ensureHostAddress adds the address that stands for the host to the node. The address always exists, so that a
+// connection to config.HostName is always accepted or refused at once.
+func ensureHostAddress(address string) error {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return fmt.Errorf("network.hostAddress: %w", err)
+	}
+	return hostport.EnsureAddress(ip)
 }
 
 // addHostsEntries adds the node's name and the name of the host to /etc/hosts. RootlessKit has bound a hosts file with
@@ -106,17 +124,18 @@ type sysctl struct {
 }
 
 // sysctls configures the kernel to route the packets of pods. Forwarding is off in a new network namespace.
-func (n *nodeRole) sysctls() error {
+func sysctls(cfg *config.NodeConfig) error {
+	filtered := catalogue.FiltersPackets(cfg)
 	want := []sysctl{
 		{"net.ipv4.ip_forward", "1", false},
 		// Loose mode: replies of a forwarded port may leave through a different device than the request came in.
 		{"net.ipv4.conf.all.rp_filter", "2", false},
 		{"net.ipv4.conf.default.rp_filter", "2", false},
 		// Without these settings, traffic between pods of the node bypasses the packet filter and network policies.
-		{"net.bridge.bridge-nf-call-iptables", "1", !n.cfg.EnforcesPolicies()},
-		{"net.bridge.bridge-nf-call-ip6tables", "1", !n.cfg.EnforcesPolicies() || !n.cfg.Network.IPv6},
+		{"net.bridge.bridge-nf-call-iptables", "1", !filtered},
+		{"net.bridge.bridge-nf-call-ip6tables", "1", !filtered || !cfg.Network.IPv6},
 	}
-	if n.cfg.Network.IPv6 {
+	if cfg.Network.IPv6 {
 		want = append(want,
 			// IPv6 may be disabled by default for new devices.
 			sysctl{"net.ipv6.conf.all.disable_ipv6", "0", false},

@@ -3,31 +3,18 @@ package noderole
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"slices"
 	"time"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
-	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/internal/component/controllermanager"
-	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
-	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
-	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
-	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
-	"github.com/rootlessnode/rootlessnode/internal/component/scheduler"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// Units that are steps of the node role, not components.
+// Units that are steps of the node role, not components, and that no component needs.
 const (
-	unitAddons     = "addons"
-	unitRoles      = "api-roles"
-	unitStaleNode  = "stale-node"
-	unitImages     = "images"
-	unitRegistered = "node-registered"
-	unitCNI        = "cni"
+	unitImages = "images"
+	unitCNI    = "cni"
 	// Watches the Node object's Ready condition.
 	unitNode  = "node-object"
 	unitPorts = "ports"
@@ -41,8 +28,7 @@ const (
 	unitHostPorts = "host-ports"
 	// Blocks connections to the host's own addresses.
 	unitHostAccess = "host-access"
-	// Requests a worker's credentials; keeps the node's address up to date in the cluster.
-	unitJoin    = "join"
+	// Keeps the node's address up to date in the cluster.
 	unitAddress = "node-address"
 	// Decides which nodes may join the cluster.
 	unitApprover = "node-approver"
@@ -51,69 +37,58 @@ const (
 // readyPoll is the interval between two readiness checks of a component that does not report its readiness.
 const readyPoll = 20 * time.Millisecond
 
-// program is a component with its place in the node role.
-type program struct {
-	render func(component.Env) (component.Rendered, error)
-	ready  func(component.Env) func(context.Context) error
-	needs  []supervisor.Need
-	adapt  func(*supervisor.Unit)
-}
-
 // units returns all units of the node. Units without needs start at once.
 func (n *nodeRole) units() ([]supervisor.Unit, error) {
-	programs := []program{
-		{kubelet.Render, kubelet.Ready, needs(n.runtimeUnit(), unitStaleNode), nil},
-	}
-	if n.cfg.Joins() {
-		programs = append(programs, program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered), nil})
-	} else {
-		programs = append(programs,
-			program{etcd.Render, etcd.Ready, nil, nil},
-			// kube-apiserver waits for etcd itself, and has a second of work to do before it connects.
-			program{apiserver.Render, apiserver.Serving, []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}, n.adaptAPIServer},
-			program{controllermanager.Render, controllermanager.Ready, needs(unitRoles), nil},
-			program{scheduler.Render, scheduler.Ready, needs(unitRoles), nil},
-			program{kubeproxy.Render, kubeproxy.Ready, needs(unitRegistered, unitRoles), nil})
-	}
-	if n.cfg.CNI == config.CNIFlannel {
-		programs = append(programs, program{flannel.Render, flannel.Ready, needs(n.unitOrJoin(unitAddons)), nil})
-	}
-	if n.cfg.EnforcesPolicies() {
-		programs = append(programs, program{networkpolicy.Render, networkpolicy.Ready, needs(n.unitOrJoin(unitAddons)), nil})
-	}
 	var (
 		units []supervisor.Unit
 		errs  []error
 	)
-	for _, p := range append(n.runtimePrograms(), programs...) {
-		u, err := n.unit(p)
-		units, errs = append(units, u), append(errs, err)
+	for _, c := range n.components {
+		switch {
+		case c.Render != nil:
+			u, err := n.unit(c)
+			units, errs = append(units, u), append(errs, err)
+		case c.Ready != nil:
+			units = append(units, n.waitUnit(c))
+		}
 	}
 	units = append(units, n.tasks()...)
-	stopAfterPods(units)
+	stopAfterPods(units, n.components)
 	return units, errors.Join(errs...)
 }
 
-// unitOrJoin returns the unit that must be ready before the cluster can be used: own on a node with a control plane,
-// unitJoin on a worker.
-func (n *nodeRole) unitOrJoin(own string) string {
-	if n.cfg.Joins() {
-		return unitJoin
+// stopAfterPods makes the units stop after the pods that a stopping pod may still use, from its preStop hook or its
+// program. kube-proxy is not among them because its rules stay when it ends. The DNS server is a pod itself.
+func stopAfterPods(units []supervisor.Unit, components []component.Component) {
+	outlive := []string{unitPorts, unitHostPorts}
+	for _, c := range components {
+		if c.OutlivesPods {
+			outlive = append(outlive, c.Name)
+		}
 	}
-	return own
+	for i := range units {
+		if slices.Contains(outlive, units[i].Name) {
+			units[i].StopAfter = append(units[i].StopAfter, unitPods)
+		}
+	}
 }
 
-func needs(names ...string) []supervisor.Need {
-	var out []supervisor.Need
-	for _, name := range names {
-		out = append(out, supervisor.Need{Name: name, State: supervisor.Ready})
-	}
-	return out
+// waitUnit returns the unit that waits for a component that the user starts. It has no time limit; `up` shows that it is
+// waiting.
+func (n *nodeRole) waitUnit(c component.Component) supervisor.Unit {
+	return supervisor.Unit{Name: c.Name, Backoff: n.backoff(), Task: func(ctx context.Context, ready func()) error {
+		if err := supervisor.Poll(readyPoll, c.Name, c.Ready(n.env))(ctx); err != nil {
+			return err
+		}
+		ready()
+		<-ctx.Done()
+		return nil
+	}}
 }
 
 // unit returns the supervisor's unit for a component.
-func (n *nodeRole) unit(p program) (supervisor.Unit, error) {
-	r, err := p.render(n.env)
+func (n *nodeRole) unit(c component.Component) (supervisor.Unit, error) {
+	r, err := c.Render(n.env)
 	if err != nil {
 		return supervisor.Unit{}, err
 	}
@@ -121,11 +96,10 @@ func (n *nodeRole) unit(p program) (supervisor.Unit, error) {
 	if err != nil {
 		return supervisor.Unit{}, err
 	}
-	check := p.ready(n.env)
+	check := c.Ready(n.env)
 	t := n.cfg.Timeouts
 	u := supervisor.Unit{
-		Name:  r.Name,
-		Needs: p.needs,
+		Name: r.Name,
 		Prepare: func(context.Context) error {
 			return errors.Join(component.MakeDirs(r.Dirs), component.Write(r.Files))
 		},
@@ -142,10 +116,14 @@ func (n *nodeRole) unit(p program) (supervisor.Unit, error) {
 		StopGrace:    t.ComponentStop.D(),
 		GiveUpAfter:  n.cfg.Restart.GiveUpAfter,
 		Essential:    true,
+		KeepChildren: c.KeepsChildren,
 		Backoff:      n.backoff(),
 	}
-	if p.adapt != nil {
-		p.adapt(&u)
+	if c.Needs != nil {
+		u.Needs = c.Needs(n.env)
+	}
+	if c.Live != nil {
+		u.Live = c.Live(n.env)
 	}
 	return u, nil
 }
@@ -153,21 +131,6 @@ func (n *nodeRole) unit(p program) (supervisor.Unit, error) {
 func (n *nodeRole) backoff() supervisor.Backoff {
 	r := n.cfg.Restart
 	return supervisor.Backoff{Quick: r.Initial.D(), Initial: r.Initial.D(), Max: r.Max.D(), ResetAfter: r.ResetAfter.D()}
-}
-
-// adaptAPIServer sets a liveness check that is weaker than the readiness check.
-func (n *nodeRole) adaptAPIServer(u *supervisor.Unit) { u.Live = apiserver.Alive(n.env) }
-
-// environ returns the environment of components: the inherited variables, and a PATH with the components first.
-func (n *nodeRole) environ(extra []string) []string {
-	env := append(n.baseEnv(), "PATH="+n.path(), "NODE_NAME="+n.cfg.NodeName)
-	return append(env, extra...)
-}
-
-// path returns the PATH in which bundled components come before the host's programs of the same name.
-func (n *nodeRole) path() string {
-	return n.cfg.ComponentsDir + string(filepath.ListSeparator) +
-		"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
 // transition copies a unit's state to the status.

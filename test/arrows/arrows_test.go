@@ -29,7 +29,7 @@ var floors = []struct {
 	why      string
 }{
 	{testFloor, []string{"test/", "examples/"}, "tests and examples are not imported"},
-	{7, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-podstop"}, "programs are the top floor"},
+	{7, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-cri"}, "programs are the top floor"},
 	{6, []string{"pkg/node"}, "the API for embedders uses both roles"},
 	{5, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through internal/layout and the config"},
 	{4, []string{"internal/noderole"}, "the child starts the node role"},
@@ -38,7 +38,7 @@ var floors = []struct {
 		"internal/userunit", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir"},
 		"mechanisms do not import one another"},
 	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout", "internal/filewatch"}, "shared types and data"},
-	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/podstop", "internal/podstop/", "internal/proc", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
+	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/criclient", "internal/criclient/", "internal/proc", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
 // family lists packages of the same floor that may import one another.
@@ -63,8 +63,8 @@ var guarded = []struct {
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
 	{"k8s.io/client-go", []string{"internal/kubeapi"}, "the API calls are behind small interfaces"},
 	{module + "internal/noderole", []string{"pkg/child", "pkg/node"}, "only the child starts the node role"},
-	{"google.golang.org/grpc", []string{"internal/podstop/cristop"}, "programs that link it start slower and are larger"},
-	{"k8s.io/cri-api", []string{"internal/podstop/cristop", "cmd/rootlessnode-podstop"}, "it links gRPC"},
+	{"google.golang.org/grpc", []string{"internal/criclient/cristop"}, "programs that link it start slower and are larger"},
+	{"k8s.io/cri-api", []string{"internal/criclient/cristop", "cmd/rootlessnode-cri"}, "it links gRPC"},
 	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not depend on a command line framework"},
 }
 

@@ -3,6 +3,7 @@ package catalogue
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -97,19 +98,33 @@ func TestSpecReportsAllFaults(t *testing.T) {
 
 func TestForwards(t *testing.T) {
 	t.Parallel()
-	node := netip.MustParseAddr("192.0.2.7")
-	names := func(c *config.NodeConfig, node netip.Addr) (list []string) {
-		for _, p := range Forwards(c, node) {
-			list = append(list, netip.AddrPortFrom(p.Forward.Address, uint16(p.Forward.Port)).String()+"/"+p.Proto)
-		}
-		return list
+	for name, tc := range map[string]struct {
+		set  func(*config.NodeConfig)
+		node string
+		want []string
+	}{
+		"alone": {func(*config.NodeConfig) {}, "", []string{"api 127.0.0.1:6443/tcp 6443"}},
+		"vxlan": {func(c *config.NodeConfig) { c.Inside.KubeletPort, c.Flannel.VXLANPort = 10350, 4789 }, "192.0.2.7", []string{
+			"api 127.0.0.1:6443/tcp 6443", "kubelet 192.0.2.7:10350/tcp 10350", "pod-network 192.0.2.7:4789/udp 4789",
+		}},
+		"wireguard": {func(c *config.NodeConfig) { c.Flannel.Backend = "wireguard" }, "192.0.2.7", []string{
+			"api 127.0.0.1:6443/tcp 6443", "kubelet 192.0.2.7:10250/tcp 10250", "pod-network 192.0.2.7:51820/udp 51820",
+		}},
+		"worker": {func(c *config.NodeConfig) { c.ControlPlane.Embedded, c.CNI = false, config.CNINone }, "192.0.2.7", []string{
+			"kubelet 192.0.2.7:10250/tcp 10250",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := config.Default()
+			tc.set(c)
+			node, _ := netip.ParseAddr(tc.node)
+			var got []string
+			for _, p := range Forwards(c, node) {
+				at := netip.AddrPortFrom(p.Forward.Address, uint16(p.Forward.Port))
+				got = append(got, fmt.Sprintf("%s %s/%s %d", p.Forward.Name, at, p.Proto, p.Number))
+			}
+			assert.DeepEqual(t, got, tc.want)
+		})
 	}
-	c := fixture.Env().Config
-	assert.DeepEqual(t, names(c, netip.Addr{}), []string{"127.0.0.1:6443/tcp"})
-	assert.DeepEqual(t, names(c, node), []string{"127.0.0.1:6443/tcp", "192.0.2.7:10250/tcp", "192.0.2.7:8472/udp"})
-	c.Flannel.Backend = "wireguard"
-	assert.DeepEqual(t, names(c, node)[2:], []string{"192.0.2.7:51820/udp"})
-	c = fixture.Worker().Config
-	c.CNI = config.CNINone
-	assert.DeepEqual(t, names(c, node), []string{"192.0.2.7:10250/tcp"})
 }

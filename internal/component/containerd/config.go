@@ -110,9 +110,8 @@ type server struct {
 
 // Names of the OCI runtime and of its shim.
 const (
-	runcName    = "runc"
-	shimType    = "io.containerd.runc.v2"
-	shimProgram = "containerd-shim-runc-v2"
+	runcName = "runc"
+	shimType = "io.containerd.runc.v2"
 )
 
 func configFor(e component.Env) configuration {

@@ -16,8 +16,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
-// Name of the component.
-const Name = "containerd"
+// Name of the component, and shimProgram that of the program between it and runc.
+const (
+	Name        = "containerd"
+	shimProgram = "containerd-shim-runc-v2"
+)
 
 // Snapshotters.
 const (

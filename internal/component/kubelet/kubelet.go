@@ -35,7 +35,7 @@ const (
 func Component() component.Component {
 	return component.Component{
 		Name: Name, VersionSkew: component.NodeVersionSkew,
-		Programs: []string{Name, "runc", "cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap"},
+		Programs: []string{Name, runtime.OCIProgram, "cni/bridge", "cni/host-local", "cni/loopback", "cni/portmap"},
 		Ports: func(c *config.NodeConfig) []component.Port {
 			const field = "inside.kubeletPort"
 			port := c.Inside.KubeletPort

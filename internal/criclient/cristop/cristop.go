@@ -1,4 +1,4 @@
-// Package cristop stops pods through the CRI. It is the implementation of the helper program of package podstop. Only that program
+// Package cristop stops pods through the CRI. It is the implementation of the helper program of package criclient. Only that program
 // imports it, because linking gRPC makes each start of a process slower and larger.
 //
 // The order and the times are those of the kubelet (pkg/kubelet/kuberuntime), within the time limit for all pods.
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 )
 
 const (
@@ -46,8 +46,8 @@ func Dial(socket string) (*grpc.ClientConn, error) {
 // stopper stops all pods.
 type stopper struct {
 	rt      cri.RuntimeServiceClient
-	req     podstop.Request
-	report  func(podstop.Report)
+	req     criclient.Request
+	report  func(criclient.Report)
 	timeout time.Duration // of calls that do not wait for a container; see responseLimit
 
 	mu      sync.Mutex
@@ -57,7 +57,7 @@ type stopper struct {
 
 // Stop stops the containers of all pods and then their sandboxes. It returns nil if all containers have stopped. It passes its progress
 // to report.
-func Stop(ctx context.Context, rt cri.RuntimeServiceClient, req podstop.Request, report func(podstop.Report)) error {
+func Stop(ctx context.Context, rt cri.RuntimeServiceClient, req criclient.Request, report func(criclient.Report)) error {
 	s := &stopper{rt: rt, req: req, report: report, timeout: min(responseLimit, req.Limit/3), waiting: map[string]string{}}
 	end := time.Now().Add(req.Limit)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -234,7 +234,7 @@ func (s *stopper) removeInterrupted(ctx context.Context, p *pod) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report(podstop.Report{Interrupted: &podstop.Interrupted{UID: p.uid, Containers: interrupted}})
+	s.report(criclient.Report{Interrupted: &criclient.Interrupted{UID: p.uid, Containers: interrupted}})
 	return nil
 }
 
@@ -247,7 +247,7 @@ func (s *stopper) fault(c *container, err error) {
 func (s *stopper) warn(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.report(podstop.Report{Warning: fmt.Sprintf(format, args...)})
+	s.report(criclient.Report{Warning: fmt.Sprintf(format, args...)})
 }
 
 // wait reports that a container has not stopped yet. step is the current step; if it is empty, the container is reported with the next
@@ -280,5 +280,5 @@ func (s *stopper) reportWaiting() {
 		list = append(list, text)
 	}
 	slices.SortFunc(list, strings.Compare)
-	s.report(podstop.Report{Changed: true, Waiting: list})
+	s.report(criclient.Report{Changed: true, Waiting: list})
 }

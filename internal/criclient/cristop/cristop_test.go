@@ -16,12 +16,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 )
 
 // minute returns a request with a time limit of one minute, of which ten seconds are reserved for critical pods.
-func minute(pods ...podstop.Pod) podstop.Request {
-	return podstop.Request{Limit: time.Minute, CriticalReserve: 10 * time.Second, Known: true, Pods: pods}
+func minute(pods ...criclient.Pod) criclient.Request {
+	return criclient.Request{Limit: time.Minute, CriticalReserve: 10 * time.Second, Known: true, Pods: pods}
 }
 
 // TestHookAndGrace checks that the hook runs first, that its time is part of the grace period, and that the stop does not wait longer than
@@ -94,7 +94,7 @@ func TestSidecars(t *testing.T) {
 		{pod: "p", name: "debug", grace: 30, termTakes: forever},
 		{pod: "p", name: "init", ended: true},
 	}}
-	r := stop(t, f, minute(podstop.Pod{UID: "p", Containers: []string{"main"}, Sidecars: []string{"first", "second"}}))
+	r := stop(t, f, minute(criclient.Pod{UID: "p", Containers: []string{"main"}, Sidecars: []string{"first", "second"}}))
 	assert.NilError(t, r.err)
 	assert.DeepEqual(t, lines(r.log, "second"), []string{
 		"0s p/second hook flush", "1s p/second hook over", "5s p/second TERM, KILL after 25s", "7s p/second ended"})
@@ -108,7 +108,7 @@ func TestSidecarOfStuckContainer(t *testing.T) {
 	f := &fakeRuntime{all: []*fakeContainer{
 		{pod: "p", name: "side", grace: 10, termTakes: forever}, {pod: "p", name: "main", grace: 10, termTakes: forever},
 	}}
-	r := stop(t, f, minute(podstop.Pod{UID: "p", Containers: []string{"main"}, Sidecars: []string{"side"}}))
+	r := stop(t, f, minute(criclient.Pod{UID: "p", Containers: []string{"main"}, Sidecars: []string{"side"}}))
 	assert.NilError(t, r.err)
 	assert.DeepEqual(t, lines(r.log, "side"), []string{"10s p/side TERM, KILL after 2s", "12s p/side ended"})
 }
@@ -132,7 +132,7 @@ func TestCriticalPodsEndLast(t *testing.T) {
 			{namespace: "n", pod: "b", name: "c", grace: 3600, termTakes: forever},
 		}
 	}
-	r := stop(t, &fakeRuntime{all: pods()}, minute(podstop.Pod{UID: "dns", Critical: true}))
+	r := stop(t, &fakeRuntime{all: pods()}, minute(criclient.Pod{UID: "dns", Critical: true}))
 	assert.NilError(t, r.err)
 	assert.DeepEqual(t, lines(r.log, "c")[2:], []string{
 		"6s a/c ended", "49s b/c ended", "49s dns/c TERM, KILL after 10s", "50s dns/c ended"})
@@ -158,7 +158,7 @@ func TestPodThatIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	seconds := int64(3)
 	r := stop(t, &fakeRuntime{all: []*fakeContainer{{pod: "p", name: "c", grace: 3600, termTakes: forever}}},
-		minute(podstop.Pod{UID: "p", GraceSeconds: &seconds}))
+		minute(criclient.Pod{UID: "p", GraceSeconds: &seconds}))
 	assert.NilError(t, r.err)
 	assert.DeepEqual(t, r.log, []string{"0s p/c TERM, KILL after 3s", "3s p/c ended"})
 }
@@ -196,8 +196,8 @@ func TestInterruptedPodsRunAgain(t *testing.T) {
 			{pod: "job", name: "init", ended: true},
 		}}
 	}
-	pod := func(policy string) podstop.Request {
-		return minute(podstop.Pod{UID: "job", Containers: []string{"one", "two"}, RestartPolicy: policy})
+	pod := func(policy string) criclient.Request {
+		return minute(criclient.Pod{UID: "job", Containers: []string{"one", "two"}, RestartPolicy: policy})
 	}
 	for _, tc := range []struct {
 		name, policy string
@@ -262,7 +262,7 @@ func TestSocket(t *testing.T) {
 	go func() { ended <- server.Serve(ln) }()
 	conn, err := Dial(socket)
 	assert.NilError(t, err)
-	assert.NilError(t, Stop(t.Context(), cri.NewRuntimeServiceClient(conn), minute(), func(podstop.Report) {}))
+	assert.NilError(t, Stop(t.Context(), cri.NewRuntimeServiceClient(conn), minute(), func(criclient.Report) {}))
 	assert.Equal(t, len(f.log), 2)
 	assert.Assert(t, is.Contains(f.log[0], "p/c TERM, KILL after 7s"))
 	assert.NilError(t, conn.Close())
@@ -271,7 +271,7 @@ func TestSocket(t *testing.T) {
 
 	conn, err = Dial(socket)
 	assert.NilError(t, err)
-	err = Stop(t.Context(), cri.NewRuntimeServiceClient(conn), minute(), func(podstop.Report) {})
+	err = Stop(t.Context(), cri.NewRuntimeServiceClient(conn), minute(), func(criclient.Report) {})
 	assert.ErrorContains(t, err, "list pods: rpc error: code = Unavailable")
 	assert.NilError(t, conn.Close())
 }

@@ -1,4 +1,4 @@
-package podstop
+package criclient
 
 import (
 	"context"
@@ -26,8 +26,8 @@ func TestRun(t *testing.T) {
 	for _, tc := range []struct{ name, script, want string }{
 		{"all stopped", `cat >&2; echo '{"changed":true,"waiting":["a"]}'; echo '{"warning":"w"}'; echo '{"changed":true}'`, ""},
 		{"fault", `echo '{"error":"no runtime"}'; exit 1`, "stop pods: no runtime"},
-		{"crash", `echo oops >&2; exit 3`, "stop pods: rootlessnode-podstop: exit status 3: oops"},
-		{"nonsense", `echo nonsense`, "stop pods: read reports of rootlessnode-podstop: invalid character"},
+		{"crash", `echo oops >&2; exit 3`, "stop pods: rootlessnode-cri: exit status 3: oops"},
+		{"nonsense", `echo nonsense`, "stop pods: read reports of rootlessnode-cri: invalid character"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -41,7 +41,7 @@ func TestRun(t *testing.T) {
 			assert.DeepEqual(t, got, []Report{{Changed: true, Waiting: []string{"a"}}, {Warning: "w"}, {Changed: true}})
 		})
 	}
-	assert.ErrorContains(t, Run(t.Context(), "/nonexistent", nil, Request{}, nil), "stop pods: start rootlessnode-podstop: ")
+	assert.ErrorContains(t, Run(t.Context(), "/nonexistent", nil, Request{}, nil), "stop pods: start rootlessnode-cri: ")
 }
 
 // TestRunEndsWithItsContext checks that a helper program that does not end is killed.

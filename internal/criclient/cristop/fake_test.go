@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -199,11 +199,11 @@ type result struct {
 }
 
 // stop runs Stop against the containers with the clock of the test.
-func stop(t *testing.T, f *fakeRuntime, req podstop.Request) (r result) {
+func stop(t *testing.T, f *fakeRuntime, req criclient.Request) (r result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f.start = time.Now()
-		r.err = Stop(t.Context(), f, req, func(p podstop.Report) {
+		r.err = Stop(t.Context(), f, req, func(p criclient.Report) {
 			if p.Warning != "" {
 				r.warnings = append(r.warnings, p.Warning)
 			}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 )
 
 // TestHTTPGetHook checks the address, the port by number or name, and the headers of an httpGet hook.
@@ -46,7 +46,7 @@ func TestHTTPGetHook(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got = nil
-			s := &stopper{rt: tc.f, timeout: time.Minute, req: podstop.Request{NodeIP: host}}
+			s := &stopper{rt: tc.f, timeout: time.Minute, req: criclient.Request{NodeIP: host}}
 			c := &container{name: "c", pod: &pod{}, ports: ports, preStop: &corev1.LifecycleHandler{HTTPGet: &tc.get}}
 			assert.NilError(t, s.hook(t.Context(), c))
 			assert.DeepEqual(t, got, []string{tc.want})

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/rootlessnode/rootlessnode/internal/podstop"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 )
 
 // Labels and annotations in which the kubelet stores the data that it needs to stop a container (pkg/kubelet/kuberuntime/labels.go and
@@ -128,7 +128,7 @@ func (s *stopper) pod(uid string, labels map[string]string) *pod {
 		uid: uid, name: labels[labelPodNamespace] + "/" + labels[labelPodName],
 		critical: !s.req.Known && labels[labelPodNamespace] == systemNamespace, grace: -1,
 	}
-	i := slices.IndexFunc(s.req.Pods, func(k podstop.Pod) bool { return k.UID == uid })
+	i := slices.IndexFunc(s.req.Pods, func(k criclient.Pod) bool { return k.UID == uid })
 	if i < 0 {
 		return p
 	}

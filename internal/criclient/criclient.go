@@ -1,12 +1,13 @@
-// Package podstop stops the pods of a node like the kubelet does: preStop hooks, the image's stop signal, the grace period, sidecars
-// after main containers, critical pods after ordinary ones. It uses the CRI of the container runtime after the kubelet has ended.
+// Package criclient calls the container runtime (CRI): it lists images and containers, and stops the pods of a node like
+// the kubelet does: preStop hooks, the image's stop signal, the grace period, sidecars after main containers, critical
+// pods after ordinary ones.
 //
-// The CRI client is a separate program, rootlessnode-podstop, so that other roles do not link gRPC (docs/dependencies.md has the costs).
-// This package starts the program and defines the messages between the two. The subpackage cristop is the implementation of the
-// program.
+// The CRI client is a separate program, rootlessnode-cri, so that other roles do not link gRPC (docs/dependencies.md has
+// the costs). This package starts the program and defines the messages between the two. The subpackage cristop stops the
+// pods in that program.
 //
 // Runs in: child (the node role and its helper program).
-package podstop
+package criclient
 
 import (
 	"bufio"
@@ -21,9 +22,52 @@ import (
 )
 
 // Program is the file name of the helper program.
-const Program = "rootlessnode-podstop"
+const Program = "rootlessnode-cri"
 
-// Request is the input of the helper program. It reads it as JSON from standard input.
+// Commands of the helper program, its first argument.
+const (
+	// StopPods reads a Request as JSON from standard input.
+	StopPods = "stop-pods"
+	// Images and Containers print a list of Image or Container as JSON. Their argument is the runtime's socket.
+	Images     = "images"
+	Containers = "containers"
+)
+
+// Image is an image of the runtime.
+type Image struct {
+	// Names are the image's names with a tag. Digest is the digest of its manifest or, if the runtime does not know it,
+	// of its configuration.
+	Names  []string `json:"names,omitempty"`
+	Digest string   `json:"digest"`
+	// Size is the size in bytes.
+	Size uint64 `json:"size"`
+}
+
+// Container is a container or a pod sandbox of the runtime, with the pod to which it belongs.
+type Container struct {
+	ID        string `json:"id"`
+	Pod       string `json:"pod"`
+	Namespace string `json:"namespace"`
+	UID       string `json:"uid"`
+}
+
+// ListImages returns the images of the runtime at a socket. path is the helper program.
+func ListImages(ctx context.Context, path string, env []string, socket string) ([]Image, error) {
+	cmd := exec.CommandContext(ctx, path, Images, socket)
+	var stderr strings.Builder
+	cmd.Env, cmd.Stderr = env, &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list images: %s: %w: %s", Program, err, strings.TrimSpace(stderr.String()))
+	}
+	var list []Image
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil, fmt.Errorf("list images: read the output of %s: %w", Program, err)
+	}
+	return list, nil
+}
+
+// Request is the input of StopPods.
 type Request struct {
 	// Socket is the path of the runtime's CRI socket.
 	Socket string `json:"socket"`
@@ -86,7 +130,7 @@ func Run(ctx context.Context, path string, env []string, r Request, fn func(Repo
 	if err != nil {
 		return fmt.Errorf("stop pods: write request: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, path)
+	cmd := exec.CommandContext(ctx, path, StopPods)
 	cmd.Env, cmd.WaitDelay = env, killDelay
 	cmd.Stdin = strings.NewReader(string(request))
 	var stderr strings.Builder

@@ -1,0 +1,94 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+)
+
+// clusterAddons keeps rootlessnode's objects in a cluster that it created up to date.
+type clusterAddons struct {
+	env    component.Env
+	client clientFunc
+	warn   func(...string)
+}
+
+// apply applies the roles of rootlessnode's users and the cluster DNS. Applying unchanged manifests has no
+// effect.
+func (a *clusterAddons) apply(ctx context.Context) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	manifests, err := resources.Manifests(a.env)
+	if err != nil {
+		return err
+	}
+	if a.env.Config.Serves() {
+		more, err := a.joinManifests()
+		if err != nil {
+			return err
+		}
+		manifests = append(manifests, more...)
+	}
+	return errors.Join(c.Apply(ctx, manifests), a.removeObsolete(ctx, c))
+}
+
+// removeObsolete deletes the objects that an earlier version or an earlier configuration left in the cluster.
+func (a *clusterAddons) removeObsolete(ctx context.Context, c *kubeapi.Client) error {
+	if !a.env.Config.Serves() {
+		if _, err := c.Remove(ctx, resources.NodePolicy()); err != nil {
+			return err
+		}
+	}
+	removed, err := c.Remove(ctx, resources.Obsolete())
+	if removed && err == nil {
+		a.warn("deleted the shared tokens of earlier versions: upgrade rootlessnode on workers of earlier versions, then run `rootlessnode down` and `rootlessnode up` there")
+	}
+	return err
+}
+
+// waitRoles waits until the control plane's components have their roles. Before that their requests would be denied,
+// and they pause for a long time after a denied request.
+func (a *clusterAddons) waitRoles(ctx context.Context) error {
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	var bindings []string
+	for _, e := range catalogue.Enabled(a.env.Config) {
+		bindings = append(bindings, e.Bindings...)
+	}
+	return supervisor.Poll(readyPoll, "the default roles", func(ctx context.Context) error {
+		return c.HasRoleBindings(ctx, bindings...)
+	})(ctx)
+}
+
+// joinManifests returns the manifests that joining nodes need in a cluster created by rootlessnode.
+func (a *clusterAddons) joinManifests() ([]byte, error) {
+	const foreign = false
+	rbac, rbacErr := resources.JoinRBAC(a.env.Config, foreign)
+	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
+	if err := errors.Join(rbacErr, caErr); err != nil {
+		return nil, err
+	}
+	server := fmt.Sprintf("https://%s:%d", a.env.PublicIP, a.env.Config.API.Port)
+	info, infoErr := resources.ClusterInfo(server, ca)
+	facts, factsErr := resources.ClusterFacts(a.env)
+	if err := errors.Join(infoErr, factsErr); err != nil {
+		return nil, err
+	}
+	var out []byte
+	for _, part := range [][]byte{rbac, info, facts} {
+		out = append(append(out, "---\n"...), part...)
+	}
+	return out, nil
+}

@@ -1,0 +1,58 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+)
+
+// importImages imports the bundled images (pause, CoreDNS) into the runtime, unless it has them. Without the program
+// for this, images are pulled from their registries on first use.
+func (n *nodeRole) importImages(ctx context.Context) error {
+	m, err := preflight.ReadManifest(n.cfg.ComponentsDir)
+	if err != nil {
+		return err
+	}
+	importer, err := runtime.FindProgram(n.cfg.ComponentsDir, n.runtime.ImportCommand("", "")[0])
+	if err != nil {
+		if text := n.runtime.WithoutImport(); text != "" {
+			n.warn(text)
+			return nil
+		}
+		return err
+	}
+	have, err := criclient.ListImages(ctx, n.binary(criclient.Program), n.environ(nil), runtime.Socket(n.cfg))
+	if err != nil {
+		return err
+	}
+	imported := map[string]string{} // image name -> digest of the archive it came from
+	if err := layout.ReadJSON(n.data.ImportedImages(), &imported); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log.WithError(err).Warn("cannot read the record of imported images; importing them again")
+	}
+	for _, image := range m.Images {
+		known := slices.ContainsFunc(have, func(i criclient.Image) bool { return slices.Contains(i.Names, image.Name) })
+		if known && imported[image.Name] == image.SHA256 {
+			continue
+		}
+		supervisor.Progress(ctx, "importing %s", image.Name)
+		argv := n.runtime.ImportCommand(image.Name, filepath.Join(n.cfg.ComponentsDir, image.Path))
+		cmd := exec.CommandContext(ctx, importer, argv[1:]...)
+		cmd.Env = n.environ(runtime.ClientEnv(n.runtime))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
+		}
+		imported[image.Name] = image.SHA256
+	}
+	return layout.WriteJSON(n.data.ImportedImages(), imported)
+}

@@ -1,0 +1,148 @@
+package noderole
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/runtime"
+	"github.com/rootlessnode/rootlessnode/internal/specfilter"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
+)
+
+// prepare sets up the namespaces, detects what rendering needs, creates keys and certificates, and loads the filter for
+// the host's addresses.
+func (n *nodeRole) prepare(ctx context.Context) error {
+	if _, err := n.tree.EnsureLeaf(leaf("node")); err != nil {
+		return err
+	}
+	ipv6, warnings, err := setUp(n.cfg, n.tree, n.handover.Network)
+	n.warn(warnings...)
+	if err != nil {
+		return err
+	}
+	n.ports.ipv6 = ipv6
+	n.warn(slices.Concat(unenforcedTexts(n.cfg, n.handover.Cgroup), driverWarnings(n.cfg, n.handover.Network))...)
+	if n.cfg.MultiNode() {
+		if err := n.address.read(); err != nil {
+			return err
+		}
+	}
+	given, err := givenEnv(n.cfg, n.handover, ipv6, n.address.current(), n.binary)
+	if err != nil {
+		return err
+	}
+	n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6, s.Network.NodeAddress = given.NodeIPv6, given.PublicIP })
+	if err := removeManagerState(layout.InsideKubelet); err != nil {
+		return err
+	}
+	var detected, filtered []string
+	var g errgroup.Group
+	g.Go(func() (err error) { n.env, detected, err = detect(ctx, given); return err })
+	g.Go(func() (err error) {
+		n.hostAccess, filtered, err = startHostAccess(ctx, n.cfg, n.handover.Network, n.rt.HostAddresses(), n.log)
+		return err
+	})
+	if !n.cfg.Joins() {
+		g.Go(func() error { return certificates(given, n.data.AdminKubeconfig(), n.log) })
+	}
+	err = g.Wait()
+	n.warn(slices.Concat(detected, filtered)...)
+	if err != nil {
+		return err
+	}
+	n.components = slices.DeleteFunc(catalogue.Enabled(n.cfg), func(c component.Component) bool { return c.When != nil && !c.When(n.env) })
+	if n.env.OCIRuntime == n.binary(shimProgram) {
+		if err := component.Write([]component.File{ociShim(n.env, n.runtime.Cgroup())}); err != nil {
+			return err
+		}
+	}
+	n.hub.Update(func(s *status.Status) { s.APIServer = apiserver.HostURL(n.env) }) // on a worker, the API server of the joined cluster
+	// The last run's CNI configuration would make the Node Ready before flannel has set up routes.
+	if err := os.Remove(layout.InsideCNIConfFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the last run's CNI configuration: %w", err)
+	}
+	return nil
+}
+
+// givenEnv returns the data for rendering that the config and the handover contain.
+func givenEnv(cfg *config.NodeConfig, h layout.HandoverInfo, ipv6, address netip.Addr, binary func(string) string) (component.Env, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return component.Env{}, fmt.Errorf("read the host name: %w", err)
+	}
+	e := component.Env{
+		Config: cfg, HostName: host, NodeIP: h.Network.IP, NodeIPv6: textOf(ipv6), PublicIP: textOf(address),
+		APIServerURL: fmt.Sprintf("https://127.0.0.1:%d", cfg.Inside.APIServerPort),
+		TapInterface: h.Network.Interface, TapMTU: h.Network.MTU, NameServers: cfg.Network.NameServers, BinDir: binary,
+		Controllers: h.Cgroup.Enabled, Unenforced: h.Cgroup.Unenforced,
+		Ceiling: cfg.Resources.Limits().Least(h.Cgroup.Ceiling),
+	}
+	if len(e.NameServers) == 0 {
+		e.NameServers = h.Network.DNS
+	}
+	if cfg.Joins() {
+		e.APIServerURL = cfg.Join.Server
+	}
+	return e, nil
+}
+
+// textOf returns the address as text, or "" for the zero Addr.
+func textOf(ip netip.Addr) string {
+	if !ip.IsValid() {
+		return ""
+	}
+	return ip.String()
+}
+
+// certificates creates or renews the control plane's keys and certificates, and writes the admin kubeconfigs.
+func certificates(env component.Env, hostKubeconfig string, log logrus.FieldLogger) error {
+	spec, err := catalogue.Spec(env)
+	if err != nil {
+		return err
+	}
+	changes, err := pki.Ensure(layout.InsidePKI, spec, time.Now())
+	if err != nil {
+		return err
+	}
+	if len(changes.Renewed) > 0 {
+		log.WithField("certificates", changes.Renewed).Info("certificates renewed")
+	}
+	admin, err := apiserver.AdminKubeconfig(env, layout.InsidePKI)
+	if err != nil {
+		return err
+	}
+	inside, err := pki.FileKubeconfig(apiserver.Admin, env.APIServerURL, apiserver.ClusterName(env))
+	if err != nil {
+		return err
+	}
+	return component.Write([]component.File{
+		{Path: hostKubeconfig, Mode: 0o600, Data: admin},
+		{Path: insideAdmin, Mode: 0o600, Data: inside},
+	})
+}
+
+// insideAdmin is the admin kubeconfig for programs inside.
+const insideAdmin = layout.InsideKubernetes + "/admin.conf"
+
+// ociShim returns the configuration of the OCI runtime shim.
+func ociShim(env component.Env, runtimeCgroup string) component.File {
+	return component.File{Path: layout.InsideOCIShim, Mode: 0o600, Data: specfilter.Config{
+		Runc: env.BinDir(runtime.OCIProgram), Drop: specfilter.Missing(env.Controllers),
+		Cgroup: specfilter.Move{From: runtimeCgroup, To: kubelet.PodCgroup},
+	}.Render()}
+}
