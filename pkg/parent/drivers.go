@@ -1,6 +1,7 @@
 package parent
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os/exec"
@@ -22,15 +23,6 @@ const (
 	tapName = "tap0"
 	nicName = "eth0"
 )
-
-// lxcUserNICPaths returns the paths where distributions install lxc-user-nic, which is usually not on PATH.
-func lxcUserNICPaths() []string {
-	var paths []string
-	for _, dir := range hostinfo.LXCDirs() {
-		paths = append(paths, filepath.Join(dir, config.DriverLXCUserNIC))
-	}
-	return paths
-}
 
 // ResolveDriver returns the network driver for c on this host. It resolves auto to the driver that the port driver requires, if there
 // is one; otherwise to slirp4netns if that is on PATH; otherwise to gvisor-tap-vsock, which needs no program on the host.
@@ -88,7 +80,8 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 			r.portSocket(config.PortsPesto), !n.AllowHostLoopback, n.IPv6, false)
 		d = &subreaper{ParentDriver: d, programs: []string{config.DriverPasta, "passt"}, log: r.Log}
 	case config.DriverLXCUserNIC:
-		d, err = lxcusernic.NewParentDriver(findProgram(config.DriverLXCUserNIC, lxcUserNICPaths()), n.MTU, n.LXCBridge, nicName)
+		program := cmp.Or(findProgram(n.Driver, hostinfo.LXCDirs()), n.Driver) // distributions install it outside of PATH
+		d, err = lxcusernic.NewParentDriver(program, n.MTU, n.LXCBridge, nicName)
 	case config.DriverVPNKit:
 		d = vpnkit.NewParentDriver(config.DriverVPNKit, n.MTU, tapName, !n.AllowHostLoopback)
 	case config.DriverNone:
@@ -102,15 +95,15 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	return d, nil
 }
 
-// findProgram returns the path of a program on PATH or the first existing one of paths, or name if it is not found.
-func findProgram(name string, paths []string) string {
+// findProgram returns the path of a program on PATH or in the first one of dirs that has it, or "".
+func findProgram(name string, dirs []string) string {
 	if p, err := exec.LookPath(name); err == nil {
 		return p
 	}
-	for _, p := range paths {
-		if _, err := exec.LookPath(p); err == nil {
+	for _, dir := range dirs {
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return p
 		}
 	}
-	return name
+	return ""
 }

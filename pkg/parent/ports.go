@@ -37,16 +37,7 @@ func resolvePorts(c *config.NodeConfig, find func(program string) string) (drive
 }
 
 // findSystemProgram returns the path of a program on the search path that RootlessKit uses (see withSbin), or "".
-func findSystemProgram(program string) string {
-	var paths []string
-	for _, dir := range hostinfo.SbinDirs() {
-		paths = append(paths, filepath.Join(dir, program))
-	}
-	if p := findProgram(program, paths); p != program {
-		return p
-	}
-	return ""
-}
+func findSystemProgram(program string) string { return findProgram(program, hostinfo.SbinDirs()) }
 
 // portSocket returns the socket on which the network driver's program receives ports, or "" if driver is not the port driver.
 func (r *run) portSocket(driver string) string {
