@@ -3,11 +3,13 @@ package parent
 import (
 	"context"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/api"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/messages"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
 	"gotest.tools/v3/assert"
 
@@ -135,4 +137,34 @@ func TestHookReportsTheAddress(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, info.ChildIP.String(), "10.0.3.7")
 	assert.Equal(t, info.DNS[0].String(), "10.0.3.1")
+}
+
+// roleDriver records the role in the environment that it would pass to its program.
+type roleDriver struct {
+	dhcpDriver
+	role *string
+}
+
+func (d roleDriver) ConfigureNetwork(int, string, string) (*messages.ParentInitNetworkDriverCompleted, func() error, error) {
+	*d.role = os.Getenv(layout.EnvRole)
+	return &messages.ParentInitNetworkDriverCompleted{}, nil, nil
+}
+
+// TestChildEnv checks that only the child gets the child's role, and that it does not get the sockets of the service manager.
+func TestChildEnv(t *testing.T) {
+	for _, key := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID", "PATH", layout.EnvRole, layout.EnvRuntimeDir} {
+		t.Setenv(key, "1") // restores the variable after the test
+	}
+	assert.NilError(t, setChildEnv(layout.RoleChild, layout.Runtime{Dir: "/run/x"}))
+	for _, kv := range os.Environ() {
+		assert.Check(t, !strings.HasPrefix(kv, "LISTEN_"), kv)
+	}
+	role, rt := layout.TakeRole()
+	assert.Equal(t, role, layout.RoleChild)
+	assert.Equal(t, rt.Dir, "/run/x")
+	h := &networkHook{ParentDriver: roleDriver{role: &role}, after: func(int, layout.NetworkInfo) error { return nil }}
+	_, _, err := h.ConfigureNetwork(os.Getpid(), "", "")
+	assert.NilError(t, err)
+	h.handle.Close()
+	assert.Equal(t, role, "")
 }
