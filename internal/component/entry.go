@@ -29,8 +29,10 @@ type Component struct {
 	Image func(*config.NodeConfig) string
 	// Ports are the ports on which it listens inside the node.
 	Ports func(*config.NodeConfig) []Port
-	// Certificates of the embedded control plane that the component or its clients use.
-	Certificates func(Env) ([]Certificate, error)
+	// Certificates of the embedded control plane that the component or its clients use. HostCertificates are those with
+	// names of the host.
+	Certificates     []Certificate
+	HostCertificates func(Env) ([]Certificate, error)
 	// Manifest returns the objects that the component needs in the cluster, as a YAML stream. They are applied when the
 	// API server is ready.
 	Manifest func(Env) ([]byte, error)

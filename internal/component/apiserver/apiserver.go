@@ -42,7 +42,7 @@ var rbac string
 func Component() component.Component {
 	return component.Component{
 		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, OutlivesPods: true,
-		Ports: ports, Certificates: certificates,
+		Ports: ports, HostCertificates: certificates,
 		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
 		Needs: func(component.Env) []supervisor.Need {
 			// The API server waits for etcd itself, and has a second of work to do before it connects.

@@ -65,8 +65,9 @@ func Spec(e component.Env) (pki.Spec, error) {
 	var all []component.Certificate
 	var errs []error
 	for _, c := range Enabled(e.Config) {
-		if c.Certificates != nil {
-			certificates, err := c.Certificates(e)
+		all = append(all, c.Certificates...)
+		if c.HostCertificates != nil {
+			certificates, err := c.HostCertificates(e)
 			all, errs = append(all, certificates...), append(errs, err)
 		}
 	}

@@ -35,10 +35,8 @@ func Component() component.Component {
 				component.LoopbackPort(c.Inside.EtcdMetricsPort, "inside.etcdMetricsPort"),
 			}
 		},
-		Certificates: func(component.Env) ([]component.Certificate, error) {
-			return []component.Certificate{
-				pki.Local(serverCert, pki.EtcdCA, "etcd-server"), pki.Local(peerCert, pki.EtcdCA, "etcd-peer"),
-			}, nil
+		Certificates: []component.Certificate{
+			pki.Local(serverCert, pki.EtcdCA, "etcd-server"), pki.Local(peerCert, pki.EtcdCA, "etcd-peer"),
 		},
 	}
 }

@@ -40,14 +40,12 @@ const wireguardPort = 51820
 func Component() component.Component {
 	return component.Component{
 		Name: Name, Programs: []string{Program}, OutlivesPods: true, ReadsAddressOnce: true,
-		Enabled: func(c *config.NodeConfig) bool { return c.CNI == config.CNIFlannel },
-		Ports:   ports,
-		Certificates: func(component.Env) ([]component.Certificate, error) {
-			return []component.Certificate{pki.Client(certificate, pki.ClusterCA, user)}, nil
-		},
-		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
-		Needs:    component.NeedCluster,
-		Render:   Render, Ready: Ready, PodNetwork: WriteCNI,
+		Enabled:      func(c *config.NodeConfig) bool { return c.CNI == config.CNIFlannel },
+		Ports:        ports,
+		Certificates: []component.Certificate{pki.Client(certificate, pki.ClusterCA, user)},
+		Manifest:     func(component.Env) ([]byte, error) { return []byte(rbac), nil },
+		Needs:        component.NeedCluster,
+		Render:       Render, Ready: Ready, PodNetwork: WriteCNI,
 	}
 }
 

@@ -47,7 +47,7 @@ func Component() component.Component {
 				component.LoopbackPort(c.Inside.KubeletHealthzPort, "inside.kubeletHealthzPort"),
 			}
 		},
-		Certificates: certificates,
+		HostCertificates: certificates,
 		Needs: func(e component.Env) []supervisor.Need {
 			return component.NeedReady(runtime.Of(e.Config).Unit(), component.UnitStaleNode)
 		},

@@ -31,9 +31,7 @@ func Component() component.Component {
 				component.LoopbackPort(c.Inside.KubeProxyHealthzPort, "inside.kubeProxyHealthzPort"),
 			}
 		},
-		Certificates: func(component.Env) ([]component.Certificate, error) {
-			return []component.Certificate{pki.Client(certificate, pki.ClusterCA, "system:"+Name)}, nil
-		},
+		Certificates: []component.Certificate{pki.Client(certificate, pki.ClusterCA, "system:"+Name)},
 		Needs: func(e component.Env) []supervisor.Need {
 			needs := component.NeedReady(component.UnitRegistered)
 			if !e.Config.Joins() {

@@ -37,10 +37,8 @@ func Component() component.Component {
 		Ports: func(c *config.NodeConfig) []component.Port {
 			return []component.Port{component.LoopbackPort(c.Inside.NetworkPolicyPort, "inside.networkPolicyPort")}
 		},
-		Certificates: func(component.Env) ([]component.Certificate, error) {
-			return []component.Certificate{pki.Client(certificate, pki.ClusterCA, user)}, nil
-		},
-		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
+		Certificates: []component.Certificate{pki.Client(certificate, pki.ClusterCA, user)},
+		Manifest:     func(component.Env) ([]byte, error) { return []byte(rbac), nil },
 		Worker: component.Worker{
 			Reads:    []kubeapi.Resource{{Name: "pods"}, {Name: "namespaces"}, {Group: "networking.k8s.io", Name: "networkpolicies"}},
 			Manifest: workerRBAC,

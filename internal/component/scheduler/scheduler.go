@@ -31,11 +31,9 @@ func Component() component.Component {
 		Ports: func(c *config.NodeConfig) []component.Port {
 			return []component.Port{component.LoopbackPort(c.Inside.SchedulerPort, "inside.schedulerPort")}
 		},
-		Certificates: func(component.Env) ([]component.Certificate, error) {
-			return []component.Certificate{pki.Local(certificate, pki.ClusterCA, user)}, nil
-		},
-		Needs:  func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
-		Render: Render, Ready: Ready,
+		Certificates: []component.Certificate{pki.Local(certificate, pki.ClusterCA, user)},
+		Needs:        func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
+		Render:       Render, Ready: Ready,
 	}
 }
 
