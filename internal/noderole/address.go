@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
+	"os"
 	"sync"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/filewatch"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -65,23 +65,23 @@ type addressFollower struct {
 }
 
 func (f *addressFollower) Run(ctx context.Context, ready func()) error {
-	w, err := fsnotify.NewWatcher()
+	address, err := filewatch.New(f.address.path, filewatch.JSON[netip.Addr])
 	if err != nil {
-		return fmt.Errorf("watch the node's address: %w", err)
+		return err
 	}
-	defer func() { _ = w.Close() }()                            // nothing was written
-	if err := w.Add(filepath.Dir(f.address.path)); err != nil { // the file is replaced, so its directory is watched
-		return fmt.Errorf("watch the node's address: %w", err)
-	}
+	defer address.Close()
+	var renewed <-chan struct{} // nil without a certificate that the kubelet renews
 	if f.cfg.Joins() {
-		if err := w.Add(layout.InsideKubeletPKI); err != nil {
-			return fmt.Errorf("watch the node's certificates: %w", err)
+		certificate, err := filewatch.New(pki.NodeCert, os.ReadFile)
+		if err != nil {
+			return err
 		}
+		defer certificate.Close()
+		renewed = certificate.Changed()
 	}
 	ready()
-	renewed := true // the certificate may have been renewed since the worker joined
-	for {
-		if renewed && f.cfg.Joins() {
+	for update := f.cfg.Joins(); ; { // the certificate may have been renewed since the worker joined
+		if update {
 			if err := f.kubeconfig(); err != nil {
 				f.log.WithError(err).Warn("update the host's kubeconfig with the renewed certificate")
 			}
@@ -89,14 +89,13 @@ func (f *addressFollower) Run(ctx context.Context, ready func()) error {
 		if err := f.apply(ctx); err != nil {
 			return err
 		}
+		update = false
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-w.Events:
-			renewed = e.Name == pki.NodeCert && e.Has(fsnotify.Create)
-		case err := <-w.Errors:
-			f.log.WithError(err).Debug("file events were lost; reading the node's address and certificate again")
-			renewed = true
+		case <-address.Changed():
+		case <-renewed:
+			update = true
 		}
 	}
 }

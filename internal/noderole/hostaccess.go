@@ -8,18 +8,17 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"text/template"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/filewatch"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
@@ -322,14 +321,11 @@ func (a *hostAccess) read() error {
 
 // Run updates the filter when the host's addresses or the node's forwarded ports change.
 func (a *hostAccess) Run(ctx context.Context, ready func()) error {
-	w, err := fsnotify.NewWatcher()
+	host, err := filewatch.New(a.file, filewatch.JSON[[]layout.HostAddress])
 	if err != nil {
-		return fmt.Errorf("watch the host's addresses: %w", err)
+		return err
 	}
-	defer func() { _ = w.Close() }()                    // nothing was written
-	if err := w.Add(filepath.Dir(a.file)); err != nil { // the file is replaced, so its directory is watched
-		return fmt.Errorf("watch the host's addresses: %w", err)
-	}
+	defer host.Close()
 	for {
 		if err := errors.Join(a.read(), a.apply(ctx)); err != nil {
 			if ctx.Err() != nil {
@@ -338,27 +334,11 @@ func (a *hostAccess) Run(ctx context.Context, ready func()) error {
 			return err
 		}
 		ready()
-		if !a.changed(ctx, w) {
-			return nil
-		}
-	}
-}
-
-// changed blocks until the filter needs an update. It returns false when ctx has ended.
-func (a *hostAccess) changed(ctx context.Context, w *fsnotify.Watcher) bool {
-	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return nil
 		case <-a.wake:
-			return true
-		case e := <-w.Events:
-			if e.Name == a.file {
-				return true
-			}
-		case err := <-w.Errors:
-			a.log.WithError(err).Debug("file events were lost; reading the host's addresses again")
-			return true
+		case <-host.Changed():
 		}
 	}
 }

@@ -5,17 +5,16 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/filewatch"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
@@ -42,72 +41,71 @@ type portConfig struct {
 
 // run starts a forwarder with the current configuration and applies changes until stop is called.
 func (d *portConfig) run(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) (stop func(), err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w, err := fsnotify.NewWatcher()
+	hosts, err := filewatch.New(d.rt.HostAddresses(), filewatch.JSON[[]layout.HostAddress])
 	if err != nil {
-		return nil, fmt.Errorf("watch the host's addresses: %w", err)
+		return nil, err
 	}
-	// The file is replaced, so its directory is watched. Earlier changes are read below.
-	if err := w.Add(filepath.Dir(d.rt.HostAddresses())); err != nil {
-		return nil, errors.Join(fmt.Errorf("watch the host's addresses: %w", err), w.Close())
-	}
-	if err := errors.Join(d.readHost(), d.readManual()); err != nil {
-		return nil, errors.Join(err, w.Close())
-	}
-	cfg, err := d.config(d.manual)
-	if err == nil {
-		err = start(cfg)
-	}
+	faults, err := filewatch.New(d.rt.PortFaults(), filewatch.JSON[[]layout.PortFault])
 	if err != nil {
-		return nil, errors.Join(err, w.Close())
-	}
-	d.set, d.onFaults = set, onFaults
-	if err := d.readFaults(); err != nil {
-		return nil, errors.Join(err, w.Close())
+		hosts.Close()
+		return nil, err
 	}
 	var followed sync.WaitGroup
-	followed.Go(func() { d.follow(w) })
-	return func() {
-		_ = w.Close() // nothing was written
+	end := func() {
+		hosts.Close()
+		faults.Close()
 		followed.Wait()
+	}
+	if err := d.begin(start, set, onFaults); err != nil {
+		end()
+		return nil, err
+	}
+	followed.Go(func() { d.follow(hosts.Changed(), faults.Changed()) })
+	return func() {
+		end()
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.set, d.onFaults = nil, nil
 	}, nil
 }
 
-// follow applies changes of the host's addresses and of port faults.
-func (d *portConfig) follow(w *fsnotify.Watcher) {
+// begin starts a forwarder with the current content of the files.
+func (d *portConfig) begin(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := errors.Join(d.readHost(), d.readManual()); err != nil {
+		return err
+	}
+	cfg, err := d.config(d.manual)
+	if err == nil {
+		err = start(cfg)
+	}
+	if err != nil {
+		return err
+	}
+	d.set, d.onFaults = set, onFaults
+	return d.readFaults()
+}
+
+// follow applies changes of the host's addresses and of port faults until the channels are closed.
+func (d *portConfig) follow(hosts, faults <-chan struct{}) {
 	for {
-		changed := ""
+		what, apply := "the host's addresses", func() error { return errors.Join(d.readHost(), d.apply()) }
+		var ok bool
 		select {
-		case e, ok := <-w.Events:
-			if !ok {
-				return
-			}
-			changed = e.Name
-		case _, ok := <-w.Errors: // events were lost: read both files
-			if !ok {
-				return
-			}
+		case _, ok = <-hosts:
+		case _, ok = <-faults:
+			what, apply = "the port faults", d.readFaults
+		}
+		if !ok {
+			return
 		}
 		d.mu.Lock()
-		if changed == "" || changed == d.rt.HostAddresses() {
-			err := d.readHost()
-			if err == nil {
-				err = d.apply()
-			}
-			if err != nil {
-				d.log.WithError(err).Warn("apply the host's changed addresses")
-			}
-		}
-		if changed == "" || changed == d.rt.PortFaults() {
-			if err := d.readFaults(); err != nil {
-				d.log.WithError(err).Warn("read the port faults")
-			}
-		}
+		err := apply()
 		d.mu.Unlock()
+		if err != nil {
+			d.log.WithError(err).Warn("apply changes of " + what)
+		}
 	}
 }
 
