@@ -96,7 +96,7 @@ func createTemp(path string) (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 }
 
-// keepOwner gives f the owner and the SELinux label of path, if path exists, and returns the permission bits of path, or perm. The error
+// keepOwner sets the owner and the SELinux label of f to those of path, if path exists, and returns the permission bits of path, or perm. The error
 // err is returned first.
 func keepOwner(f *os.File, path string, perm fs.FileMode, err error) (fs.FileMode, error) {
 	var old, own unix.Stat_t

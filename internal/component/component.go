@@ -70,7 +70,7 @@ type Env struct {
 	IDsPerPod int64
 }
 
-// Storage is what rendering the container runtime needs to know about the host.
+// Storage lists the facts about the host that rendering the container runtime needs.
 type Storage struct {
 	// Snapshotter is overlayfs, fuse-overlayfs or native, but not auto.
 	Snapshotter string

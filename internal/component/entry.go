@@ -90,7 +90,7 @@ type Forward struct {
 	// a cluster with several nodes have; catalogue.Forwards then sets Address and AtNode.
 	Address netip.Addr
 	AtNode  bool
-	// Instead is what users can do if the port is in use.
+	// Instead describes the fix if the port is in use.
 	Instead string
 }
 

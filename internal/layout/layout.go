@@ -18,7 +18,7 @@ const (
 	EnvJoinToken = "ROOTLESSNODE_JOIN_TOKEN"
 	// EnvTakenToken passes that token from `up --foreground` to the executable with another network driver that replaces it.
 	EnvTakenToken = "_ROOTLESSNODE_JOIN_TOKEN"
-	// EnvRelay is the pid of the `host enter` process that relays root's terminal, for the one that enters the account.
+	// EnvRelay is the pid of the `host enter` process that relays root's terminal, for the process that enters the account.
 	EnvRelay = "_ROOTLESSNODE_RELAY"
 	// EnvRole is the role of the process: one of the Role constants. SetRole, RoleEnv and TakeRole set and read it.
 	EnvRole = "_ROOTLESSNODE_ROLE"

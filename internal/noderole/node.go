@@ -61,7 +61,7 @@ type nodeRole struct {
 // clientFunc returns the node role's client of the API server. It returns an error before the admin kubeconfig exists.
 type clientFunc func() (*kubeapi.Client, error)
 
-// Options are what the child passes to the node role.
+// Options are the arguments of the node role, which the child sets.
 type Options struct {
 	// Config is the effective configuration.
 	Config *config.NodeConfig

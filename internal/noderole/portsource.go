@@ -34,7 +34,7 @@ func portSources(cfg *config.NodeConfig, rt layout.Runtime, serving func(context
 	return o
 }
 
-// source is what all sources use.
+// source has the fields that all sources use.
 type source struct {
 	cfg *config.NodeConfig
 	// serving waits for the API server and returns a client.

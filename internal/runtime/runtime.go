@@ -38,11 +38,11 @@ type Runtime interface {
 	ManualImport() string
 }
 
-// HostNeeds is what a runtime needs from the host.
+// HostNeeds lists the requirements of a runtime on the host.
 type HostNeeds struct {
 	// Programs must be next to the components or on PATH. The first one is the runtime itself.
 	Programs []string
-	// Text says what to install or, without Programs, why nothing is needed.
+	// Text is the list of things to install or, without Programs, the reason why nothing is needed.
 	Text string
 	// Version is the oldest version of the runtime, MAJOR.MINOR, for VersionReason.
 	Version, VersionReason string
