@@ -31,7 +31,10 @@ func validateFields(c *NodeConfig, fs *faults) {
 // checkValue applies one check with its arguments to the value of a field.
 func checkValue(fs *faults, field string, v reflect.Value, check string, args []string) {
 	limit := func(i int) int64 { n, _ := strconv.ParseInt(args[i], 10, 64); return n }
-	ok, fault := false, ""
+	var (
+		ok    bool
+		fault string
+	)
 	switch check {
 	case "IPv4", "IPv6":
 		fault = rangeFault(v.String(), check, limit(0), limit(1))

@@ -22,12 +22,12 @@ func TestExternalRuntime(t *testing.T) {
 	wait := n.runtime.Unit()
 	found := 0
 	for _, c := range n.components {
-		switch {
-		case c.Name == wait:
+		switch c.Name {
+		case wait:
 			found++
 			u := n.waitUnit(c)
 			assert.Assert(t, u.Name == wait && u.Task != nil && u.GiveUpAfter == 0 && !u.Essential)
-		case c.Name == "kubelet":
+		case "kubelet":
 			assert.DeepEqual(t, c.Needs(n.env), component.NeedReady(wait, component.UnitStaleNode))
 		}
 	}

@@ -161,7 +161,7 @@ func appendBoth(line string) error {
 }
 
 // printf writes to the log of the verdict.
-func (g *guest) printf(format string, args ...any) { fmt.Fprintf(g.log, format, args...) }
+func (g *guest) printf(format string, args ...any) { _, _ = fmt.Fprintf(g.log, format, args...) }
 
 // note records what the verdict waits for.
 func (g *guest) note(what string) { g.waitsFor.Store(&what) }
@@ -267,7 +267,7 @@ func (g *guest) within(ctx context.Context, limit time.Duration, what string, ch
 		}
 		select {
 		case <-ctx.Done():
-			fmt.Fprintf(log, "%s: not done within %v\n", what, limit)
+			_, _ = fmt.Fprintf(log, "%s: not done within %v\n", what, limit)
 			return fmt.Errorf("%s: not done within %v: %w", what, limit, err)
 		case <-time.After(time.Second):
 		}

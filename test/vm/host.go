@@ -62,7 +62,7 @@ func runHost(ctx context.Context, names []string) error {
 	if h.stage, err = os.MkdirTemp(stageParent(), "rootlessnode-vm."); err != nil {
 		return err
 	}
-	defer os.RemoveAll(h.stage)
+	defer func() { _ = os.RemoveAll(h.stage) }()
 	if err := os.Chmod(h.stage, 0o755); err != nil { //nolint:gosec // the account must have access
 		return err
 	}

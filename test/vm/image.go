@@ -128,7 +128,7 @@ func (h *host) shareImage(ctx context.Context, file string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	program, err := os.Executable()
 	if err != nil {
 		return err

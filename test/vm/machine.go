@@ -168,7 +168,7 @@ func (h *host) inspect(ctx context.Context, dir string) {
 	for _, cmd := range []*exec.Cmd{threads, monitor} {
 		cmd.Stdout = log
 		if err := cmd.Run(); err != nil {
-			fmt.Fprintf(log, "%v: %v\n", cmd.Args[0], err)
+			_, _ = fmt.Fprintf(log, "%v: %v\n", cmd.Args[0], err)
 		}
 	}
 }
