@@ -81,7 +81,7 @@ func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err
 func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
-	w := waiter{backoff: c.applyBackoff}
+	delays := c.applyBackoff
 	var last error
 	for {
 		path, err := m.path(ctx, d)
@@ -98,7 +98,7 @@ func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
 		if last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return fmt.Errorf("%w; last: %w", err, last)
 		}
-		if err == nil || !isRetryable(err) || !w.wait(ctx, err) {
+		if err == nil || !isRetryable(err) || !pause(ctx, &delays, err) {
 			return err
 		}
 		last = err

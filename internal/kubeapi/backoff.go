@@ -3,28 +3,26 @@ package kubeapi
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// backoff defines the delay between attempts: first, then doubled each time up to limit.
-type backoff struct{ first, limit time.Duration }
-
-// waiter waits with increasing delays. Its zero value with a backoff starts with the first delay.
-type waiter struct {
-	backoff backoff
-	next    time.Duration
+// doubling returns the delays between attempts: first, then doubled each time up to limit.
+func doubling(first, limit time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first, Cap: limit, Factor: 2, Steps: math.MaxInt}
 }
 
-func (w *waiter) reset() { w.next = 0 }
-
-// wait sleeps for the current delay, or longer if err contains the server's Retry-After. It returns false if ctx ends first.
-func (w *waiter) wait(ctx context.Context, err error) bool {
-	d := max(w.next, w.backoff.first)
-	w.next = min(2*d, w.backoff.limit)
-	if s, ok := retryAfter(err); ok {
-		d = max(d, s)
+// pause sleeps for the next delay, or longer if err contains the server's Retry-After. It returns false if ctx ends first.
+func pause(ctx context.Context, delays *wait.Backoff, err error) bool {
+	d := delays.Step()
+	var se *apierrors.StatusError
+	if errors.As(err, &se) {
+		if s, ok := apierrors.SuggestsClientDelay(se); ok {
+			d = max(d, time.Duration(s)*time.Second)
+		}
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -34,13 +32,4 @@ func (w *waiter) wait(ctx context.Context, err error) bool {
 	case <-t.C:
 		return true
 	}
-}
-
-func retryAfter(err error) (time.Duration, bool) {
-	var se *apierrors.StatusError
-	if !errors.As(err, &se) {
-		return 0, false
-	}
-	s, ok := apierrors.SuggestsClientDelay(se)
-	return time.Duration(s) * time.Second, ok
 }

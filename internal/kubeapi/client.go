@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -66,7 +67,7 @@ type Client struct {
 
 	// Back-off between attempts. Readiness is polled quickly, because a starting API server responds within one or two
 	// seconds; a refused watch is restarted more slowly.
-	readyBackoff, followBackoff, applyBackoff backoff
+	readyBackoff, followBackoff, applyBackoff wait.Backoff
 	// now is the clock for the time stamps of Events.
 	now    func() time.Time
 	events eventCache
@@ -108,9 +109,9 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 	}
 	c := &Client{
 		http: hc, base: base, agent: o.UserAgent, log: o.Log, date: o.Date, maxAnswer: maxAnswer, now: time.Now,
-		readyBackoff:  backoff{first: 10 * time.Millisecond, limit: 100 * time.Millisecond},
-		followBackoff: backoff{first: 50 * time.Millisecond, limit: time.Second},
-		applyBackoff:  backoff{first: 20 * time.Millisecond, limit: 250 * time.Millisecond},
+		readyBackoff:  doubling(10*time.Millisecond, 100*time.Millisecond),
+		followBackoff: doubling(50*time.Millisecond, time.Second),
+		applyBackoff:  doubling(20*time.Millisecond, 250*time.Millisecond),
 	}
 	if cfg.Insecure {
 		c.maxAnswer = maxPublicAnswer

@@ -89,7 +89,7 @@ func (c *Client) createCSR(ctx context.Context, r CertificateRequest) (string, e
 		s := int32(r.Lifetime / time.Second)
 		obj.Spec.ExpirationSeconds = &s
 	}
-	w := waiter{backoff: c.applyBackoff}
+	delays := c.applyBackoff
 	for {
 		err := c.create(ctx, csrsPath, &obj)
 		if err == nil {
@@ -98,7 +98,7 @@ func (c *Client) createCSR(ctx context.Context, r CertificateRequest) (string, e
 		if !isRetryable(err) || Untrusted(err) {
 			return "", err
 		}
-		if !w.wait(ctx, err) {
+		if !pause(ctx, &delays, err) {
 			return "", timedOut(ctx, "wait for API server "+c.Server(), err)
 		}
 	}
@@ -173,19 +173,18 @@ func (c *Client) WatchCertificateRequests(ctx context.Context, fn func(CSR)) err
 // followCSRs watches the selected requests. gone is true for a request that was deleted, or that was selected and does not
 // exist.
 func (c *Client) followCSRs(ctx context.Context, selector string, fn func(r CSR, gone bool), fault func(error)) error {
-	f := follower[wireCSR]{
+	f := follower[certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequest]{
 		c: c, path: csrsPath, selector: selector, fault: fault,
-		version: func(w *wireCSR) string { return w.Metadata.ResourceVersion },
-		replace: func(all []wireCSR) {
+		replace: func(all []*certificatesv1.CertificateSigningRequest) {
 			if len(all) == 0 && selector != "" {
 				fn(CSR{}, true)
 			}
-			for i := range all {
-				fn(all[i].csr(), false)
+			for _, o := range all {
+				fn(csrOf(o), false)
 			}
 		},
-		changed: func(w *wireCSR) { fn(w.csr(), false) },
-		deleted: func(w *wireCSR) { fn(w.csr(), true) },
+		changed: func(o *certificatesv1.CertificateSigningRequest) { fn(csrOf(o), false) },
+		deleted: func(o *certificatesv1.CertificateSigningRequest) { fn(csrOf(o), true) },
 	}
 	return f.run(ctx)
 }
@@ -231,47 +230,22 @@ func (c *Client) DecideCSR(ctx context.Context, csr CSR, approve bool, reason, m
 	return nil
 }
 
-// wireCSR contains the decoded fields of a CertificateSigningRequest.
-type wireCSR struct {
-	Metadata struct {
-		Name            string `json:"name"`
-		UID             string `json:"uid"`
-		ResourceVersion string `json:"resourceVersion"`
-	} `json:"metadata"`
-	Spec struct {
-		Request           []byte   `json:"request"`
-		SignerName        string   `json:"signerName"`
-		Username          string   `json:"username"`
-		Groups            []string `json:"groups"`
-		Usages            []string `json:"usages"`
-		ExpirationSeconds int32    `json:"expirationSeconds"`
-	} `json:"spec"`
-	Status struct {
-		Certificate []byte          `json:"certificate"`
-		Conditions  []wireCondition `json:"conditions"`
-	} `json:"status"`
-}
-
-type wireCondition struct {
-	Type    string `json:"type"`
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-}
-
-func (w *wireCSR) csr() CSR {
+func csrOf(o *certificatesv1.CertificateSigningRequest) CSR {
 	r := CSR{
-		Name: w.Metadata.Name, UID: w.Metadata.UID, Signer: w.Spec.SignerName, Username: w.Spec.Username,
-		Groups: w.Spec.Groups, PEM: w.Spec.Request, Usages: w.Spec.Usages,
-		Lifetime: time.Duration(w.Spec.ExpirationSeconds) * time.Second, Certificate: w.Status.Certificate,
+		Name: o.Name, UID: string(o.UID), Signer: o.Spec.SignerName, Username: o.Spec.Username, Groups: o.Spec.Groups,
+		PEM: o.Spec.Request, Usages: texts(o.Spec.Usages), Certificate: o.Status.Certificate,
 	}
-	for _, cond := range w.Status.Conditions {
+	if o.Spec.ExpirationSeconds != nil {
+		r.Lifetime = time.Duration(*o.Spec.ExpirationSeconds) * time.Second
+	}
+	for _, cond := range o.Status.Conditions {
 		switch cond.Type {
-		case string(certificatesv1.CertificateApproved):
+		case certificatesv1.CertificateApproved:
 			r.Approved = true
 			continue
-		case string(certificatesv1.CertificateDenied):
+		case certificatesv1.CertificateDenied:
 			r.Denied = true
-		case string(certificatesv1.CertificateFailed):
+		case certificatesv1.CertificateFailed:
 			r.Failed = true
 		}
 		r.Why = cond.Reason + ": " + cond.Message

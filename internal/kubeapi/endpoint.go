@@ -4,15 +4,17 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 const (
 	slicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
-	// labelService is the label with the name of a slice's Service (discovery.k8s.io/v1, LabelServiceName). The other label
-	// is on slices of headless Services, which kube-proxy ignores too. The name is the only field selector of
-	// EndpointSlices.
-	labelService = "kubernetes.io/service-name"
-	notHeadless  = "!service.kubernetes.io/headless"
+	// notHeadless excludes slices of headless Services, which kube-proxy ignores too. Slices are selected by labels, because
+	// their only field selector is the name.
+	notHeadless = "!" + corev1.IsHeadlessService
 )
 
 // Endpoints records for which address families a Service has a usable endpoint, on any node and on the given node. An
@@ -37,20 +39,19 @@ type ServiceName struct{ Namespace, Name string }
 // Services that are not headless. It stores four counters for each Service and a few bytes for each slice, not the
 // endpoints.
 func (c *Client) WatchEndpoints(ctx context.Context, node string, services []ServiceName, fn func(EndpointsEvent)) error {
-	b := endpointIndex{node: node, slices: map[key]sliceState{}, services: map[ServiceName]*endpointCount{}}
+	b := endpointIndex{node: node, slices: map[types.NamespacedName]sliceState{}, services: map[ServiceName]*endpointCount{}}
 	report := func(name ServiceName, before Endpoints) {
 		if now := b.of(name); now != before {
 			fn(EndpointsEvent{Service: name, Endpoints: now})
 		}
 	}
-	f := follower[wireSlice]{
+	f := follower[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]{
 		c: c, path: slicesPath, labels: slicesOf(services),
-		version: func(w *wireSlice) string { return w.Metadata.ResourceVersion },
-		replace: func(all []wireSlice) {
+		replace: func(all []*discoveryv1.EndpointSlice) {
 			clear(b.slices)
 			clear(b.services)
-			for i := range all {
-				b.set(&all[i])
+			for _, o := range all {
+				b.set(o)
 			}
 			listed := make(map[ServiceName]Endpoints, len(b.services))
 			for name := range b.services {
@@ -60,21 +61,21 @@ func (c *Client) WatchEndpoints(ctx context.Context, node string, services []Ser
 			}
 			fn(EndpointsEvent{Listed: true, All: listed})
 		},
-		changed: func(w *wireSlice) {
-			name, before := w.service(), b.of(w.service())
+		changed: func(o *discoveryv1.EndpointSlice) {
+			name, before := serviceOfSlice(o), b.of(serviceOfSlice(o))
 			// A slice that now belongs to another Service no longer counts for the previous one.
-			if old, there := b.slices[w.key()]; there && old.service != name {
+			if old, there := b.slices[nameOf(o)]; there && old.service != name {
 				had := b.of(old.service)
-				b.drop(w.key())
+				b.drop(nameOf(o))
 				report(old.service, had)
 			}
-			b.set(w)
+			b.set(o)
 			report(name, before)
 		},
-		deleted: func(w *wireSlice) {
-			name := b.slices[w.key()].service
+		deleted: func(o *discoveryv1.EndpointSlice) {
+			name := b.slices[nameOf(o)].service
 			before := b.of(name)
-			b.drop(w.key())
+			b.drop(nameOf(o))
 			report(name, before)
 		},
 	}
@@ -84,20 +85,20 @@ func (c *Client) WatchEndpoints(ctx context.Context, node string, services []Ser
 // slicesOf returns a label selector by name: a selector cannot contain pairs of namespace and name.
 func slicesOf(services []ServiceName) string {
 	if services == nil {
-		return labelService + "," + notHeadless
+		return discoveryv1.LabelServiceName + "," + notHeadless
 	}
 	names := make([]string, len(services))
 	for i, s := range services {
 		names[i] = s.Name
 	}
 	slices.Sort(names)
-	return labelService + " in (" + strings.Join(slices.Compact(names), ",") + ")," + notHeadless
+	return discoveryv1.LabelServiceName + " in (" + strings.Join(slices.Compact(names), ",") + ")," + notHeadless
 }
 
 // endpointIndex counts, for each Service, the slices that have a usable endpoint.
 type endpointIndex struct {
 	node     string
-	slices   map[key]sliceState
+	slices   map[types.NamespacedName]sliceState
 	services map[ServiceName]*endpointCount
 }
 
@@ -117,21 +118,21 @@ func (b *endpointIndex) of(name ServiceName) Endpoints {
 	return Endpoints{n.ready4 > 0, n.ready6 > 0, n.local4 > 0, n.local6 > 0}
 }
 
-func (b *endpointIndex) set(w *wireSlice) {
-	name := w.service()
-	b.drop(w.key())
+func (b *endpointIndex) set(o *discoveryv1.EndpointSlice) {
+	name := serviceOfSlice(o)
+	b.drop(nameOf(o))
 	if name.Name == "" {
 		return
 	}
-	s := sliceState{name, w.has(b.node)}
-	b.slices[w.key()] = s
+	s := sliceState{name, endpointsOf(o, b.node)}
+	b.slices[nameOf(o)] = s
 	if b.services[name] == nil {
 		b.services[name] = &endpointCount{}
 	}
 	b.services[name].add(s.has, 1)
 }
 
-func (b *endpointIndex) drop(k key) {
+func (b *endpointIndex) drop(k types.NamespacedName) {
 	s, there := b.slices[k]
 	if !there {
 		return
@@ -155,54 +156,24 @@ func (n *endpointCount) add(e Endpoints, by int32) {
 	}
 }
 
-// wireSlice contains the decoded fields of an EndpointSlice.
-type wireSlice struct {
-	Metadata struct {
-		Namespace       string `json:"namespace"`
-		Name            string `json:"name"`
-		ResourceVersion string `json:"resourceVersion"`
-		// Labels contains the label with the name of the Service (discovery.k8s.io/v1, LabelServiceName).
-		Labels struct {
-			Service string `json:"kubernetes.io/service-name"`
-		} `json:"labels"`
-	} `json:"metadata"`
-	AddressType string         `json:"addressType"`
-	Endpoints   []wireEndpoint `json:"endpoints"`
+func serviceOfSlice(o *discoveryv1.EndpointSlice) ServiceName {
+	return ServiceName{o.Namespace, o.Labels[discoveryv1.LabelServiceName]}
 }
 
-type wireEndpoint struct {
-	NodeName   string `json:"nodeName"`
-	Conditions struct {
-		Ready   *bool `json:"ready"`
-		Serving *bool `json:"serving"`
-	} `json:"conditions"`
-}
-
-func (w *wireSlice) key() key { return key{w.Metadata.Namespace, w.Metadata.Name} }
-
-func (w *wireSlice) service() ServiceName {
-	return ServiceName{w.Metadata.Namespace, w.Metadata.Labels.Service}
-}
-
-func (w *wireSlice) has(node string) Endpoints {
+func endpointsOf(o *discoveryv1.EndpointSlice, node string) Endpoints {
 	var ready, local bool
-	for _, e := range w.Endpoints {
-		if e.usable() {
+	for _, e := range o.Endpoints {
+		// A condition that is not set means true, as the API defines; serving is only considered if it is set.
+		if c := e.Conditions; c.Ready == nil || *c.Ready || c.Serving != nil && *c.Serving {
 			ready = true
-			local = local || e.NodeName == node
+			local = local || e.NodeName != nil && *e.NodeName == node
 		}
 	}
-	switch w.AddressType {
-	case "IPv4":
+	switch o.AddressType {
+	case discoveryv1.AddressTypeIPv4:
 		return Endpoints{Ready4: ready, Local4: local}
-	case "IPv6":
+	case discoveryv1.AddressTypeIPv6:
 		return Endpoints{Ready6: ready, Local6: local}
 	}
 	return Endpoints{} // FQDNs, which kube-proxy does not serve
-}
-
-// usable reports whether the endpoint accepts connections. A condition that is not set means true, as the API defines.
-func (e *wireEndpoint) usable() bool {
-	c := e.Conditions
-	return c.Ready == nil || *c.Ready || c.Serving != nil && *c.Serving
 }

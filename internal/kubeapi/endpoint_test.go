@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gotest.tools/v3/assert"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // gather runs a watch until the test ends. It returns a function that returns the next event.
@@ -213,7 +214,7 @@ func TestApplyIngress(t *testing.T) {
 
 func TestServiceOfStatus(t *testing.T) {
 	t.Parallel()
-	var w wireService
-	assert.NilError(t, json.Unmarshal([]byte(`{"spec":{"clusterIPs":["10.43.0.1"]},"status":{"loadBalancer":{"ingress":[{"hostname":"x"},{"ip":"127.0.0.1"}]}}}`), &w))
-	assert.DeepEqual(t, w.service(), Service{ClusterIPs: []string{"10.43.0.1"}, Ingress: []string{"127.0.0.1"}})
+	var o corev1.Service
+	assert.NilError(t, json.Unmarshal([]byte(`{"spec":{"clusterIPs":["10.43.0.1"]},"status":{"loadBalancer":{"ingress":[{"hostname":"x"},{"ip":"127.0.0.1"}]}}}`), &o))
+	assert.DeepEqual(t, serviceOf(&o), Service{ClusterIPs: []string{"10.43.0.1"}, Ingress: []string{"127.0.0.1"}})
 }

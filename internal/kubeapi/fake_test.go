@@ -78,7 +78,7 @@ func (f *fakeAPI) client(t *testing.T) *Client {
 	c, err := New(f.kubeconfig(t), Options{})
 	assert.NilError(t, err)
 	t.Cleanup(c.Close)
-	c.followBackoff = backoff{first: time.Millisecond, limit: 4 * time.Millisecond}
+	c.followBackoff = doubling(time.Millisecond, 4*time.Millisecond)
 	c.readyBackoff, c.applyBackoff = c.followBackoff, c.followBackoff
 	return c
 }

@@ -1,6 +1,10 @@
 package kubeapi
 
-import "context"
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // HostPathPod is a pod with hostPath volumes.
 type HostPathPod struct {
@@ -14,64 +18,38 @@ type HostPath struct{ Path, Type string }
 // WatchHostPaths calls fn once for each pod of a node that has hostPath volumes and has not ended. The rules of
 // WatchServices apply.
 func (c *Client) WatchHostPaths(ctx context.Context, node string, fn func(HostPathPod)) error {
-	known := map[key]string{} // UIDs
-	set := func(w *wireVolumes) {
-		k := key{w.Metadata.Namespace, w.Metadata.Name}
-		p := w.pod()
-		if known[k] == p.UID || len(p.Paths) == 0 || w.Status.Phase == "Succeeded" || w.Status.Phase == "Failed" {
-			return
-		}
-		known[k] = p.UID
-		fn(p)
-	}
-	f := follower[wireVolumes]{
-		c: c, path: podsPath, selector: "spec.nodeName=" + node,
-		version: func(w *wireVolumes) string { return w.Metadata.ResourceVersion },
-		replace: func(all []wireVolumes) {
-			there := map[key]bool{}
-			for i := range all {
-				there[key{all[i].Metadata.Namespace, all[i].Metadata.Name}] = true
-				set(&all[i])
+	seen := map[string]bool{} // UIDs
+	t := tracker[corev1.Pod, *corev1.Pod, HostPathPod]{
+		of: func(o *corev1.Pod) (HostPathPod, bool) {
+			p := HostPathPod{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID)}
+			for _, v := range o.Spec.Volumes {
+				if h := v.HostPath; h != nil {
+					path := HostPath{Path: h.Path}
+					if h.Type != nil {
+						path.Type = string(*h.Type)
+					}
+					p.Paths = append(p.Paths, path)
+				}
 			}
-			for k := range known {
-				if !there[k] {
-					delete(known, k)
+			return p, len(p.Paths) > 0 && !podEnded(o)
+		},
+		listed: func(all []HostPathPod) {
+			old := seen
+			seen = map[string]bool{}
+			for _, p := range all {
+				if seen[p.UID] = true; !old[p.UID] {
+					fn(p)
 				}
 			}
 		},
-		changed: set,
-		deleted: func(w *wireVolumes) { delete(known, key{w.Metadata.Namespace, w.Metadata.Name}) },
+		set: func(p HostPathPod, gone bool) {
+			if gone {
+				delete(seen, p.UID)
+			} else if !seen[p.UID] {
+				seen[p.UID] = true
+				fn(p)
+			}
+		},
 	}
-	return f.run(ctx)
-}
-
-// wireVolumes contains the decoded fields of a Pod for its volumes.
-type wireVolumes struct {
-	Metadata struct {
-		Namespace       string `json:"namespace"`
-		Name            string `json:"name"`
-		UID             string `json:"uid"`
-		ResourceVersion string `json:"resourceVersion"`
-	} `json:"metadata"`
-	Spec struct {
-		Volumes []struct {
-			HostPath *struct {
-				Path string `json:"path"`
-				Type string `json:"type"`
-			} `json:"hostPath"`
-		} `json:"volumes"`
-	} `json:"spec"`
-	Status struct {
-		Phase string `json:"phase"`
-	} `json:"status"`
-}
-
-func (w *wireVolumes) pod() HostPathPod {
-	p := HostPathPod{Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID}
-	for _, v := range w.Spec.Volumes {
-		if v.HostPath != nil {
-			p.Paths = append(p.Paths, HostPath(*v.HostPath))
-		}
-	}
-	return p
+	return t.run(ctx, c, podsPath, onNode(node))
 }

@@ -12,10 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// pollInterval is the time between two checks of whether an object is gone or can be created.
-const pollInterval = 200 * time.Millisecond
+// polling returns the delays between two checks of whether an object is gone or can be created.
+func polling() wait.Backoff { return wait.Backoff{Duration: 200 * time.Millisecond} }
 
 // NodeNames lists the names of the Node objects.
 func (c *Client) NodeNames(ctx context.Context) ([]string, error) {
@@ -45,7 +46,7 @@ func (c *Client) CreateNamespace(ctx context.Context, prefix string) (string, er
 // RemoveNamespace deletes a namespace with its contents and waits until it is gone or ctx ends.
 func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
 	path := namespacesPath + "/" + url.PathEscape(name)
-	method := http.MethodDelete
+	method, delays := http.MethodDelete, polling()
 	for {
 		err := c.do(ctx, request{method: method, path: path}, nil)
 		if apierrors.IsNotFound(err) {
@@ -54,7 +55,7 @@ func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
 		if err == nil {
 			method = http.MethodGet
 		}
-		if !pause(ctx) {
+		if !pause(ctx, &delays, nil) {
 			return timedOut(ctx, "wait until namespace "+name+" is gone", err)
 		}
 	}
@@ -63,12 +64,13 @@ func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
 // CreatePod creates a pod. In a new namespace it waits until the control plane has created the service account.
 func (c *Client) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 	path := namespacesPath + "/" + url.PathEscape(pod.Namespace) + "/pods"
+	delays := polling()
 	for {
 		err := c.create(ctx, path, pod)
 		if err == nil {
 			return nil
 		}
-		if code(err) != http.StatusForbidden || !strings.Contains(err.Error(), "service account") || !pause(ctx) {
+		if code(err) != http.StatusForbidden || !strings.Contains(err.Error(), "service account") || !pause(ctx, &delays, nil) {
 			return fmt.Errorf("create pod %s: %w", pod.Name, err)
 		}
 	}
@@ -96,13 +98,4 @@ func (c *Client) create(ctx context.Context, path string, object any) error {
 		method: http.MethodPost, path: path, contentType: mimeJSON, body: body,
 		query: url.Values{"fieldManager": {FieldManager}},
 	}, object)
-}
-
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pollInterval):
-		return true
-	}
 }

@@ -54,23 +54,18 @@ func (c *Client) WaitNode(ctx context.Context, name string, cond func(*corev1.No
 }
 
 func (c *Client) followNode(ctx context.Context, name string, fn func(*corev1.Node), fault func(error)) error {
-	give := func(n *corev1.Node) {
-		n.ManagedFields = nil
-		fn(n)
-	}
 	absent := func() { fn(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}) }
-	f := follower[corev1.Node]{
+	f := follower[corev1.Node, *corev1.Node]{
 		c: c, path: nodesPath, selector: "metadata.name=" + name,
-		version: func(n *corev1.Node) string { return n.ResourceVersion },
-		replace: func(all []corev1.Node) {
+		replace: func(all []*corev1.Node) {
 			if len(all) == 0 {
 				absent()
 			}
-			for i := range all {
-				give(&all[i])
+			for _, n := range all {
+				fn(n)
 			}
 		},
-		changed: give,
+		changed: fn,
 		deleted: func(*corev1.Node) { absent() },
 		fault:   fault,
 	}

@@ -30,69 +30,45 @@ type NodePod struct {
 
 // NodePods returns the pods of a node that have not ended.
 func (c *Client) NodePods(ctx context.Context, node string) ([]NodePod, error) {
-	var list struct {
-		Items []wireNodePod `json:"items"`
-	}
-	query := url.Values{"fieldSelector": {"spec.nodeName=" + node}}
+	var list corev1.PodList
+	query := url.Values{"fieldSelector": {onNode(node)}}
 	if err := c.do(ctx, request{method: http.MethodGet, path: podsPath, query: query}, &list); err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	var pods []NodePod
 	for i := range list.Items {
-		if w := &list.Items[i]; w.Status.Phase != corev1.PodSucceeded && w.Status.Phase != corev1.PodFailed {
-			pods = append(pods, w.pod())
+		if o := &list.Items[i]; !podEnded(o) {
+			pods = append(pods, nodePodOf(o))
 		}
 	}
 	return pods, nil
 }
 
-// wireNodePod contains the decoded fields of a Pod.
-type wireNodePod struct {
-	Metadata struct {
-		Namespace                  string            `json:"namespace"`
-		Name                       string            `json:"name"`
-		UID                        string            `json:"uid"`
-		Annotations                map[string]string `json:"annotations"`
-		DeletionTimestamp          *string           `json:"deletionTimestamp"`
-		DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds"`
-	} `json:"metadata"`
-	Spec struct {
-		Priority       int32               `json:"priority"`
-		RestartPolicy  string              `json:"restartPolicy"`
-		GraceSeconds   int64               `json:"terminationGracePeriodSeconds"`
-		Containers     []wireContainerName `json:"containers"`
-		InitContainers []wireContainerName `json:"initContainers"`
-	} `json:"spec"`
-	Status struct {
-		Phase corev1.PodPhase `json:"phase"`
-	} `json:"status"`
-}
-
-type wireContainerName struct {
-	Name          string `json:"name"`
-	RestartPolicy string `json:"restartPolicy"`
-}
-
-func (w *wireNodePod) pod() NodePod {
+func nodePodOf(o *corev1.Pod) NodePod {
 	p := NodePod{
-		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
-		Priority: w.Spec.Priority, RestartPolicy: w.Spec.RestartPolicy, GraceSeconds: w.Spec.GraceSeconds,
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), RestartPolicy: string(o.Spec.RestartPolicy),
+		Containers: containerNames(o.Spec.Containers), Sidecars: containerNames(sidecars(o)),
 	}
-	if mirrored := w.Metadata.Annotations[corev1.MirrorPodAnnotationKey]; mirrored != "" {
+	if o.Spec.Priority != nil {
+		p.Priority = *o.Spec.Priority
+	}
+	if o.Spec.TerminationGracePeriodSeconds != nil {
+		p.GraceSeconds = *o.Spec.TerminationGracePeriodSeconds
+	}
+	if mirrored := o.Annotations[corev1.MirrorPodAnnotationKey]; mirrored != "" {
 		p.UID, p.Static = mirrored, true
 	}
-	if w.Metadata.DeletionTimestamp != nil {
-		p.DeletionGraceSeconds = w.Metadata.DeletionGracePeriodSeconds
-	}
-	for _, c := range w.Spec.Containers {
-		p.Containers = append(p.Containers, c.Name)
-	}
-	for _, c := range w.Spec.InitContainers {
-		if c.RestartPolicy == string(corev1.ContainerRestartPolicyAlways) {
-			p.Sidecars = append(p.Sidecars, c.Name)
-		}
+	if o.DeletionTimestamp != nil {
+		p.DeletionGraceSeconds = o.DeletionGracePeriodSeconds
 	}
 	return p
+}
+
+func containerNames(all []corev1.Container) (names []string) {
+	for _, c := range all {
+		names = append(names, c.Name)
+	}
+	return names
 }
 
 // MarkContainersWaiting sets containers to waiting in the status of a pod. Normally only the kubelet of the pod's node does

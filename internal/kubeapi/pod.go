@@ -2,8 +2,10 @@ package kubeapi
 
 import (
 	"context"
-	"reflect"
+	"slices"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 const podsPath = "/api/v1/pods"
@@ -41,101 +43,45 @@ type PodEvent struct {
 
 // WatchPods calls fn for the pods of a node that declare ports and have not ended. The rules of WatchServices apply.
 func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) error {
-	known := map[key]Pod{}
-	f := follower[wirePod]{
-		c: c, path: podsPath, selector: "spec.nodeName=" + node,
-		version: func(w *wirePod) string { return w.Metadata.ResourceVersion },
-		replace: func(all []wirePod) {
-			clear(known)
-			list := []Pod{}
-			for i := range all {
-				if p, relevant := all[i].pod(); relevant {
-					known[key{p.Namespace, p.Name}] = p
-					list = append(list, p)
-				}
-			}
-			fn(PodEvent{Listed: true, Pods: list})
-		},
-		changed: func(w *wirePod) {
-			p, relevant := w.pod()
-			k := key{p.Namespace, p.Name}
-			old, there := known[k]
-			switch {
-			case !relevant && there:
-				delete(known, k)
-				fn(PodEvent{Gone: true, Pod: p})
-			case relevant && (!there || !reflect.DeepEqual(old, p)):
-				known[k] = p
-				fn(PodEvent{Pod: p})
-			}
-		},
-		deleted: func(w *wirePod) {
-			p, _ := w.pod()
-			k := key{p.Namespace, p.Name}
-			if old, there := known[k]; there && old.UID == p.UID {
-				delete(known, k)
-				fn(PodEvent{Gone: true, Pod: p})
-			}
-		},
+	t := tracker[corev1.Pod, *corev1.Pod, Pod]{
+		of:     podOf,
+		listed: func(all []Pod) { fn(PodEvent{Listed: true, Pods: all}) },
+		set:    func(p Pod, gone bool) { fn(PodEvent{Gone: gone, Pod: p}) },
 	}
-	return f.run(ctx)
+	return t.run(ctx, c, podsPath, onNode(node))
 }
 
-// wirePod contains the decoded fields of a Pod.
-type wirePod struct {
-	Metadata struct {
-		Namespace       string            `json:"namespace"`
-		Name            string            `json:"name"`
-		UID             string            `json:"uid"`
-		ResourceVersion string            `json:"resourceVersion"`
-		Annotations     map[string]string `json:"annotations"`
-		Created         time.Time         `json:"creationTimestamp"`
-	} `json:"metadata"`
-	Spec struct {
-		HostNetwork    bool            `json:"hostNetwork"`
-		Containers     []wireContainer `json:"containers"`
-		InitContainers []wireContainer `json:"initContainers"`
-	} `json:"spec"`
-	Status struct {
-		Phase  string `json:"phase"`
-		PodIPs []struct {
-			IP string `json:"ip"`
-		} `json:"podIPs"`
-	} `json:"status"`
-}
+// onNode is the field selector for the pods of a node.
+func onNode(node string) string { return "spec.nodeName=" + node }
 
-type wireContainer struct {
-	RestartPolicy string `json:"restartPolicy"`
-	Ports         []struct {
-		Name          string `json:"name"`
-		Protocol      string `json:"protocol"`
-		ContainerPort int    `json:"containerPort"`
-		HostPort      int    `json:"hostPort"`
-		HostIP        string `json:"hostIP"`
-	} `json:"ports"`
-}
-
-// pod converts w. relevant reports whether the pod can have ports on the host.
-func (w *wirePod) pod() (p Pod, relevant bool) {
+// podOf converts a pod. relevant reports whether the pod can have ports on the host.
+func podOf(o *corev1.Pod) (p Pod, relevant bool) {
 	p = Pod{
-		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
-		HostNetwork: w.Spec.HostNetwork, Annotations: ownAnnotations(w.Metadata.Annotations),
-		Created: w.Metadata.Created,
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), HostNetwork: o.Spec.HostNetwork,
+		Annotations: ownAnnotations(o.Annotations), Created: o.CreationTimestamp.Time,
 	}
-	for _, ip := range w.Status.PodIPs {
+	for _, ip := range o.Status.PodIPs {
 		p.IPs = append(p.IPs, ip.IP)
 	}
-	containers := w.Spec.Containers
-	for _, c := range w.Spec.InitContainers {
-		if c.RestartPolicy == "Always" { // a sidecar, which lives as long as the pod
-			containers = append(containers, c)
-		}
-	}
-	for _, c := range containers {
+	for _, c := range slices.Concat(o.Spec.Containers, sidecars(o)) {
 		for _, q := range c.Ports {
-			p.Ports = append(p.Ports, PodPort{q.Name, q.Protocol, q.ContainerPort, q.HostPort, q.HostIP})
-			relevant = relevant || q.HostPort != 0 || w.Spec.HostNetwork
+			p.Ports = append(p.Ports, PodPort{q.Name, string(q.Protocol), int(q.ContainerPort), int(q.HostPort), q.HostIP})
+			relevant = relevant || q.HostPort != 0 || o.Spec.HostNetwork
 		}
 	}
-	return p, relevant && w.Status.Phase != "Succeeded" && w.Status.Phase != "Failed"
+	return p, relevant && !podEnded(o)
+}
+
+// sidecars returns the restartable init containers, which live as long as the pod.
+func sidecars(o *corev1.Pod) (out []corev1.Container) {
+	for _, c := range o.Spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func podEnded(o *corev1.Pod) bool {
+	return o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
 }

@@ -17,7 +17,7 @@ func (c *Client) Ready(ctx context.Context) error {
 // WaitReady waits until /readyz succeeds. If ctx ends, it returns an error with the last reason (class errdefs.ErrTimeout
 // for a deadline). The first retry is after 10 ms, later ones after at most 100 ms.
 func (c *Client) WaitReady(ctx context.Context) error {
-	w := waiter{backoff: c.readyBackoff}
+	delays := c.readyBackoff
 	var last error
 	for {
 		one, cancel := context.WithTimeout(ctx, readyAttempt)
@@ -29,7 +29,7 @@ func (c *Client) WaitReady(ctx context.Context) error {
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}
-		if !w.wait(ctx, nil) {
+		if !pause(ctx, &delays, nil) {
 			return timedOut(ctx, "wait for API server "+c.Server(), last)
 		}
 	}

@@ -2,9 +2,10 @@ package kubeapi
 
 import (
 	"context"
-	"reflect"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 const (
@@ -71,9 +72,6 @@ type ServiceEvent struct {
 	Services []Service
 }
 
-// key is the namespace and the name of an object.
-type key struct{ namespace, name string }
-
 // WatchServices calls fn with the cluster's Services and then with every change of a field of Service until ctx ends. It
 // returns ctx's error. Headless Services and those of type ExternalName are omitted; if exposed is set, also those of type
 // ClusterIP, which have ports outside the cluster only through external addresses. The first event is ServicesListed;
@@ -84,103 +82,52 @@ func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(Servic
 	if exposed {
 		selector = exposedServices
 	}
-	known := map[key]Service{}
-	f := follower[wireService]{
-		c: c, path: servicesPath, selector: selector,
-		version: func(w *wireService) string { return w.Metadata.ResourceVersion },
-		replace: func(all []wireService) {
-			clear(known)
-			list := make([]Service, len(all))
-			for i := range all {
-				list[i] = all[i].service()
-				known[key{list[i].Namespace, list[i].Name}] = list[i]
+	t := tracker[corev1.Service, *corev1.Service, Service]{
+		of:     func(s *corev1.Service) (Service, bool) { return serviceOf(s), true },
+		listed: func(all []Service) { fn(ServiceEvent{Change: ServicesListed, Services: all}) },
+		set: func(s Service, gone bool) {
+			change := ServiceSet
+			if gone {
+				change = ServiceGone
 			}
-			fn(ServiceEvent{Change: ServicesListed, Services: list})
-		},
-		changed: func(w *wireService) {
-			s := w.service()
-			k := key{s.Namespace, s.Name}
-			if old, ok := known[k]; ok && reflect.DeepEqual(old, s) {
-				return
-			}
-			known[k] = s
-			fn(ServiceEvent{Change: ServiceSet, Service: s})
-		},
-		deleted: func(w *wireService) {
-			s := w.service()
-			k := key{s.Namespace, s.Name}
-			if old, ok := known[k]; !ok || old.UID != s.UID {
-				return // already reported, or replaced by another one of the same name
-			}
-			delete(known, k)
-			fn(ServiceEvent{Change: ServiceGone, Service: s})
+			fn(ServiceEvent{Change: change, Service: s})
 		},
 	}
-	return f.run(ctx)
+	return t.run(ctx, c, servicesPath, selector)
 }
 
-// wireService contains the decoded fields of a Service; encoding/json skips the others without storing them.
-type wireService struct {
-	Metadata struct {
-		Namespace       string            `json:"namespace"`
-		Name            string            `json:"name"`
-		UID             string            `json:"uid"`
-		ResourceVersion string            `json:"resourceVersion"`
-		Annotations     map[string]string `json:"annotations"`
-		Created         time.Time         `json:"creationTimestamp"`
-	} `json:"metadata"`
-	Spec struct {
-		Type  string `json:"type"`
-		Ports []struct {
-			Name     string `json:"name"`
-			Protocol string `json:"protocol"`
-			Port     int    `json:"port"`
-			NodePort int    `json:"nodePort"`
-		} `json:"ports"`
-		IPFamilies            []string `json:"ipFamilies"`
-		ExternalTrafficPolicy string   `json:"externalTrafficPolicy"`
-		HealthCheckNodePort   int      `json:"healthCheckNodePort"`
-		LoadBalancerClass     string   `json:"loadBalancerClass"`
-		ExternalIPs           []string `json:"externalIPs"`
-		ClusterIPs            []string `json:"clusterIPs"`
-		SourceRanges          []string `json:"loadBalancerSourceRanges"`
-	} `json:"spec"`
-	Status struct {
-		LoadBalancer struct {
-			Ingress []struct {
-				IP string `json:"ip"`
-			} `json:"ingress"`
-		} `json:"loadBalancer"`
-	} `json:"status"`
-}
-
-func (w *wireService) service() Service {
+func serviceOf(o *corev1.Service) Service {
 	s := Service{
-		Namespace: w.Metadata.Namespace, Name: w.Metadata.Name, UID: w.Metadata.UID,
-		Type:                  w.Spec.Type,
-		IPFamilies:            w.Spec.IPFamilies,
-		ExternalTrafficPolicy: w.Spec.ExternalTrafficPolicy,
-		HealthCheckNodePort:   w.Spec.HealthCheckNodePort,
-		LoadBalancerClass:     w.Spec.LoadBalancerClass,
-		ExternalIPs:           w.Spec.ExternalIPs,
-		ClusterIPs:            w.Spec.ClusterIPs,
-
-		LoadBalancerSourceRanges: w.Spec.SourceRanges,
-		Created:                  w.Metadata.Created,
+		Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Type: string(o.Spec.Type),
+		IPFamilies:               texts(o.Spec.IPFamilies),
+		ExternalTrafficPolicy:    string(o.Spec.ExternalTrafficPolicy),
+		HealthCheckNodePort:      int(o.Spec.HealthCheckNodePort),
+		ExternalIPs:              o.Spec.ExternalIPs,
+		ClusterIPs:               o.Spec.ClusterIPs,
+		LoadBalancerSourceRanges: o.Spec.LoadBalancerSourceRanges,
+		Annotations:              ownAnnotations(o.Annotations),
+		Created:                  o.CreationTimestamp.Time,
 	}
-	for _, in := range w.Status.LoadBalancer.Ingress {
+	if o.Spec.LoadBalancerClass != nil {
+		s.LoadBalancerClass = *o.Spec.LoadBalancerClass
+	}
+	for _, in := range o.Status.LoadBalancer.Ingress {
 		if in.IP != "" {
 			s.Ingress = append(s.Ingress, in.IP)
 		}
 	}
-	if len(w.Spec.Ports) > 0 {
-		s.Ports = make([]ServicePort, len(w.Spec.Ports))
-		for i, p := range w.Spec.Ports {
-			s.Ports[i] = ServicePort{Name: p.Name, Protocol: p.Protocol, Port: p.Port, NodePort: p.NodePort}
-		}
+	for _, p := range o.Spec.Ports {
+		s.Ports = append(s.Ports, ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: int(p.Port), NodePort: int(p.NodePort)})
 	}
-	s.Annotations = ownAnnotations(w.Metadata.Annotations)
 	return s
+}
+
+// texts converts a list of strings of another type; nil if it is empty.
+func texts[S ~string](list []S) (out []string) {
+	for _, s := range list {
+		out = append(out, string(s))
+	}
+	return out
 }
 
 // ownAnnotations returns the annotations that affect ports; nil if there are none.

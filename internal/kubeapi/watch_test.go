@@ -6,6 +6,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,6 +96,29 @@ func TestWatchServicesContinuesAfterDrop(t *testing.T) {
 	assert.Equal(t, f.lists, 1, "a dropped watch continues where it was")
 }
 
+// A refused connection is no reason to list again: the server may only be starting.
+func TestWatchServicesContinuesAfterRefusals(t *testing.T) {
+	f := newFakeAPI(t, false)
+	c := f.client(t)
+	var refusals atomic.Int32
+	refusals.Store(20)
+	direct := c.http
+	c.http = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Query().Has("watch") && refusals.Add(-1) >= 0 {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		}
+		return direct.Do(r)
+	})}
+	events := follow(t, c)
+	assert.Equal(t, next(t, events).Change, ServicesListed)
+	f.put(service("a", "1", 30001))
+	assert.Equal(t, next(t, events).Service.Name, "a")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	assert.Equal(t, f.lists, 1)
+	assert.Assert(t, refusals.Load() < 0)
+}
+
 func TestWatchServicesListsAgainWhenExpired(t *testing.T) {
 	f := newFakeAPI(t, false)
 	a := service("a", "1", 30001)
@@ -150,7 +177,7 @@ func TestWatchServicesSelection(t *testing.T) {
 
 func TestWatchServicesPages(t *testing.T) {
 	f := newFakeAPI(t, false)
-	const n = 2*pageSize + 7
+	const n = 2*500 + 7 // a page has 500 objects
 	for i := range n {
 		f.put(service(ident(i), "u", 30000+i))
 	}
