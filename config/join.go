@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // Values of CNI.
@@ -69,8 +71,8 @@ func validateJoin(c *NodeConfig, fs *faults) {
 	}
 	for i, h := range j.CACertHashes {
 		if !validCAHash(h) {
-			fs.add(fmt.Sprintf("join.caCertHashes[%d]", i), "rootlessnode token create    # prints it on the first node of the cluster",
-				"%q: must be sha256: followed by 64 hexadecimal digits", h)
+			fs.list = append(fs.list, errdefs.Errorf("join.caCertHashes[%d]: %q: must be sha256: followed by 64 hexadecimal digits", i, h).
+				With(errdefs.Do(errdefs.CreateToken).Note("prints it on the first node of the cluster")))
 		}
 	}
 	var ways []string

@@ -26,7 +26,7 @@ const maxFileSize = 1 << 20
 func Load(path string) (*NodeConfig, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config: %w", err))
+		return nil, errdefs.Config("read config: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
@@ -34,7 +34,7 @@ func Load(path string) (*NodeConfig, error) {
 		err = fmt.Errorf("larger than %d bytes", maxFileSize)
 	}
 	if err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read config %s: %w", path, err))
+		return nil, errdefs.Config("read config %s: %w", path, err)
 	}
 	return LoadBytes(b, path)
 }
@@ -43,8 +43,7 @@ func Load(path string) (*NodeConfig, error) {
 func LoadBytes(b []byte, source string) (*NodeConfig, error) {
 	c := Default()
 	if err := c.merge(b); err != nil {
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, prefixEach(source, err)),
-			"rootlessnode config default    # prints every field with its meaning and default")
+		return nil, errdefs.Config("%w", prefixEach(source, err)).Do(errdefs.ShowConfig)
 	}
 	return c, nil
 }

@@ -18,7 +18,7 @@ import (
 // errdefs.ErrConfig and changes nothing. Set does not call Validate.
 func (c *NodeConfig) Set(path, value string) error {
 	if err := c.set(path, value); err != nil {
-		return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("set %s: %w", path, err))
+		return errdefs.Config("set %s: %w", path, err)
 	}
 	return nil
 }
@@ -28,7 +28,7 @@ func (c *NodeConfig) set(path, value string) error {
 	case "apiVersion", "kind":
 		return errors.New("cannot be changed")
 	case "name":
-		return errdefs.WithHint(errors.New("cannot be set here"), "use --name or ROOTLESSNODE_NAME")
+		return errdefs.Errorf("cannot be set here").Hint("use --name or ROOTLESSNODE_NAME")
 	}
 	v, seen, rest := reflect.ValueOf(c).Elem(), "", path
 	for v.Kind() == reflect.Struct {

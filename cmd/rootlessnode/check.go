@@ -40,8 +40,12 @@ The exit code is 3 if the node cannot start on this host.`,
 			if err != nil {
 				return err
 			}
-			a.show(findings, renderFindings(findings, all, a.styleOf(a.stdout)))
-			if preflight.Err(findings) != nil {
+			failed := a.reportOf(preflight.Err(findings))
+			for i := range findings {
+				findings[i].Render(a.commandOf)
+			}
+			a.show(findings, renderFindings(findings, failed, all, a.styleOf(a.stdout)))
+			if failed != nil {
 				return exitCode(errdefs.ExitPreflight)
 			}
 			return nil
@@ -52,8 +56,9 @@ The exit code is 3 if the node cannot start on this host.`,
 	return a.withOutput(cmd)
 }
 
-// renderFindings lists the findings, followed by one block of commands that fix all failures.
-func renderFindings(findings []preflight.Finding, all bool, st style) string {
+// renderFindings lists the findings, followed by the hints of failed, the report of the failures: one block of commands that fix all
+// of them.
+func renderFindings(findings []preflight.Finding, failed *errdefs.Report, all bool, st style) string {
 	var b strings.Builder
 	count := map[preflight.Level]int{}
 	width := 0
@@ -73,10 +78,8 @@ func renderFindings(findings []preflight.Finding, all bool, st style) string {
 			}
 		}
 	}
-	if err := preflight.Err(findings); err != nil {
-		for _, h := range errdefs.ReportOf(err).Hints {
-			b.WriteString("\n" + block("hint:", strings.Split(strings.TrimRight(h, "\n"), "\n")))
-		}
+	if failed != nil {
+		b.WriteString("\n" + renderHints(failed.Hints))
 	}
 	fmt.Fprintf(&b, "\n%d pass, %d warn, %d fail\n", count[preflight.LevelPass], count[preflight.LevelWarn], count[preflight.LevelFail])
 	return b.String()

@@ -41,14 +41,21 @@ func renderError(r *errdefs.Report) string {
 			fmt.Fprintf(&b, "error: %s\n", line)
 		}
 	}
-	for _, h := range r.Hints {
-		b.WriteString(block("hint:", strings.Split(strings.TrimRight(h, "\n"), "\n")))
-	}
+	b.WriteString(renderHints(r.Hints))
 	switch {
 	case r.LogPath != "":
 		b.WriteString(block("log: "+r.LogPath, r.LogTail))
 	case len(r.LogTail) > 0:
 		b.WriteString(block("log of "+r.Component+":", r.LogTail))
+	}
+	return b.String()
+}
+
+// renderHints returns "hint:" with commands to paste for each hint.
+func renderHints(hints []string) string {
+	var b strings.Builder
+	for _, h := range hints {
+		b.WriteString(block("hint:", strings.Split(strings.TrimRight(h, "\n"), "\n")))
 	}
 	return b.String()
 }

@@ -21,6 +21,7 @@ var (
 	}
 	hostCommands = map[errdefs.Action]string{
 		errdefs.ShowConfig: "config default", errdefs.SetUpHost: "host setup --user ARG", errdefs.CreateAccount: "host setup --user ARG --create-user",
+		errdefs.UndoHost:     "host undo --user ARG",
 		errdefs.CreateMounts: "mountns create --name ARG", errdefs.DeleteMounts: "mountns delete --name ARG",
 		errdefs.ConfigureMounts: "mountns drop-in --name ARG",
 	}
@@ -36,8 +37,10 @@ var startFlags = map[string]string{
 // path of this program, because rootlessnode may not be in root's PATH.
 func (a *app) commandOf(s errdefs.Step) string {
 	program, name, rest := "rootlessnode", "", hostCommands[s.Action]
-	if forRoot := s.As != "" || s.Action == errdefs.SetUpHost || s.Action == errdefs.CreateAccount; forRoot && a.exe != "" {
-		program = hostinfo.Quote(a.exe)
+	if s.As != "" || strings.HasPrefix(rest, "host ") {
+		program = hostinfo.Quote(cmp.Or(s.Program, a.exe, program))
+	} else if s.Program != "" {
+		program = hostinfo.Quote(s.Program)
 	}
 	if s.Sudo {
 		program = "sudo " + program

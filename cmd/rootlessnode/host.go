@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -69,7 +70,7 @@ func hostSetup(ctx context.Context, a *app, o setupOptions) error {
 		a.printf("%s", script)
 		return plan.Refused()
 	}
-	var notes []string
+	var notes []errdefs.Hint
 	err = plan.Run(ctx, func(r hostsetup.Result) {
 		a.printf("%-*s  %s\n", outcomeColumn, r.Outcome, r.Step.Title)
 		if r.Outcome == hostsetup.Manual {
@@ -77,12 +78,12 @@ func hostSetup(ctx context.Context, a *app, o setupOptions) error {
 				a.printf("%*s  %s\n", outcomeColumn, "", c)
 			}
 		}
-		if r.Step.Note != "" && r.Outcome != hostsetup.Already {
+		if len(r.Step.Note) > 0 && r.Outcome != hostsetup.Already {
 			notes = append(notes, r.Step.Note)
 		}
 	})
 	for _, n := range notes {
-		a.printf("note: %s\n", n)
+		a.printf("note: %s\n", strings.TrimPrefix(n.Render(a.commandOf), "# "))
 	}
 	return err
 }
@@ -113,7 +114,7 @@ entered, because the account's user manager delegates one to the node.`,
 			o.Exe, o.Args = exe, args
 			if command {
 				if o.Exe, err = exec.LookPath(args[0]); err != nil {
-					return errdefs.Class(errdefs.ErrConfig, fmt.Errorf("find command: %w", err))
+					return errdefs.Config("find command: %w", err)
 				}
 				o.Args = args[1:]
 			}

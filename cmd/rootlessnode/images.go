@@ -64,7 +64,7 @@ func importImages(ctx context.Context, a *app, n imageNode, files []string) erro
 		}
 		f, err := os.Open(name)
 		if err != nil {
-			faults = append(faults, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("open image archive: %w", err)))
+			faults = append(faults, errdefs.Config("open image archive: %w", err))
 			continue
 		}
 		opened = append(opened, f)
@@ -76,7 +76,7 @@ func importImages(ctx context.Context, a *app, n imageNode, files []string) erro
 	argv := rt.ImportCommand("", "-")
 	if argv == nil {
 		return errdefs.Config("import images: supported with containerd only, but the node's runtime is %s (cri.runtime)", n.Config().CRI.Runtime).
-			Hint("rootlessnode exec -- " + rt.ManualImport())
+			Hint(a.command("exec -- " + rt.ManualImport()))
 	}
 	for i, f := range opened {
 		err := execute(ctx, a, n, nodeexec.Request{Argv: argv, Stdin: f})

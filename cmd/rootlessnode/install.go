@@ -139,7 +139,7 @@ func install(ctx context.Context, a *app, o installOptions) error {
 	}
 	w := userunit.Wanted{Name: a.name, Config: text, Stop: n.Config().Timeouts.Stop.D(), Start: o.start}
 	if o.onDemand {
-		if w.OnDemand, err = onDemandAddress(n.Config()); err != nil {
+		if w.OnDemand, err = onDemandAddress(a, n.Config()); err != nil {
 			return err
 		}
 	}
@@ -155,14 +155,14 @@ func install(ctx context.Context, a *app, o installOptions) error {
 }
 
 // onDemandAddress returns the address on which systemd listens for the API server.
-func onDemandAddress(c *config.NodeConfig) (string, error) {
+func onDemandAddress(a *app, c *config.NodeConfig) (string, error) {
 	if c.Joins() {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			errors.New("start on demand: a worker has no API server port to listen on")), "rootlessnode install    # without --on-demand")
+		return "", errdefs.Config("start on demand: a worker has no API server port to listen on").
+			Hint(a.command("install    # without --on-demand"))
 	}
 	if d := c.Ports.Driver; d != config.PortsBuiltin && d != config.DriverAuto {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			fmt.Errorf("start on demand: port driver %s does not support sockets passed by systemd", d)), "ports.driver: "+config.PortsBuiltin)
+		return "", errdefs.Config("start on demand: port driver %s does not support sockets passed by systemd", d).
+			Hint("ports.driver: " + config.PortsBuiltin)
 	}
 	return net.JoinHostPort(c.API.BindAddress, strconv.Itoa(c.API.Port)), nil
 }
@@ -173,8 +173,8 @@ func checkJoined(a *app, n installable) error {
 	if _, err := os.Stat(n.Data().JoinRecord()); server == "" || !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("node %q has not joined %s yet, and a service has no bootstrap token to join with", a.name, server)),
-		a.command("up --join "+server+" --token-file FILE --ca-cert-hash sha256:...")+"\n"+a.command("down")+"\n"+a.command("install"))
+	return errdefs.Preflight("node %q has not joined %s yet, and a service has no bootstrap token to join with", a.name, server).
+		Hint(a.command("up --join "+server+" --token-file FILE --ca-cert-hash sha256:...") + "\n" + a.command("down") + "\n" + a.command("install"))
 }
 
 // checkNotRunning returns an error if the node is already running, unless the unit runs it.
@@ -191,8 +191,7 @@ func checkNotRunning(ctx context.Context, a *app, n installable) error {
 	if own := strings.TrimSpace(show); err == nil && (own == "active" || own == "activating" || own == "reloading") {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("node %q is already running, but not as a service", a.name)),
-		a.command("down")+"\n"+a.command("install"))
+	return errdefs.Preflight("node %q is already running, but not as a service", a.name).Hint(a.command("down") + "\n" + a.command("install"))
 }
 
 // warnOfLinger prints a warning if lingering is disabled, because the user manager then ends with the last login

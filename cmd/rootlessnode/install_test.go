@@ -46,7 +46,7 @@ func TestInstallWorker(t *testing.T) {
 	assert.NilError(t, os.MkdirAll(filepath.Dir(record), 0o700))
 	assert.NilError(t, os.WriteFile(record, []byte("{}"), 0o600))
 	assert.NilError(t, checkJoined(a, worker))
-	_, err = onDemandAddress(worker.cfg)
+	_, err = onDemandAddress(a, worker.cfg)
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	assert.ErrorContains(t, err, "a worker has no API server port")
 }

@@ -120,12 +120,11 @@ func (f *tokenFlags) read(a *app, cfg *config.NodeConfig) (string, error) {
 		from = append(from, "--token-file")
 	}
 	if len(from) > 1 {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("bootstrap token given by %s: use only one of them", strings.Join(from, " and "))),
-			"unset "+layout.EnvJoinToken+"    # "+tokenFlag+" passes its token in this variable")
+		return "", errdefs.Config("bootstrap token given by %s: use only one of them", strings.Join(from, " and ")).
+			Hint("unset " + layout.EnvJoinToken + "    # " + tokenFlag + " passes its token in this variable")
 	}
 	if len(from) > 0 && cfg.Join.Server == "" {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s gives a bootstrap token, but no cluster to join was given", from[0])),
-			"--join https://HOST:6443")
+		return "", errdefs.Config("%s gives a bootstrap token, but no cluster to join was given", from[0]).Hint("--join https://HOST:6443")
 	}
 	if f.file == "" {
 		return token, nil
@@ -153,7 +152,8 @@ func readTokenFile(path string, stdin io.Reader) (string, error) {
 		}
 		const others = 0o077
 		if st.Mode().IsRegular() && st.Mode().Perm()&others != 0 {
-			return "", errdefs.WithHint(fmt.Errorf("read bootstrap token: %s is accessible to other users (mode %04o)", path, st.Mode().Perm()), "chmod 600 "+path)
+			return "", errdefs.Errorf("read bootstrap token: %s is accessible to other users (mode %04o)", path, st.Mode().Perm()).
+				Hint("chmod 600 " + path)
 		}
 		in, from = f, path
 	}

@@ -76,7 +76,7 @@ is printed instead, which has few permissions.`,
 
 func (a *app) noKubeconfig(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		err = errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started: it has no kubeconfig", a.name))
+		err = errdefs.NotRunning("node %q was never started: it has no kubeconfig", a.name)
 		return errdefs.WithHint(err, a.command("up"))
 	}
 	return fmt.Errorf("read kubeconfig: %w", err)

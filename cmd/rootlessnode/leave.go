@@ -118,11 +118,11 @@ func findMember(ctx context.Context, a *app, n worker, f leaveFlags) (*member, e
 	}
 	switch {
 	case !joins:
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			fmt.Errorf("node %q has not joined a cluster: it runs its own control plane, or was never started", a.name)), a.command("down --delete-data    # deletes the node and its cluster"))
+		return nil, errdefs.Config("node %q has not joined a cluster: it runs its own control plane, or was never started", a.name).
+			Hint(a.command("down --delete-data    # deletes the node and its cluster"))
 	case !running && !f.force:
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q is not running and cannot notify the cluster", a.name)),
-			a.command("up")+"\n"+a.command("drain-and-leave --force    # leaves without notifying the cluster"))
+		return nil, errdefs.NotRunning("node %q is not running and cannot notify the cluster", a.name).
+			Hint(a.command("up") + "\n" + a.command("drain-and-leave --force    # leaves without notifying the cluster"))
 	}
 	return w, nil
 }
@@ -159,16 +159,13 @@ func leaveCluster(ctx context.Context, a *app, n worker, nodeName string, f leav
 		drain = append(drain, "--force")
 	}
 	if err := run(a.err, drain...); err != nil {
-		return false, errdefs.WithHint(fmt.Errorf("drain node %s: %w", nodeName, err), strings.Join([]string{
-			"# see the output of kubectl above; the node is cordoned, and nothing else was changed",
-			a.command("drain-and-leave --timeout 10m"), a.command("drain-and-leave --force    # also evicts pods that no controller recreates"),
-			a.command("kubectl uncordon " + nodeName + "    # keeps it in the cluster"),
-		}, "\n"))
+		return false, errdefs.Errorf("drain node %s: %w", nodeName, err).
+			Hint(strings.Join([]string{"# see the output of kubectl above; the node is cordoned, and nothing else was changed", a.command("drain-and-leave --timeout 10m"), a.command("drain-and-leave --force    # also evicts pods that no controller recreates"), a.command("kubectl uncordon " + nodeName + "    # keeps it in the cluster")}, "\n"))
 	}
 	a.printf("node %s cordoned and drained (%s)\n", nodeName, seconds(a.now().Sub(began)))
 	if err := run(a.err, "delete", "node", nodeName, "--ignore-not-found", "--wait=false", requestTimeout); err != nil {
-		return false, errdefs.WithHint(fmt.Errorf("delete Node object %s: %w", nodeName, err),
-			"# as an administrator of the cluster:\nkubectl delete node "+nodeName+"\n# on this host:\n"+a.command("down --delete-data"))
+		return false, errdefs.Errorf("delete Node object %s: %w", nodeName, err).
+			Hint("# as an administrator of the cluster:\nkubectl delete node " + nodeName + "\n# on this host:\n" + a.command("down --delete-data"))
 	}
 	a.printf("Node object %s deleted\n", nodeName)
 	return true, nil

@@ -96,7 +96,7 @@ func showLog(ctx context.Context, a *app, n logNode, o logOptions, component str
 func noLog(a *app, component string, have []string) error {
 	err := fmt.Errorf("log of %q not found", component)
 	if len(have) == 0 {
-		return errdefs.WithHint(fmt.Errorf("%w: node %q was never started", err, a.name), a.command("up"))
+		return errdefs.Errorf("%w: node %q was never started", err, a.name).Hint(a.command("up"))
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "available logs: "+strings.Join(have, " "))
 }

@@ -79,7 +79,7 @@ func (m *mountCommand) propagationFlags(cmd *cobra.Command) {
 func (m *mountCommand) wanted(cmd *cobra.Command) (mountns.Propagation, error) {
 	p, err := mountns.ParsePropagation(m.propagation)
 	if err == nil && m.visible && cmd.Flags().Changed("propagation") && p != mountns.Shared {
-		err = errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--visible and --propagation %s are mutually exclusive", p))
+		err = errdefs.Config("--visible and --propagation %s are mutually exclusive", p)
 	}
 	if m.visible {
 		p = mountns.Shared

@@ -107,13 +107,13 @@ func verifyOptions(a *app, f *verifyFlags) (mountverify.Options, error) {
 	}
 	if f.kubeconfig != "" {
 		if f.image == "" {
-			return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("--kubeconfig needs --image")),
-				"--image IMAGE, any that the node has: kubectl get nodes -o jsonpath='{.items[*].status.images[*].names[0]}'")
+			return o, errdefs.Config("--kubeconfig needs --image").
+				Hint("--image IMAGE, any that the node has: kubectl get nodes -o jsonpath='{.items[*].status.images[*].names[0]}'")
 		}
 		return o, nil
 	}
 	if a.uid == 0 {
-		return o, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("as root, --kubeconfig is required")), "--kubeconfig FILE")
+		return o, errdefs.Config("as root, --kubeconfig is required").Hint("--kubeconfig FILE")
 	}
 	n, err := attached[verifiable](a)
 	if err != nil {

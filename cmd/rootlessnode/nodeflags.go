@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -73,7 +72,7 @@ func (f *nodeFlags) build(name string) (*config.NodeConfig, error) {
 	for _, kv := range f.sets {
 		path, value, ok := strings.Cut(kv, "=")
 		if !ok {
-			faults = append(faults, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--set %s: must have the form PATH=VALUE", kv)))
+			faults = append(faults, errdefs.Config("--set %s: must have the form PATH=VALUE", kv))
 			continue
 		}
 		faults = append(faults, cfg.Set(path, value))

@@ -93,7 +93,7 @@ func newPortsRemove(a *app) *cobra.Command {
 // timeoutError returns an error of class ErrTimeout if ctx has expired, and err otherwise.
 func timeoutError(ctx context.Context, operation, forward string, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("%s forward %s: timed out after %s", operation, forward, portTimeout)), "rootlessnode ports")
+		return errdefs.Timeout("%s forward %s: timed out after %s", operation, forward, portTimeout).Do(errdefs.ListForwards)
 	}
 	return err
 }
@@ -130,7 +130,7 @@ func listPorts(ctx context.Context, a *app, n portNode) error {
 		return err
 	}
 	if s.State == status.NodeStopped || s.State == status.NodeFailed && len(s.Components) == 0 {
-		return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("no ports are forwarded")))
+		return a.hintNotRunning(errdefs.NotRunning("no ports are forwarded"))
 	}
 	a.show(append([]status.Port{}, s.Ports...), renderPorts(s.Ports, a.now())) // an empty list, not null
 	return nil

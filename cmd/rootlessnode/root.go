@@ -195,7 +195,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	for _, s := range cmd.SuggestionsFor(args[0]) {
 		hint = "did you mean " + s + "?\n" + hint
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("unknown command %q for %s", args[0], cmd.CommandPath())), hint)
+	return errdefs.Config("unknown command %q for %s", args[0], cmd.CommandPath()).Hint(hint)
 }
 
 // arguments returns a check that a command gets between least and most arguments. With most < 0 there is no maximum.

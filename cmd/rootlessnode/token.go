@@ -70,7 +70,7 @@ The command on standard output contains a secret: everyone who has it can add a 
 
 func createToken(ctx context.Context, a *app, n tokenNode, o node.JoinTokenOptions) error {
 	if o.TTL < time.Second {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("--ttl %s: must be at least 1s", o.TTL)), "--ttl 1h")
+		return errdefs.Config("--ttl %s: must be at least 1s", o.TTL).Hint("--ttl 1h")
 	}
 	t, err := n.CreateJoinToken(ctx, o)
 	if err != nil {

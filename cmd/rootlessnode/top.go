@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os/signal"
 	"slices"
@@ -44,8 +43,7 @@ otherwise it is printed once, after one interval. Values marked with ~ are sums 
 the processes, because the cgroup controller is missing.`,
 		RunE: withNode(a, func(ctx context.Context, n topNode, _ []string) error {
 			if interval < minTopInterval {
-				return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("interval %s: must be at least %s", interval, minTopInterval)),
-					"rootlessnode top --interval 2s")
+				return errdefs.Config("interval %s: must be at least %s", interval, minTopInterval).Hint(a.command("top --interval 2s"))
 			}
 			ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 			defer stop()
@@ -98,7 +96,7 @@ func top(ctx context.Context, a *app, n topNode, interval time.Duration) error {
 		return err
 	}
 	if s.Cgroup.Path == "" {
-		return a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("it has no cgroup")))
+		return a.hintNotRunning(errdefs.NotRunning("it has no cgroup"))
 	}
 	r := &topReader{a: a, n: n, s: s, pods: podNames{known: map[string]podName{}}}
 	if err := r.begin(); err != nil {
@@ -123,7 +121,7 @@ func top(ctx context.Context, a *app, n topNode, interval time.Duration) error {
 // notRunning converts err to class ErrNotRunning if the cgroup of the node no longer exists.
 func (r *topReader) notRunning(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-		return r.a.hintNotRunning(errdefs.Class(errdefs.ErrNotRunning, errors.New("its cgroup no longer exists")))
+		return r.a.hintNotRunning(errdefs.NotRunning("its cgroup no longer exists"))
 	}
 	return err
 }

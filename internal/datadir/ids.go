@@ -11,6 +11,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/parent/idtools"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // IDRange is a range of Count ids of the host that begins with Start.
@@ -186,8 +187,8 @@ func Restore(changes []IDChange, account string) []string {
 }
 
 // DeleteHint returns a hint to delete the data of the node called name.
-func DeleteHint(name string) string {
-	return "# or delete the data:\nrootlessnode --name " + hostinfo.Quote(name) + " down --delete-data"
+func DeleteHint(name string) errdefs.Hint {
+	return append(errdefs.Text("# or delete the data:"), errdefs.Step{Action: errdefs.DeleteData, Node: name})
 }
 
 // rows returns comments with the rows that account must have, in this order.

@@ -25,10 +25,10 @@ func Resolve(dir string) (string, error) {
 			return filepath.Join(real, rest), nil
 		}
 		if _, lerr := os.Lstat(existing); lerr == nil && errors.Is(err, fs.ErrNotExist) {
-			return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("dataDir: %s: the symbolic link %s points to a path that does not exist", dir, existing))
+			return "", errdefs.Config("dataDir: %s: the symbolic link %s points to a path that does not exist", dir, existing)
 		}
 		if !errors.Is(err, fs.ErrNotExist) || existing == "/" {
-			return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("dataDir: %s: %w", dir, err))
+			return "", errdefs.Config("dataDir: %s: %w", dir, err)
 		}
 		existing, rest = filepath.Dir(existing), filepath.Join(filepath.Base(existing), rest)
 	}
@@ -191,9 +191,9 @@ func (p Place) checkContents() error {
 		return nil // the preflight reports a directory that is not accessible
 	}
 	if len(f.foreign) > 0 && f.characteristic {
-		return errdefs.WithHintf(fmt.Errorf("dataDir: %s: the directory has data of a node without a record, and other files: %s", p.Dir, some(f.foreign)),
-			"# if this is the data of node %q from an earlier version, move the other files to another directory and start the node again;\n"+
-				"# otherwise choose a directory that is empty or does not exist: --data-dir %s", p.Name, hostinfo.Quote(p.suggestion()))
+		return errdefs.Errorf("dataDir: %s: the directory has data of a node without a record, and other files: %s", p.Dir, some(f.foreign)).
+			Hintf("# if this is the data of node %q from an earlier version, move the other files to another directory and start the node again;\n"+
+				"# otherwise choose a directory that is empty or does not exist, such as dataDir: %s", p.Name, hostinfo.Quote(p.suggestion()))
 	}
 	if len(f.foreign) == 0 {
 		f.foreign = f.known // names such as log are too common to identify data of a node
@@ -202,9 +202,8 @@ func (p Place) checkContents() error {
 }
 
 func (p Place) fault(format string, args ...any) error {
-	return errdefs.WithHintf(fmt.Errorf("dataDir: %s: %w", p.Dir, fmt.Errorf(format, args...)),
-		"# choose a directory that is empty or does not exist, for example:\nrootlessnode --name %s up --data-dir %s",
-		hostinfo.Quote(p.Name), hostinfo.Quote(p.suggestion()))
+	return errdefs.Errorf("dataDir: %s: %w", p.Dir, fmt.Errorf(format, args...)).
+		Hint("# choose a directory that is empty or does not exist, for example:").Do(errdefs.Start, "dataDir="+p.suggestion())
 }
 
 // suggestion returns a suitable directory for a hint.

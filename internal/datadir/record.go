@@ -64,7 +64,7 @@ func ReadRecord(d layout.Data, uid int) (*Record, error) {
 	err = json.Unmarshal(b, &head)
 	switch {
 	case err == nil && head.Format > Format:
-		return nil, fault("# use the version of rootlessnode that wrote the data, or a newer one",
+		return nil, fault("# use the version of the program that wrote the data, or a newer one",
 			"format %d is newer than this program, which supports formats up to %d", head.Format, Format)
 	case err == nil:
 		err = json.Unmarshal(b, &r)
@@ -149,7 +149,7 @@ func Claim(d layout.Data, name string, ids IDs, account string) error {
 		return err
 	}
 	if changes := was.IDs.Changes(ids); len(changes) > 0 {
-		return errdefs.WithHint(IDsError(d, name, account, changes), DeleteHint(name))
+		return errdefs.WithSteps(IDsError(d, name, account, changes), DeleteHint(name))
 	}
 	if idText(was.IDs.Subuids) == idText(ids.Subuids) && idText(was.IDs.Subgids) == idText(ids.Subgids) {
 		return nil
@@ -164,8 +164,8 @@ func (r *Record) checkName(d layout.Data, name string) error {
 	if r.Name == name {
 		return nil
 	}
-	return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("data dir %s belongs to node %q, not to node %q", d.Dir, r.Name, name)),
-		"# choose another dataDir, or use the node to which it belongs:\nrootlessnode --name %s up", hostinfo.Quote(r.Name))
+	return errdefs.Config("data dir %s belongs to node %q, not to node %q", d.Dir, r.Name, name).
+		Hint("# choose another dataDir, or use the node to which it belongs:").With(errdefs.Hint{{Action: errdefs.Start, Node: r.Name}})
 }
 
 // makePrivate creates a directory with mode 0700. If the directory exists and belongs to the account, it removes the access of other
@@ -189,8 +189,8 @@ func unwritable(dir string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("write to data dir %s: %w", dir, err)),
-		"# free some space in "+hostinfo.Quote(dir)+" and make it writable for the account, or choose another dataDir\ndf -h "+hostinfo.Quote(dir))
+	return errdefs.Preflight("write to data dir %s: %w", dir, err).
+		Hint("# free some space in " + hostinfo.Quote(dir) + " and make it writable for the account, or choose another dataDir\ndf -h " + hostinfo.Quote(dir))
 }
 
 // writeRecord writes the record atomically. It replaces was and keeps its unknown fields. If was is nil, it returns fs.ErrExist if there

@@ -56,7 +56,7 @@ func TestClaim(t *testing.T) {
 	assert.ErrorContains(t, err, "were 100000-165535 and are now 200000-265535")
 	for _, text := range []string{
 		"usermod --del-subuids 200000-265535 dev\nusermod --add-subuids 100000-165535 dev", "# row of /etc/subuid: dev:100000:65536\n",
-		"rootlessnode --name one down --delete-data",
+		`delete the data of node "one"`,
 	} {
 		assert.Assert(t, cmp.Contains(hints(err), text))
 	}

@@ -51,8 +51,9 @@ func (r Registry) Find(name string) ([]string, error) {
 		err = fmt.Errorf("not an entry of node %q", name)
 	}
 	if err != nil {
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read the registry entry %s: %w", path, err)),
-			"# remove the entry, and set the data dir at the next start:\nrm "+hostinfo.Quote(path)+"\nrootlessnode --name "+hostinfo.Quote(name)+" up --data-dir DIR")
+		return nil, errdefs.Config("read the registry entry %s: %w", path, err).
+			Hint("# remove the entry, and set the data dir at the next start:", "rm "+hostinfo.Quote(path)).
+			With(errdefs.Hint{{Action: errdefs.Start, Node: name, Args: []string{"dataDir=DIR"}}})
 	}
 	return e.DataDirs, nil
 }
@@ -114,7 +115,7 @@ func (r Registry) write(name string, dirs []string) error {
 		err = atomicfile.Options{Durable: true}.Write(path, append(b, '\n'), 0o600)
 	}
 	if err != nil {
-		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("write the registry entry of node %q: %w", name, err))
+		return errdefs.Preflight("write the registry entry of node %q: %w", name, err)
 	}
 	return nil
 }

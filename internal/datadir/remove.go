@@ -393,14 +393,14 @@ func attributeText(attributes uint64) string {
 }
 
 // Err returns nil if all of the node's files were removed. Otherwise it returns an error with the remaining files and the reasons, and
-// commands for root as a hint. again is the command that repeats the removal.
-func (res *Result) Err(again string) error {
+// commands for root as a hint.
+func (res *Result) Err() error {
 	if len(res.Left) == 0 {
 		return nil
 	}
-	first, head := "remove data dir %s: some files of the node could not be removed", "# as root:\n"
+	first, head := "remove data dir %s: some files of the node could not be removed", "# as root:"
 	if res.Untouched {
-		first, head = "remove data dir %s: nothing was removed, because some files cannot be removed", "# or, to remove the data, as root:\n"
+		first, head = "remove data dir %s: nothing was removed, because some files cannot be removed", "# or, to remove the data, as root:"
 	}
 	faults := []error{fmt.Errorf(first, res.Dir)}
 	for _, l := range res.Left {
@@ -409,7 +409,7 @@ func (res *Result) Err(again string) error {
 	if res.MoreLeft > 0 {
 		faults = append(faults, fmt.Errorf("and %d more", res.MoreLeft))
 	}
-	return errdefs.WithHint(errors.Join(faults...), head+strings.Join(res.fixes(), "\n")+"\n# then again:\n"+again)
+	return errdefs.WithSteps(errors.Join(faults...), errdefs.Text(head).Text(res.fixes()...).Text("# then again:").Do(errdefs.DeleteData))
 }
 
 // fixes returns commands for root without duplicates. Unmounts come first, because rm enters mounts of the same file system.

@@ -93,7 +93,7 @@ func TestRemoveKeepsForeignFiles(t *testing.T) {
 	}
 	assert.DeepEqual(t, res, &Result{Dir: d.Dir, Foreign: foreign})
 	assert.DeepEqual(t, namesIn(t, outside), []string{"keep"})
-	assert.NilError(t, res.Err(""))
+	assert.NilError(t, res.Err())
 }
 
 // TestRemoveDoesNotFollowTheDataDir checks that Remove refuses a symbolic link that replaces the data dir after the caller has resolved
@@ -142,9 +142,9 @@ func TestRemoveContinues(t *testing.T) {
 		{Path: filepath.Join(locked, "b"), Cause: CauseOther, Reason: "permission denied"},
 	}})
 	assert.DeepEqual(t, namesIn(t, d.Dir), []string{"containerd", "rootlessnode.json"})
-	err := res.Err("again")
+	err := res.Err()
 	assert.ErrorContains(t, err, filepath.Join(locked, "b")+": permission denied")
-	assert.Equal(t, hints(err), "# as root:\nrm -rf --one-file-system -- "+filepath.Join(d.Dir, "containerd")+"\n# then again:\nagain")
+	assert.Equal(t, hints(err), "# as root:\nrm -rf --one-file-system -- "+filepath.Join(d.Dir, "containerd")+"\n# then again:\ndelete the data of the node")
 	assert.NilError(t, os.Chmod(locked, 0o700))
 	assert.DeepEqual(t, removeAll(t, d), &Result{Dir: d.Dir})
 }
@@ -160,7 +160,7 @@ func TestRemoveTriesFirst(t *testing.T) {
 	res, err := Remove(Request{Dir: d.Dir, TryFirst: true})
 	assert.NilError(t, err)
 	assert.Assert(t, res.Untouched)
-	assert.ErrorContains(t, res.Err("again"), "nothing was removed")
+	assert.ErrorContains(t, res.Err(), "nothing was removed")
 	assert.DeepEqual(t, namesIn(t, d.Dir), before)
 	assert.NilError(t, os.Chmod(locked, 0o700))
 	res, err = Remove(Request{Dir: d.Dir, TryFirst: true})
@@ -244,7 +244,7 @@ func mountsAreKept(t *testing.T, d layout.Data) {
 		}
 		slices.Sort(left)
 		assert.DeepEqual(t, left, []string{"containerd/a/b/file", "etcd", "kubelet/pods/x"})
-		assert.Assert(t, cmp.Contains(hints(res.Err("")), "umount "+filepath.Join(d.Dir, "kubelet/pods/x")+"\n"))
+		assert.Assert(t, cmp.Contains(hints(res.Err()), "umount "+filepath.Join(d.Dir, "kubelet/pods/x")+"\n"))
 		if req.TryFirst {
 			assert.Assert(t, res.Untouched && len(namesIn(t, d.Dir)) > len(d.Entries()))
 		}
@@ -296,7 +296,7 @@ func ownersAreNamed(t *testing.T, d layout.Data) {
 	res, err = Remove(Request{Dir: d.Dir})
 	assert.NilError(t, err)
 	assert.DeepEqual(t, res.Left, []Left{theirs})
-	assert.Assert(t, cmp.Contains(hints(res.Err("")), "rm -rf --one-file-system -- "+filepath.Join(d.Dir, "containerd")))
+	assert.Assert(t, cmp.Contains(hints(res.Err()), "rm -rf --one-file-system -- "+filepath.Join(d.Dir, "containerd")))
 }
 
 // TestRemoveImmutable checks that the immutable flag is reported, and once for a directory.
@@ -314,7 +314,7 @@ func TestRemoveImmutable(t *testing.T) {
 	const reason = "it has the immutable flag (chattr +i)"
 	slices.SortFunc(res.Left, func(a, b Left) int { return strings.Compare(a.Path, b.Path) })
 	assert.DeepEqual(t, res, &Result{Dir: d.Dir, Left: []Left{{file, CauseImmutable, reason}, {dir, CauseImmutable, reason}}})
-	assert.Assert(t, cmp.Contains(hints(res.Err("")), "chattr -i -a "+file+"\nchattr -i -a "+dir+"\n"))
+	assert.Assert(t, cmp.Contains(hints(res.Err()), "chattr -i -a "+file+"\nchattr -i -a "+dir+"\n"))
 	assert.DeepEqual(t, namesIn(t, d.Dir), []string{"etcd", "kubelet", "rootlessnode.json"})
 	assert.NilError(t, setFlag(file, false))
 	assert.NilError(t, setFlag(dir, false))

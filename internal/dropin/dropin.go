@@ -92,8 +92,8 @@ func systemctl(ctx context.Context, args ...string) ([]byte, error) {
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
 	}
 	if err != nil {
-		err = errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("systemctl %s: %w", args[0], err))
-		return nil, errdefs.WithHint(err, "drop-ins need a host booted with systemd; on other hosts, prefix the command with rootlessnode mountns exec")
+		err = errdefs.Preflight("systemctl %s: %w", args[0], err)
+		return nil, errdefs.WithHint(err, "drop-ins need a host booted with systemd; on other hosts, start the command in the mount namespace")
 	}
 	return out, nil
 }
@@ -125,11 +125,11 @@ func NewPlan(ctx context.Context, o Options, units []string) (*Plan, error) {
 // checkExe returns an error if accounts other than root can replace the program, or its path cannot be used in a unit.
 func (o Options) checkExe() error {
 	if err := o.RootOnly(o.Exe); err != nil {
-		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("drop-in: %w; install below /usr/local first", err),
-			hostinfo.InstallFirst(o.Exe, "mountns drop-in UNIT...")))
+		return errdefs.Preflight("drop-in: %w; install below /usr/local first", err).Hint(hostinfo.InstallFirst(o.Exe)...).
+			With(errdefs.Hint{{Action: errdefs.ConfigureMounts, Args: []string{o.Name, "UNIT..."}, Program: hostinfo.Installed}})
 	}
 	if strings.ContainsFunc(o.Exe, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }) {
-		return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("drop-in: path %q cannot be used in a unit", o.Exe))
+		return errdefs.Preflight("drop-in: path %q cannot be used in a unit", o.Exe)
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func Remove(ctx context.Context, o Options, units []string) ([]string, error) {
 			return nil, err
 		}
 		if _, ok := all[id]; !ok {
-			return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s has no drop-in for mount namespace %s", id, o.Name))
+			return nil, errdefs.Config("%s has no drop-in for mount namespace %s", id, o.Name)
 		}
 		ids = append(ids, id)
 	}

@@ -67,13 +67,13 @@ func (o Options) load(ctx context.Context, name string) (*unit, error) {
 	}
 	u := &unit{id: props["Id"], props: props}
 	if state := props["LoadState"]; state != "loaded" {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("systemd reports the unit as %s %s", state, props["LoadError"]))
+		return nil, errdefs.Config("systemd reports the unit as %s %s", state, props["LoadError"])
 	}
 	if !strings.HasSuffix(u.id, ".service") {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s is not a service", u.id))
+		return nil, errdefs.Config("%s is not a service", u.id)
 	}
 	if props["NeedDaemonReload"] == "yes" {
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("its files have changed since systemd read them")), "systemctl daemon-reload")
+		return nil, errdefs.Preflight("its files have changed since systemd read them").Hint("systemctl daemon-reload")
 	}
 	return u, u.read(filepath.Join(o.Dir, u.id+".d", FileName))
 }
@@ -91,8 +91,8 @@ func (u *unit) read(own string) error {
 		}
 		u.texts = append(u.texts, string(text))
 		if i > 0 && filepath.Base(path) > FileName && sets(string(text), "ExecStart") {
-			return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s sets ExecStart and sorts after %s", path, FileName)),
-				"rename it so that it sorts before "+FileName)
+			return errdefs.Config("%s sets ExecStart and sorts after %s", path, FileName).
+				Hint("rename it so that it sorts before " + FileName)
 		}
 	}
 	return nil

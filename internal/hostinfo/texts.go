@@ -81,18 +81,20 @@ func appArmorWord(path string) (string, error) {
 	return `"` + b.String() + `"`, nil
 }
 
-// InstallFirst returns the commands that install the program exe below /usr/local and run it from there with arguments. It is for
-// programs that an account can replace.
-func InstallFirst(exe, arguments string) string {
-	const installed = "/usr/local/bin/rootlessnode"
-	lines := "# install below /usr/local first, with the components (make install), then run it from there:\n"
+// Installed is the path of the program after InstallFirst.
+const Installed = "/usr/local/bin/rootlessnode"
+
+// InstallFirst returns the commands that install the program exe below /usr/local. It is for programs that an account can replace.
+func InstallFirst(exe string) []string {
+	lines := []string{"# install below /usr/local first, with the components (make install), then run it from there:"}
 	for _, part := range []string{"libexec", "share"} {
 		from := filepath.Join(filepath.Dir(filepath.Dir(exe)), part, "rootlessnode")
 		if st, err := os.Stat(from); err == nil && st.IsDir() {
-			lines += fmt.Sprintf("mkdir -p /usr/local/%[1]s && cp -rT --no-preserve=ownership %[2]s /usr/local/%[1]s/rootlessnode\n", part, Quote(from))
+			lines = append(lines,
+				fmt.Sprintf("mkdir -p /usr/local/%[1]s && cp -rT --no-preserve=ownership %[2]s /usr/local/%[1]s/rootlessnode", part, Quote(from)))
 		}
 	}
-	return lines + "install -D -m 0755 " + Quote(exe) + " " + installed + "\n" + installed + " " + arguments
+	return append(lines, "install -D -m 0755 "+Quote(exe)+" "+Installed)
 }
 
 // Quote quotes s as one word of a shell.

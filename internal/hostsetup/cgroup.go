@@ -61,8 +61,10 @@ func cgroupStep(p *Plan) (Step, error) {
 			}
 			return cgroupv2.RemovePrepared(tree, p.record.UID)
 		},
-		Note: "this lasts until the next reboot: run host setup at each boot. Start nodes with: rootlessnode host enter --user " +
-			e.User + " -- up",
+		Note: errdefs.Hint{{
+			Text:   "this lasts until the next reboot: run host setup at each boot. Start nodes with",
+			Action: errdefs.Start, As: e.User, Alternative: true,
+		}},
 	}
 	if treeErr == nil && !tree.ReadOnly {
 		uid, gid, err := ids()
@@ -114,7 +116,7 @@ func delegateStep(p *Plan) Step {
 			}
 			return err
 		},
-		Note: "takes effect at the next login of " + e.User + ", or now with: systemctl restart user@$(id -u " + e.User + ").service",
+		Note: errdefs.Text("# takes effect at the next login of " + e.User + ", or now with: systemctl restart user@$(id -u " + e.User + ").service"),
 	}
 }
 

@@ -127,9 +127,9 @@ func executeAs(a hostinfo.Account, o EnterOptions, last func() error) error {
 	err = syscall.Exec(o.Exe, argv, userEnv(a, runtimeDir, o.Env))
 	hint := ""
 	if errors.Is(err, os.ErrPermission) {
-		hint = "install rootlessnode where " + a.Name + " can read and execute it, such as /usr/local"
+		hint = "install the program where " + a.Name + " can read and execute it, such as /usr/local"
 	}
-	return errdefs.WithHint(fmt.Errorf("enter: execute %s as %s: %w", o.Exe, a.Name, err), hint)
+	return errdefs.Errorf("enter: execute %s as %s: %w", o.Exe, a.Name, err).Hint(hint)
 }
 
 // prepareAsRoot does the steps that need root's privileges.
@@ -148,12 +148,9 @@ func prepareAsRoot(runtimeDir string, a hostinfo.Account) error {
 }
 
 func enterable(o EnterOptions) (hostinfo.Account, error) {
-	refuse := func(err error, hint string) (hostinfo.Account, error) {
-		return hostinfo.Account{}, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(err, hint))
-	}
 	if os.Geteuid() != 0 {
-		return refuse(errors.New("enter: only root can become another user"),
-			fmt.Sprintf("sudo %s host enter --user %s -- %s", o.Exe, o.User, strings.Join(o.Args, " ")))
+		return hostinfo.Account{}, errdefs.Preflight("enter: only root can become another user").
+			Hintf("sudo %s host enter --user %s -- %s", o.Exe, o.User, strings.Join(o.Args, " "))
 	}
 	e := newEnv(Options{User: o.User})
 	a, ok, err := e.account(context.Background())
@@ -161,12 +158,11 @@ func enterable(o EnterOptions) (hostinfo.Account, error) {
 	case err != nil:
 		return hostinfo.Account{}, fmt.Errorf("enter: %w", err)
 	case !ok:
-		return refuse(fmt.Errorf("enter: user %s does not exist", o.User),
-			fmt.Sprintf("%s host setup --user %s --create-user", o.Exe, hostinfo.Quote(o.User)))
+		return hostinfo.Account{}, errdefs.Preflight("enter: user %s does not exist", o.User).Do(errdefs.CreateAccount, o.User)
 	case a.UID == 0:
-		return refuse(fmt.Errorf("enter: user %s is root: a node must be run by an ordinary user", o.User), "")
+		return hostinfo.Account{}, errdefs.Preflight("enter: user %s is root: a node must be run by an ordinary user", o.User)
 	case !filepath.IsAbs(o.Exe):
-		return refuse(fmt.Errorf("enter: %q is not an absolute path of a program", o.Exe), "")
+		return hostinfo.Account{}, errdefs.Preflight("enter: %q is not an absolute path of a program", o.Exe)
 	}
 	return a, nil
 }
@@ -181,8 +177,7 @@ func openCgroup(a hostinfo.Account) (*os.File, error) {
 		if _, err := os.Stat(hostinfo.SystemdBooted); err == nil {
 			return nil, nil
 		}
-		return nil, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(
-			fmt.Errorf("enter: no cgroup is prepared for user %s", a.Name), "rootlessnode host setup --user "+a.Name))
+		return nil, errdefs.Preflight("enter: no cgroup is prepared for user %s", a.Name).Do(errdefs.SetUpHost, a.Name)
 	}
 	procs, err := cgroupv2.OpenPrepared(tree, a.UID)
 	if err != nil {

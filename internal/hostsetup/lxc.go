@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // lxc-user-nic needs a row that allows the account to have interfaces on a bridge (lxc-usernet(5)), and a bridge with a DHCP
@@ -53,7 +54,7 @@ func lxcNicStep(p *Plan) (Step, error) {
 		}
 	}
 	if !e.systemd {
-		s.Note = "without systemd the bridge lasts until the next reboot: run host setup at each boot"
+		s.Note = errdefs.Text("# without systemd the bridge lasts until the next reboot: run host setup at each boot")
 	}
 	return s, nil
 }

@@ -26,8 +26,8 @@ type Step struct {
 	Do func(ctx context.Context) error
 	// Undo reverts the changes that Do recorded.
 	Undo func(ctx context.Context) error
-	// Note has further instructions for the administrator, if there are any.
-	Note string
+	// Note has further instructions for the administrator, if there are any: a comment, also with an alternative action.
+	Note errdefs.Hint
 }
 
 // Plan is the ordered list of steps that set up the host for one account.
@@ -68,13 +68,13 @@ type Result struct {
 func NewPlan(o Options) (*Plan, error) {
 	e := newEnv(o)
 	if !isUserName(o.User) {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("user %q: not a valid account name", o.User))
+		return nil, errdefs.Config("user %q: not a valid account name", o.User)
 	}
 	if o.SubidCount < 0 || o.PortStart < 0 || o.PortStart > 65535 {
-		return nil, errdefs.Class(errdefs.ErrConfig, errors.New("the number of subordinate ids must not be negative, and the first port must be from 0 to 65535"))
+		return nil, errdefs.Config("the number of subordinate ids must not be negative, and the first port must be from 0 to 65535")
 	}
 	if o.LXCUserNIC != "" && !hostinfo.IsInterfaceName(o.LXCUserNIC) {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("bridge %q: not a valid interface name", o.LXCUserNIC))
+		return nil, errdefs.Config("bridge %q: not a valid interface name", o.LXCUserNIC)
 	}
 	r, err := readRecord(e)
 	if err != nil {
@@ -85,11 +85,10 @@ func NewPlan(o Options) (*Plan, error) {
 	case err != nil:
 		return nil, err
 	case ok && a.UID == 0:
-		return nil, errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(
-			fmt.Errorf("user %s is root: a node must be run by an ordinary user", o.User), "specify another account, or add --create-user"))
+		return nil, errdefs.Config("user %s is root: a node must be run by an ordinary user", o.User).
+			Hint("specify another account, or add --create-user")
 	case !ok && !o.CreateUser && len(r.Steps) == 0:
-		return nil, errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(
-			fmt.Errorf("user %s does not exist", o.User), "add --create-user to create the account"))
+		return nil, errdefs.Config("user %s does not exist", o.User).Hint("add --create-user to create the account")
 	}
 	p := &Plan{env: e, record: r}
 	for _, step := range []func(*Plan) (Step, error){
@@ -120,7 +119,7 @@ func isUserName(s string) bool {
 // Run does the needed steps in order, calls report for each, and stops at the first step that fails. Completed steps are recorded,
 // so that Run can be repeated after the cause is fixed. Run skips refused steps and finally returns the error of Refused.
 func (p *Plan) Run(ctx context.Context, report func(Result)) error {
-	if err := p.mustBeRoot("host setup"); err != nil {
+	if err := p.mustBeRoot("host setup", errdefs.SetUpHost); err != nil {
 		return err
 	}
 	for _, s := range p.Steps {
@@ -144,7 +143,7 @@ func (p *Plan) Run(ctx context.Context, report func(Result)) error {
 		}
 		report(Result{s, outcome})
 		if err != nil {
-			return errdefs.WithHint(fmt.Errorf("host setup: %s: %w", s.Name, err), strings.Join(s.Commands, "\n"))
+			return errdefs.Errorf("host setup: %s: %w", s.Name, err).Hint(strings.Join(s.Commands, "\n"))
 		}
 	}
 	return p.Refused()
@@ -161,14 +160,14 @@ func (p *Plan) Refused() error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.Join(faults...),
-		hostinfo.InstallFirst(p.env.Exe, "host setup --user "+p.env.User)))
+	return errdefs.Preflight("%w", errors.Join(faults...)).Hint(hostinfo.InstallFirst(p.env.Exe)...).
+		With(errdefs.Hint{{Action: errdefs.SetUpHost, Args: []string{p.env.User}, Program: hostinfo.Installed}})
 }
 
 // Undo reverts, in reverse order, the recorded changes of Run for this account that were not modified since. It continues after
 // errors and returns them joined.
 func (p *Plan) Undo(ctx context.Context, report func(Result)) error {
-	if err := p.mustBeRoot("host undo"); err != nil {
+	if err := p.mustBeRoot("host undo", errdefs.UndoHost); err != nil {
 		return err
 	}
 	var faults []error
@@ -190,12 +189,12 @@ func (p *Plan) Undo(ctx context.Context, report func(Result)) error {
 	return errors.Join(faults...)
 }
 
-func (p *Plan) mustBeRoot(command string) error {
-	if p.env.EUID() != 0 {
-		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHintf(fmt.Errorf("%s: only root can do this", command),
-			"sudo rootlessnode %s --user %s", command, p.env.User))
+func (p *Plan) mustBeRoot(operation string, action errdefs.Action) error {
+	if p.env.EUID() == 0 {
+		return nil
 	}
-	return nil
+	return errdefs.Preflight("%s: only root can do this", operation).
+		With(errdefs.Hint{{Action: action, Args: []string{p.env.User}, Sudo: true}})
 }
 
 // Script returns the output of --dry-run: a POSIX shell script for root with the same effect as Run. Steps that are not needed are
@@ -223,8 +222,8 @@ func (p *Plan) Script() (string, error) {
 			}
 			b.WriteString(c + "\n")
 		}
-		if s.Note != "" {
-			b.WriteString("# " + s.Note + "\n")
+		if len(s.Note) > 0 {
+			b.WriteString(s.Note.String() + "\n")
 		}
 	}
 	return b.String(), nil

@@ -281,7 +281,7 @@ func TestExecutableOfTheAccount(t *testing.T) {
 	hints := errdefs.ReportOf(err).Hints
 	assert.Equal(t, len(hints), 1)
 	assert.Assert(t, strings.HasPrefix(hints[0], "# install below /usr/local first"), hints[0])
-	assert.Assert(t, strings.HasSuffix(hints[0], "\n/usr/local/bin/rootlessnode host setup --user dev"), hints[0])
+	assert.Assert(t, strings.HasSuffix(hints[0], "\nas root, prepare the host for the account dev"), hints[0])
 	for _, path := range []string{"etc/local.d/rootlessnode-dev.start", "etc/apparmor.d/home.dev.bin.rootlessnode"} {
 		_, err = os.Stat(f.path(path))
 		assert.ErrorIs(t, err, os.ErrNotExist)

@@ -103,8 +103,8 @@ func lockByLink(ctx context.Context, file string) (unlock func(), err error) {
 			continue
 		}
 		if !pauseFor(ctx, shadowLockPoll) {
-			return nil, errdefs.WithHint(fmt.Errorf("lock %s: %s is held by %s: %w", file, lock, holder, context.Cause(ctx)),
-				"# if no useradd or usermod is running:\nrm "+hostinfo.Quote(lock))
+			return nil, errdefs.Errorf("lock %s: %s is held by %s: %w", file, lock, holder, context.Cause(ctx)).
+				Hint("# if no useradd or usermod is running:\nrm " + hostinfo.Quote(lock))
 		}
 	}
 }

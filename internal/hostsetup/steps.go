@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // accountStep creates the account. It is an ordinary account with a home directory for the node's data, a shell for administrators,
@@ -143,7 +144,7 @@ func tunStep(p *Plan) (Step, error) {
 	}
 	s.Commands = append(s.Commands, "chmod 0666 "+dev)
 	if !e.systemd {
-		s.Note = "without udev this lasts until the next reboot: run host setup at each boot"
+		s.Note = errdefs.Text("# without udev this lasts until the next reboot: run host setup at each boot")
 	}
 	return s, nil
 }

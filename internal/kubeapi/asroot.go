@@ -46,9 +46,9 @@ func loadAsRoot(path string) (*clientcmdapi.Config, error) {
 		return raw, nil // the caller reports it
 	}
 	if faults := inline(raw.Clusters[kubeCtx.Cluster], raw.AuthInfos[kubeCtx.AuthInfo], filepath.Dir(path), notRootOwned); len(faults) > 0 {
-		return nil, errdefs.WithHint(errors.Join(faults...),
-			"# run it as the account that owns the file:\nrootlessnode host enter --user NAME -- mounts verify --kubeconfig FILE --image IMAGE\n"+
-				"# or use a kubeconfig with inline certificate-authority-data, client-certificate-data, client-key-data or token:\n"+
+		return nil, errdefs.Errorf("%w", errors.Join(faults...)).Hint("# run it as the account that owns the file:").
+			With(errdefs.Hint{{Action: errdefs.VerifyMounts, As: "NAME", Args: []string{"kubeconfig=FILE", "image=IMAGE"}}}).
+			Hint("# or use a kubeconfig with inline certificate-authority-data, client-certificate-data, client-key-data or token:",
 				"kubectl config view --raw --flatten --minify")
 	}
 	return raw, nil

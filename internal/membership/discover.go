@@ -30,7 +30,8 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w joinMethod) (*Recor
 	}
 	found, err := kubeapi.ParseClusterInfo([]byte(info[tokenapi.KubeConfigKey]))
 	if err != nil {
-		return nil, errdefs.WithHint(fault("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterInfo, w.server, err), bootstrapKubeconfigHint)
+		return nil, errdefs.Preflight("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterInfo, w.server, err).
+			With(bootstrapKubeconfigHint())
 	}
 	if err := j.checkPins(found.CA, w.server); err != nil {
 		return nil, err
@@ -47,8 +48,9 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w joinMethod) (*Recor
 		return nil, err
 	}
 	if again[tokenapi.KubeConfigKey] != info[tokenapi.KubeConfigKey] {
-		return nil, errdefs.WithHint(fault("the API server at %s returned different cluster information after its certificate was verified: possible man in the middle, "+
-			"or the cluster's CA is being rotated", w.server), "rootlessnode up    # try again; if it persists, check the network")
+		return nil, errdefs.Preflight("the API server at %s returned different cluster information after its certificate was verified: possible man in the middle, "+
+			"or the cluster's CA is being rotated", w.server).
+			With(errdefs.Do(errdefs.Start).Note("try again; if it persists, check the network"))
 	}
 	w.creds = kubeapi.Cluster{Server: w.server, CA: found.CA, BearerToken: w.token.id + "." + w.token.secret}
 	cluster, err := j.examine(ctx, w.creds, "bootstrap token "+w.token.id)
@@ -58,7 +60,9 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w joinMethod) (*Recor
 	return j.save(cluster, w)
 }
 
-const bootstrapKubeconfigHint = "rootlessnode up --bootstrap-kubeconfig FILE    # joins without a token"
+func bootstrapKubeconfigHint() errdefs.Hint {
+	return errdefs.Do(errdefs.Start, "join.bootstrapKubeconfig=FILE").Note("joins without a token")
+}
 
 // clusterInfo reads the public ConfigMap that describes the cluster.
 func (j *joiner) clusterInfo(ctx context.Context, cl kubeapi.Cluster) (map[string]string, error) {
@@ -77,11 +81,11 @@ func (j *joiner) clusterInfo(ctx context.Context, cl kubeapi.Cluster) (map[strin
 	case err != nil:
 		return nil, err
 	case refusal != nil:
-		return nil, errdefs.WithHint(fault("the cluster at %s does not allow anonymous reads of the ConfigMap %s/%s, which are required to join with a token: %w",
-			cl.Server, Namespace, ClusterInfo, refusal), bootstrapKubeconfigHint)
+		return nil, errdefs.Preflight("the cluster at %s does not allow anonymous reads of the ConfigMap %s/%s, which are required to join with a token: %w",
+			cl.Server, Namespace, ClusterInfo, refusal).With(bootstrapKubeconfigHint())
 	case info == nil:
-		return nil, errdefs.WithHint(fault("the cluster at %s has no ConfigMap %s/%s, which is required to join with a token",
-			cl.Server, Namespace, ClusterInfo), bootstrapKubeconfigHint)
+		return nil, errdefs.Preflight("the cluster at %s has no ConfigMap %s/%s, which is required to join with a token",
+			cl.Server, Namespace, ClusterInfo).With(bootstrapKubeconfigHint())
 	}
 	return info, nil
 }
@@ -90,12 +94,12 @@ func (j *joiner) clusterInfo(ctx context.Context, cl kubeapi.Cluster) (map[strin
 func (j *joiner) verify(info map[string]string, w joinMethod) error {
 	signature := info[tokenapi.JWSSignatureKeyPrefix+w.token.id]
 	if signature == "" {
-		return j.hintToken(fault("the cluster at %s does not know the bootstrap token %s: it has expired, was deleted, or belongs to another cluster",
-			w.server, w.token.id), w.server)
+		return errdefs.Preflight("the cluster at %s does not know the bootstrap token %s: it has expired, was deleted, or belongs to another cluster",
+			w.server, w.token.id).With(joinHint(w.server))
 	}
 	if !jws.DetachedTokenIsValid(signature, info[tokenapi.KubeConfigKey], w.token.id, w.token.secret) {
-		return j.hintToken(fault("the cluster at %s has a bootstrap token %s with a different secret: the token is mistyped, or there may be a man in the middle",
-			w.server, w.token.id), w.server)
+		return errdefs.Preflight("the cluster at %s has a bootstrap token %s with a different secret: the token is mistyped, or there may be a man in the middle",
+			w.server, w.token.id).With(joinHint(w.server))
 	}
 	return nil
 }
@@ -105,7 +109,7 @@ func (j *joiner) verify(info map[string]string, w joinMethod) error {
 func (j *joiner) checkPins(ca []byte, server string) error {
 	found, err := Hashes(ca)
 	if err != nil {
-		return errdefs.WithHint(fault("read the CA certificates of %s: %w", server, err), bootstrapKubeconfigHint)
+		return errdefs.Preflight("read the CA certificates of %s: %w", server, err).With(bootstrapKubeconfigHint())
 	}
 	var wanted []string
 	for _, pin := range j.Config.Join.CACertHashes {
@@ -117,10 +121,10 @@ func (j *joiner) checkPins(ca []byte, server string) error {
 		return nil
 	}
 	if unexpected := slices.DeleteFunc(slices.Clone(found), func(h string) bool { return slices.Contains(wanted, h) }); len(unexpected) > 0 {
-		return errdefs.WithHint(fault("the CA of the cluster at %s does not match --ca-cert-hash: found %s, expected %s",
-			server, strings.Join(unexpected, ", "), strings.Join(wanted, ", ")),
-			"rootlessnode token create    # on the cluster's first node: prints the correct --ca-cert-hash\n"+
-				"If it prints the expected hash, there may be a man in the middle between this host and "+server+".")
+		return errdefs.Preflight("the CA of the cluster at %s does not match --ca-cert-hash: found %s, expected %s",
+			server, strings.Join(unexpected, ", "), strings.Join(wanted, ", ")).
+			With(errdefs.Do(errdefs.CreateToken).Note("on the cluster's first node: prints the correct hash").
+				Text("If it prints the expected hash, there may be a man in the middle between this host and " + server + "."))
 	}
 	return nil
 }
@@ -137,8 +141,8 @@ func (j *joiner) checkAuthority(rec *Record, ca []byte, server string) error {
 	if err != nil {
 		return errdefs.Class(errdefs.ErrPreflight, err)
 	}
-	return errdefs.WithHint(fault("the cluster at %s is not the cluster that the node joined: it has a different CA, so it was rebuilt. %s contains the data of the old cluster",
-		server, j.Data.Dir), j.otherDataHint())
+	return errdefs.Preflight("the cluster at %s is not the cluster that the node joined: it has a different CA, so it was rebuilt. %s contains the data of the old cluster",
+		server, j.Data.Dir).With(j.otherDataHint())
 }
 
 // examine checks with the credentials whether node and cluster are compatible, and reads the settings that the nodes share.
@@ -170,15 +174,15 @@ func (j *joiner) examine(ctx context.Context, cl kubeapi.Cluster, who string) (*
 		return nil, err
 	}
 	if refusal != nil {
-		return nil, j.hintToken(fault("the cluster at %s rejects the %s: it has expired, was deleted, or cannot be used for authentication: %w",
-			cl.Server, who, refusal), cl.Server)
+		return nil, errdefs.Preflight("the cluster at %s rejects the %s: it has expired, was deleted, or cannot be used for authentication: %w",
+			cl.Server, who, refusal).With(joinHint(cl.Server))
 	}
 	if err := j.checkSkew(version, cl.Server); err != nil {
 		return nil, err
 	}
 	if what := j.clockFault(cl.Server); what != "" {
 		if j.ahead > 0 {
-			return nil, errdefs.WithHint(fault("%s: its certificates would not be valid on this host yet", what), setClock)
+			return nil, errdefs.Preflight("%s: its certificates would not be valid on this host yet", what).Hint(setClock)
 		}
 		j.Log.Warnf("%s: its certificates expire too early on this host", what)
 	}
@@ -187,8 +191,8 @@ func (j *joiner) examine(ctx context.Context, cl kubeapi.Cluster, who string) (*
 	}
 	cluster, err := ParseCluster(data)
 	if err != nil {
-		return nil, errdefs.WithHintf(fault("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterConfig, cl.Server, err),
-			"kubectl -n %s get configmap %s -o yaml    # with the cluster's administrator kubeconfig", Namespace, ClusterConfig)
+		return nil, errdefs.Preflight("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterConfig, cl.Server, err).
+			Hintf("kubectl -n %s get configmap %s -o yaml    # with the cluster's administrator kubeconfig", Namespace, ClusterConfig)
 	}
 	return cluster, nil
 }

@@ -12,15 +12,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
-
-// fault returns an error that prevents the node from joining.
-func fault(format string, args ...any) error {
-	return errdefs.Class(errdefs.ErrPreflight, fmt.Errorf(format, args...))
-}
 
 // staleError means that the stored data of the join is no longer usable and that joining again would fix it.
 type staleError struct{ err error }
@@ -28,8 +22,8 @@ type staleError struct{ err error }
 func (e *staleError) Error() string { return e.err.Error() }
 func (e *staleError) Unwrap() error { return e.err }
 
-func stale(format string, args ...any) error {
-	return errdefs.Class(errdefs.ErrPreflight, &staleError{fmt.Errorf(format, args...)})
+func stale(format string, args ...any) *errdefs.Error {
+	return errdefs.Preflight("%w", &staleError{fmt.Errorf(format, args...)})
 }
 
 // unreachableError means that there was no response, or not that of an API server that is up.
@@ -38,24 +32,16 @@ type unreachableError struct{ err error }
 func (e *unreachableError) Error() string { return e.err.Error() }
 func (e *unreachableError) Unwrap() error { return e.err }
 
-func joinHint(server string) string {
-	return "rootlessnode token create    # on the cluster's first node: prints the join command\n" +
-		"rootlessnode up --join " + server + " --token-file FILE --ca-cert-hash sha256:...    # on this host"
-}
-
-// hintToken adds the commands to get and use a token for the cluster at server.
-func (j *joiner) hintToken(err error, server string) error {
-	return errdefs.WithHint(err, joinHint(server))
+// joinHint returns how to get and use a token for the cluster at server.
+func joinHint(server string) errdefs.Hint {
+	return errdefs.Do(errdefs.CreateToken).Note("on the cluster's first node: prints the join command").
+		Do(errdefs.Start, "join.server="+server, errdefs.TokenFile+"=FILE", "join.caCertHashes=sha256:...").Note("on this host")
 }
 
 // otherDataHint returns the commands to use another data dir.
-func (j *joiner) otherDataHint() string {
-	name := ""
-	if j.Config.Name != "" && j.Config.Name != config.DefaultName {
-		name = " --name " + j.Config.Name
-	}
-	return "rootlessnode" + name + " down --delete-data    # removes " + j.Data.Dir + "\n" +
-		"rootlessnode --name OTHER up ...    # or start a second node in addition to it"
+func (j *joiner) otherDataHint() errdefs.Hint {
+	return append(errdefs.Do(errdefs.DeleteData).Note("removes "+j.Data.Dir),
+		errdefs.Step{Action: errdefs.Start, Node: "OTHER", Text: "or start a second node in addition to it"})
 }
 
 // query calls f with a client until it succeeds, for about j.total, or only once if once is set. Only temporary failures are
@@ -106,10 +92,9 @@ func (j *joiner) unreachable(server string, tries int, err error) error {
 		times = fmt.Sprintf("%d attempts in %s", tries, j.total)
 	}
 	host := strings.TrimPrefix(server, "https://")
-	return errdefs.WithHintf(errdefs.Class(errdefs.ErrPreflight,
-		&unreachableError{fmt.Errorf("the API server at %s is unreachable after %s: %w", server, times, err)}),
-		"curl -k %s/version    # test the connection from this host\n"+
-			"Check that %s is correct, that the control plane is running, and that its api.bindAddress and firewall allow this host.", server, host)
+	return errdefs.Preflight("%w", &unreachableError{fmt.Errorf("the API server at %s is unreachable after %s: %w", server, times, err)}).
+		Hint(fmt.Sprintf("curl -k %s/version    # test the connection from this host", server),
+			fmt.Sprintf("Check that %s is correct, that the control plane is running, and that its api.bindAddress and firewall allow this host.", host))
 }
 
 // isRetryable reports whether a retry after err may succeed.
@@ -143,18 +128,20 @@ func (j *joiner) explain(ctx context.Context, cl kubeapi.Cluster, err error) err
 	case errors.As(err, &dns):
 		return j.unreachable(server, 1, err)
 	case strings.Contains(err.Error(), httpAnswer):
-		return errdefs.WithHint(fault("the server at %s is not an API server: %w", server, err), "join.server: https://HOST:6443    # check the port")
+		return errdefs.Preflight("the server at %s is not an API server: %w", server, err).
+			Hint("join.server: https://HOST:6443    # check the port")
 	case errors.As(err, &names):
-		return errdefs.WithHintf(fault("the API server at %s has a certificate that does not contain this name: %w", server, err),
-			"Use a name from the certificate, or add this name to api.extraSANs in the config of the first node.")
+		return errdefs.Preflight("the API server at %s has a certificate that does not contain this name: %w", server, err).
+			Hint("Use a name from the certificate, or add this name to api.extraSANs in the config of the first node.")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return j.hintClock(ctx, server, fault("the certificate of the API server at %s is not valid at the time of this host, %s: %w",
-			server, j.Now().UTC().Format(time.RFC3339), err), "Check that the control plane has renewed its certificate.")
+		return j.hintClock(ctx, server, errdefs.Preflight("the certificate of the API server at %s is not valid at the time of this host, %s: %w",
+			server, j.Now().UTC().Format(time.RFC3339), err), errdefs.Text("Check that the control plane has renewed its certificate."))
 	case errors.As(err, &authority), kubeapi.Untrusted(err):
-		return errdefs.WithHintf(fault("the certificate of the API server at %s is not signed by the cluster's CA: possible man in the middle: %w",
-			server, err), "If a proxy or a load balancer at %s terminates TLS, configure it to pass TLS through, because nodes use client certificates.", server)
+		return errdefs.Preflight("the certificate of the API server at %s is not signed by the cluster's CA: possible man in the middle: %w",
+			server, err).
+			Hintf("If a proxy or a load balancer at %s terminates TLS, configure it to pass TLS through, because nodes use client certificates.", server)
 	}
-	return fault("query the API server at %s: %w", server, err)
+	return errdefs.Preflight("query the API server at %s: %w", server, err)
 }
 
 // clock records the difference between the server's clock and this host's.
@@ -175,7 +162,7 @@ func (j *joiner) clockFault(server string) string {
 const setClock = "timedatectl    # set the clock, or enable NTP: timedatectl set-ntp true"
 
 // hintClock adds a hint to an error about the validity of a certificate: that the clock is wrong if it is, otherwise hint.
-func (j *joiner) hintClock(ctx context.Context, server string, err error, hint string) error {
+func (j *joiner) hintClock(ctx context.Context, server string, err *errdefs.Error, hint errdefs.Hint) error {
 	if !j.timed {
 		// Only for a hint: this server is not verified, and no secret is sent.
 		_ = j.query(ctx, kubeapi.Cluster{Server: server, Insecure: true}, true, func(ctx context.Context, c *kubeapi.Client) error {
@@ -184,10 +171,10 @@ func (j *joiner) hintClock(ctx context.Context, server string, err error, hint s
 		})
 	}
 	if what := j.clockFault(server); what != "" {
-		return errdefs.WithHint(err, what+"\n"+setClock)
+		return err.Hint(what, setClock)
 	}
 	if !j.timed {
-		hint += "\nCheck also the clock of this host: date"
+		hint = hint.Text("Check also the clock of this host: date")
 	}
-	return errdefs.WithHint(err, hint)
+	return err.With(hint)
 }

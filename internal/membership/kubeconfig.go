@@ -49,8 +49,8 @@ func (j *joiner) readKubeconfig(w *joinMethod) error {
 		return nil
 	}
 	if len(w.creds.CertPEM) == 0 {
-		return errdefs.WithHint(fmt.Errorf("kubeconfig %s: the user has no client certificate, which is required for a node", w.file),
-			"join.bootstrapKubeconfig: "+w.file+"    # if the user may request one")
+		return errdefs.Errorf("kubeconfig %s: the user has no client certificate, which is required for a node", w.file).
+			Hint("join.bootstrapKubeconfig: " + w.file + "    # if the user may request one")
 	}
 	leaf, err := w.leaf()
 	if err != nil {
@@ -96,7 +96,7 @@ func (w *joinMethod) newer(data layout.Data) bool {
 
 func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w joinMethod) (*Record, error) {
 	if _, err := Hashes(w.creds.CA); err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("kubeconfig %s: certificate-authority: %w", w.file, err))
+		return nil, errdefs.Config("kubeconfig %s: certificate-authority: %w", w.file, err)
 	}
 	if err := j.checkAuthority(rec, w.creds.CA, w.server); err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w joinMethod) (*
 			return nil, errdefs.Class(errdefs.ErrConfig, err)
 		}
 		if what := j.invalid(leaf); what != "" {
-			return nil, j.hintClock(ctx, w.server, fault("kubeconfig %s: the certificate %s", w.file, what), "Request a new certificate from the cluster's administrator.")
+			return nil, j.hintClock(ctx, w.server, errdefs.Preflight("kubeconfig %s: the certificate %s", w.file, what), errdefs.Text("Request a new certificate from the cluster's administrator."))
 		}
 	}
 	cluster, err := j.examine(ctx, w.creds, "user of "+w.file)

@@ -105,8 +105,8 @@ func Load(data layout.Data) (*Record, error) {
 		err = errors.New("server is not set")
 	}
 	if err != nil {
-		return nil, errdefs.WithHintf(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("read the record of the joined cluster: %w", err)),
-			"rm %s    # then join again with a token", data.JoinRecord())
+		return nil, errdefs.Preflight("read the record of the joined cluster: %w", err).
+			Hintf("rm %s    # then join again with a token", data.JoinRecord())
 	}
 	return &r, nil
 }
@@ -218,7 +218,7 @@ func (j *joiner) prepare(ctx context.Context) (*Record, error) {
 	case want.file != "":
 		return j.byKubeconfig(ctx, rec, want)
 	}
-	return nil, j.hintToken(fault("the node has not joined %s yet: a bootstrap token is required", want.server), want.server)
+	return nil, errdefs.Preflight("the node has not joined %s yet: a bootstrap token is required", want.server).With(joinHint(want.server))
 }
 
 // joinMethod is how the node joins.
@@ -254,7 +254,7 @@ func (j *joiner) wanted() (joinMethod, error) {
 		return w, nil
 	}
 	if w.token != nil {
-		return w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("a bootstrap token and the kubeconfig %s are both set: use only one of them", w.file))
+		return w, errdefs.Config("a bootstrap token and the kubeconfig %s are both set: use only one of them", w.file)
 	}
 	if err := j.readKubeconfig(&w); err != nil {
 		return w, errdefs.Class(errdefs.ErrConfig, err)
@@ -266,19 +266,19 @@ func (j *joiner) wanted() (joinMethod, error) {
 func (j *joiner) checkDataDir(rec *Record, server string) error {
 	if rec == nil {
 		if server == "" {
-			return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("there is no cluster to join: no server is set, and the node has not joined a cluster before")),
-				joinHint("https://HOST:6443"))
+			return errdefs.Config("there is no cluster to join: no server is set, and the node has not joined a cluster before").
+				With(joinHint("https://HOST:6443"))
 		}
 		// The key of a CA is only in the data dir of a control plane.
 		if key := filepath.Join(j.Data.PKI(), "ca.key"); exists(key) {
-			return errdefs.WithHint(fault("%s contains the data of a control plane and cannot be used to join %s", j.Data.Dir, server),
-				j.otherDataHint())
+			return errdefs.Preflight("%s contains the data of a control plane and cannot be used to join %s", j.Data.Dir, server).
+				With(j.otherDataHint())
 		}
 		return nil
 	}
 	if server != "" && server != rec.Server {
-		return errdefs.WithHint(fault("%s contains the data of a node of the cluster at %s and cannot be used to join %s", j.Data.Dir, rec.Server, server),
-			j.otherDataHint())
+		return errdefs.Preflight("%s contains the data of a node of the cluster at %s and cannot be used to join %s", j.Data.Dir, rec.Server, server).
+			With(j.otherDataHint())
 	}
 	return nil
 }

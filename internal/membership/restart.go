@@ -14,12 +14,13 @@ import (
 // restart checks a node that has joined before. An error that a new join would fix is a staleError.
 func (j *joiner) restart(ctx context.Context, rec *Record) (*Record, error) {
 	if rec.NodeName != j.Config.NodeName {
-		return nil, errdefs.WithHintf(j.hintToken(stale("%s belongs to node %s of the cluster at %s, but the config sets the node name %s",
-			j.Data.Dir, rec.NodeName, rec.Server, j.Config.NodeName), rec.Server), "nodeName: %s    # keep the old name", rec.NodeName)
+		return nil, stale("%s belongs to node %s of the cluster at %s, but the config sets the node name %s",
+			j.Data.Dir, rec.NodeName, rec.Server, j.Config.NodeName).
+			Hintf("nodeName: %s    # keep the old name", rec.NodeName).Hint("# or join with the new name:").With(joinHint(rec.Server))
 	}
 	ca, err := os.ReadFile(j.Data.ClusterCA())
 	if err != nil {
-		return nil, j.hintToken(stale("the CA certificate of the cluster at %s is missing: %w", rec.Server, err), rec.Server)
+		return nil, stale("the CA certificate of the cluster at %s is missing: %w", rec.Server, err).With(joinHint(rec.Server))
 	}
 	if exists(j.Data.BootstrapKubeconfig()) {
 		return j.unfinished(ctx, rec, ca)
@@ -32,7 +33,7 @@ func (j *joiner) unfinished(ctx context.Context, rec *Record, ca []byte) (*Recor
 	path := j.Data.BootstrapKubeconfig()
 	cl, err := kubeapi.LoadCluster(path)
 	if err != nil {
-		return nil, j.hintToken(stale("the node has no certificate for the cluster at %s yet: %w", rec.Server, err), rec.Server)
+		return nil, stale("the node has no certificate for the cluster at %s yet: %w", rec.Server, err).With(joinHint(rec.Server))
 	}
 	cl.Server, cl.CA = rec.Server, ca
 	version, refusal, err := j.queryOnce(ctx, cl, func(context.Context, *kubeapi.Client) error { return nil })
@@ -52,17 +53,18 @@ func (j *joiner) unfinished(ctx context.Context, rec *Record, ca []byte) (*Recor
 		}
 		return j.byCertificate(ctx, rec, ca)
 	}
-	return nil, j.hintToken(stale("the node has no certificate for the cluster at %s yet, and its bootstrap token was rejected because it has expired or was deleted: %w",
-		rec.Server, refusal), rec.Server)
+	return nil, stale("the node has no certificate for the cluster at %s yet, and its bootstrap token was rejected because it has expired or was deleted: %w",
+		rec.Server, refusal).
+		With(joinHint(rec.Server))
 }
 
 func (j *joiner) byCertificate(ctx context.Context, rec *Record, ca []byte) (*Record, error) {
 	text, leaf, err := clientCertificate(j.Data)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, j.hintToken(stale("the node has no certificate for the cluster at %s", rec.Server), rec.Server)
+		return nil, stale("the node has no certificate for the cluster at %s", rec.Server).With(joinHint(rec.Server))
 	}
 	if err != nil {
-		return nil, j.hintToken(stale("the node's certificate for the cluster at %s is unusable: %w", rec.Server, err), rec.Server)
+		return nil, stale("the node's certificate for the cluster at %s is unusable: %w", rec.Server, err).With(joinHint(rec.Server))
 	}
 	if what := j.invalid(leaf); what != "" {
 		return nil, j.hintClock(ctx, rec.Server, stale("the node's certificate for the cluster at %s %s", rec.Server, what), joinHint(rec.Server))
@@ -81,9 +83,11 @@ func (j *joiner) byCertificate(ctx context.Context, rec *Record, ca []byte) (*Re
 	case err != nil:
 		return j.tolerateUnreachable(rec, err)
 	case refusal != nil:
-		return nil, j.hintToken(stale("the cluster at %s rejects the certificate of node %s: %w", rec.Server, rec.NodeName, refusal), rec.Server)
+		return nil, stale("the cluster at %s rejects the certificate of node %s: %w", rec.Server, rec.NodeName, refusal).
+			With(joinHint(rec.Server))
 	case !there && rec.NodeUID != "":
-		return nil, j.hintToken(stale("the Node object %s was deleted from the cluster at %s: join again with a token", rec.NodeName, rec.Server), rec.Server)
+		return nil, stale("the Node object %s was deleted from the cluster at %s: join again with a token", rec.NodeName, rec.Server).
+			With(joinHint(rec.Server))
 	}
 	if err := j.checkSkew(version, rec.Server); err != nil {
 		return nil, err
@@ -123,9 +127,9 @@ func (j *joiner) tolerateUnreachable(rec *Record, err error) (*Record, error) {
 		j.Log.WithField("server", rec.Server).Warnf("the control plane is unreachable; starting the node anyway: %v", err)
 		return rec, nil
 	case errors.As(err, &authority):
-		return nil, errdefs.WithHint(fault("the API server at %s has a certificate from a different CA than when the node joined: "+
-			"the cluster was rebuilt, or there may be a man in the middle: %w", rec.Server, authority),
-			"If the cluster was rebuilt, delete the node's data and join again:\n"+j.otherDataHint()+"\n"+joinHint(rec.Server))
+		return nil, errdefs.Preflight("the API server at %s has a certificate from a different CA than when the node joined: "+
+			"the cluster was rebuilt, or there may be a man in the middle: %w", rec.Server, authority).
+			Hint("# if the cluster was rebuilt, delete the node's data and join again:").With(j.otherDataHint()).With(joinHint(rec.Server))
 	}
 	return nil, err
 }

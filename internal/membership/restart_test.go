@@ -83,7 +83,7 @@ func (c *fakeCluster) unfinished(data layout.Data) {
 
 func TestRestartFaults(t *testing.T) {
 	t.Parallel()
-	const create = "rootlessnode token create"
+	const create = "create a bootstrap token"
 	past := x509.Certificate{NotBefore: time.Now().Add(-3 * time.Hour), NotAfter: time.Now().Add(-2 * time.Hour)}
 	future := x509.Certificate{NotBefore: time.Now().Add(time.Hour), NotAfter: time.Now().Add(2 * time.Hour)}
 	for name, tc := range map[string]struct {
@@ -130,7 +130,7 @@ func TestRestartFaults(t *testing.T) {
 		"rebuilt cluster": {
 			func(c *fakeCluster, _ *Input) { c.rebuild() },
 			[]string{"has a certificate from a different CA than when the node joined: the cluster was rebuilt, or there may be a man in the middle"},
-			[]string{"down --delete-data", create},
+			[]string{"delete the data of the node", create},
 		},
 		"the server's certificate has expired": {
 			func(c *fakeCluster, _ *Input) { c.serve(c.ca, past) },
@@ -324,7 +324,7 @@ func TestJoinByKubeconfigFaults(t *testing.T) {
 		"a token too": {join: good, set: func(_ *fakeCluster, in *Input) { in.Token = tokenID + "." + tokenSecret },
 			class: errdefs.ErrConfig, texts: []string{"use only one of them"}},
 		"refused": {join: good, set: func(c *fakeCluster, _ *Input) { c.refuse["token"] = 401 },
-			class: errdefs.ErrPreflight, texts: []string{"rejects the user of /"}, hint: "token create"},
+			class: errdefs.ErrPreflight, texts: []string{"rejects the user of /"}, hint: "create a bootstrap token"},
 		"unreachable":  {join: good, set: func(c *fakeCluster, _ *Input) { c.Close() }, class: errdefs.ErrPreflight, texts: []string{"is unreachable after "}, hint: "curl"},
 		"older server": {join: good, set: func(c *fakeCluster, _ *Input) { c.version = "v1.36.9" }, class: errdefs.ErrPreflight, texts: []string{"is newer than"}, hint: "componentsDir"},
 		"another's certificate": {join: good, set: func(c *fakeCluster, _ *Input) { c.serve(newAuthority(c.t), x509.Certificate{}) },

@@ -3,7 +3,6 @@ package membership
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,7 +43,7 @@ func (j *joiner) save(cluster *Cluster, w joinMethod) (*Record, error) {
 	} else {
 		text, err := w.creds.Kubeconfig(bootstrapUser)
 		if err != nil {
-			return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("render the bootstrap kubeconfig: %w", err))
+			return nil, errdefs.Preflight("render the bootstrap kubeconfig: %w", err)
 		}
 		all = append(all, entry{path: j.Data.BootstrapKubeconfig(), mode: secretMode, text: text})
 	}
@@ -54,7 +53,7 @@ func (j *joiner) save(cluster *Cluster, w joinMethod) (*Record, error) {
 	}
 	all = append(all, entry{path: j.Data.JoinRecord(), mode: secretMode, text: append(text, '\n')})
 	if err := j.writeAll(all); err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("store the joined cluster: %w", err))
+		return nil, errdefs.Preflight("store the joined cluster: %w", err)
 	}
 	if obsolete != "" {
 		if err := os.Remove(obsolete); err != nil && !errors.Is(err, fs.ErrNotExist) {

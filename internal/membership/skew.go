@@ -19,12 +19,13 @@ func (j *joiner) checkSkew(serverVersion, server string) error {
 	}
 	node, err := version.ParseGeneric(j.KubeletVersion)
 	if err != nil {
-		return errdefs.WithHint(fault("read the kubelet's version %q: %w", j.KubeletVersion, err), "componentsDir: DIR    # with a released kubelet")
+		return errdefs.Preflight("read the kubelet's version %q: %w", j.KubeletVersion, err).
+			Hint("componentsDir: DIR    # with a released kubelet")
 	}
 	api, err := version.ParseGeneric(serverVersion)
 	if err != nil {
-		return errdefs.WithHintf(fault("read the version %q of the API server at %s: %w", serverVersion, server, err),
-			"curl -k %s/version    # check that this is an API server", server)
+		return errdefs.Preflight("read the version %q of the API server at %s: %w", serverVersion, server, err).
+			Hintf("curl -k %s/version    # check that this is an API server", server)
 	}
 	var what string
 	switch behind := int(api.Minor()) - int(node.Minor()); {
@@ -38,7 +39,7 @@ func (j *joiner) checkSkew(serverVersion, server string) error {
 		return nil
 	}
 	oldest := api.Minor() - min(api.Minor(), maxOlder)
-	return errdefs.WithHintf(fault("the kubelet of this node, %s, %s the API server at %s, %s: a kubelet may be up to %d minor versions older and must not be newer",
-		j.KubeletVersion, what, server, serverVersion, maxOlder),
-		"componentsDir: DIR    # with components of Kubernetes v%d.%d to v%d.%d, or upgrade the control plane", api.Major(), oldest, api.Major(), api.Minor())
+	return errdefs.Preflight("the kubelet of this node, %s, %s the API server at %s, %s: a kubelet may be up to %d minor versions older and must not be newer",
+		j.KubeletVersion, what, server, serverVersion, maxOlder).
+		Hintf("componentsDir: DIR    # with components of Kubernetes v%d.%d to v%d.%d, or upgrade the control plane", api.Major(), oldest, api.Major(), api.Minor())
 }

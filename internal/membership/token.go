@@ -23,8 +23,8 @@ func (t *token) String() string { return t.id }
 func parseToken(s string) (*token, error) {
 	s = strings.TrimSpace(s)
 	if !tokenutil.IsValidBootstrapToken(s) {
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			errors.New("malformed bootstrap token: must be ID.SECRET, with 6 and 16 characters of a-z and 0-9")), joinHint("https://HOST:6443"))
+		return nil, errdefs.Config("malformed bootstrap token: must be ID.SECRET, with 6 and 16 characters of a-z and 0-9").
+			With(joinHint("https://HOST:6443"))
 	}
 	id, secret, _ := strings.Cut(s, ".")
 	return &token{id, secret}, nil

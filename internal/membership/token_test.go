@@ -99,7 +99,7 @@ func TestJoinByTokenWithWarnings(t *testing.T) {
 
 func TestJoinByTokenFaults(t *testing.T) {
 	t.Parallel()
-	const create = "rootlessnode token create"
+	const create = "create a bootstrap token"
 	for name, tc := range map[string]struct {
 		set   func(*fakeCluster, *Input)
 		class error // errdefs.ErrPreflight if nil
@@ -134,11 +134,11 @@ func TestJoinByTokenFaults(t *testing.T) {
 		},
 		"no cluster-info": {
 			set:   func(c *fakeCluster, _ *Input) { c.info = nil },
-			texts: []string{"has no ConfigMap kube-public/cluster-info"}, hints: []string{"--bootstrap-kubeconfig"},
+			texts: []string{"has no ConfigMap kube-public/cluster-info"}, hints: []string{"join.bootstrapKubeconfig=FILE"},
 		},
 		"cluster-info is not public": {
 			set:   func(c *fakeCluster, _ *Input) { c.refuse["anonymous"] = 401 },
-			texts: []string{"does not allow anonymous reads of the ConfigMap kube-public/cluster-info"}, hints: []string{"--bootstrap-kubeconfig"},
+			texts: []string{"does not allow anonymous reads of the ConfigMap kube-public/cluster-info"}, hints: []string{"join.bootstrapKubeconfig=FILE"},
 		},
 		"expired token": {
 			set:   func(c *fakeCluster, _ *Input) { delete(c.info, tokenapi.JWSSignatureKeyPrefix+tokenID) },
@@ -157,7 +157,7 @@ func TestJoinByTokenFaults(t *testing.T) {
 				signature, _ := jws.ComputeDetachedSignature("apiVersion: v1\nkind: Config\n", tokenID, tokenSecret)
 				c.info = map[string]string{tokenapi.KubeConfigKey: "apiVersion: v1\nkind: Config\n", tokenapi.JWSSignatureKeyPrefix + tokenID: signature}
 			},
-			texts: []string{"read the ConfigMap kube-public/cluster-info", "must contain exactly one cluster, found 0"}, hints: []string{"--bootstrap-kubeconfig"},
+			texts: []string{"read the ConfigMap kube-public/cluster-info", "must contain exactly one cluster, found 0"}, hints: []string{"join.bootstrapKubeconfig=FILE"},
 		},
 		"wrong pin": {
 			set: func(_ *fakeCluster, in *Input) {
@@ -323,7 +323,7 @@ func TestDataOfAnother(t *testing.T) {
 			tc.set(c, &in)
 			before := tree(t, in.Data.Dir)
 			_, _, err := c.prepare(in)
-			faultIs(t, err, errdefs.ErrPreflight, []string{tc.text, in.Data.Dir}, []string{"rootlessnode --name two down --delete-data"})
+			faultIs(t, err, errdefs.ErrPreflight, []string{tc.text, in.Data.Dir}, []string{"delete the data of the node"})
 			assert.DeepEqual(t, tree(t, in.Data.Dir), before)
 		})
 	}
@@ -336,7 +336,7 @@ func TestRejoin(t *testing.T) {
 	delete(c.nodes, nodeName)
 	_, _, err := c.prepare(in)
 	faultIs(t, err, errdefs.ErrPreflight, []string{"the Node object w1 was deleted from the cluster at " + c.URL + ": join again with a token"},
-		[]string{"rootlessnode token create", "rootlessnode up --join " + c.URL})
+		[]string{"create a bootstrap token", "start the node join.server=" + c.URL})
 
 	// The server need not be given again.
 	in.Config.Join.Server, in.Config.Join.CACertHashes = "", nil
@@ -361,10 +361,10 @@ func TestNothingToJoin(t *testing.T) {
 	in.Token = ""
 	_, _, err := c.prepare(in)
 	faultIs(t, err, errdefs.ErrPreflight, []string{"has not joined " + c.URL + " yet: a bootstrap token is required"},
-		[]string{"rootlessnode token create", "--token-file", c.URL})
+		[]string{"create a bootstrap token", "tokenFile=FILE", c.URL})
 	in.Config.Join.Server = ""
 	_, _, err = c.prepare(in)
-	faultIs(t, err, errdefs.ErrConfig, []string{"there is no cluster to join"}, []string{"rootlessnode up --join https://HOST:6443"})
+	faultIs(t, err, errdefs.ErrConfig, []string{"there is no cluster to join"}, []string{"start the node join.server=https://HOST:6443"})
 }
 
 func TestHashes(t *testing.T) {

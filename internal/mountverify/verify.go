@@ -122,8 +122,7 @@ func onlyNode(ctx context.Context, api API) (string, error) {
 	case len(names) == 0:
 		return "", errors.New("the cluster has no node")
 	}
-	return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("the cluster has %d nodes", len(names))),
-		"--node NAME, one of: "+strings.Join(names, " "))
+	return "", errdefs.Config("the cluster has %d nodes", len(names)).Hint("--node NAME, one of: " + strings.Join(names, " "))
 }
 
 // makeDir creates the test directory, with subdirectories that all parties can write to: if this machine is the node, they may
@@ -134,8 +133,8 @@ func makeDir(parent string) (string, error) {
 	}
 	if os.Geteuid() == 0 { // root mounts there
 		if err := hostinfo.RootOnlyForNow(parent); err != nil {
-			return "", errdefs.Class(errdefs.ErrConfig, errdefs.WithHint(fmt.Errorf("create the test directory: %w", err),
-				"use --dir with a directory that only root can replace, or run the command as the account"))
+			return "", errdefs.Config("create the test directory: %w", err).
+				Hint("use --dir with a directory that only root can replace, or run the command as the account")
 		}
 	}
 	dir, err := os.MkdirTemp(parent, "rootlessnode-mounts-verify-")

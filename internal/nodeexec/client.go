@@ -43,7 +43,7 @@ type Request struct {
 // Runs in: parent or either.
 func Run(ctx context.Context, socket string, req Request) (int, error) {
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
-		return 1, errdefs.Class(errdefs.ErrConfig, errors.New("no program to run"))
+		return 1, errdefs.Config("no program to run")
 	}
 	c, err := dial(socket)
 	if err != nil {
@@ -69,7 +69,7 @@ func dial(socket string) (*net.UnixConn, error) {
 		return c, nil
 	}
 	if localsock.NotRunning(err) {
-		return nil, errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("no process serves %s", socket))
+		return nil, errdefs.NotRunning("no process serves %s", socket)
 	}
 	return nil, fmt.Errorf("connect to the exec service: %w", err)
 }
@@ -109,7 +109,7 @@ func send(c *net.UnixConn, req Request, files []*os.File) error {
 	defer runtime.KeepAlive(files)
 	if err := writeRequest(c, wire, fds); err != nil {
 		// The server has ended during the request.
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("send exec request: %w", err))
+		return errdefs.NotRunning("send exec request: %w", err)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func waitExit(c *net.UnixConn, name string) (int, error) {
 
 func lost(name string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) {
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("the node ended while %s was running", name))
+		return errdefs.NotRunning("the node ended while %s was running", name)
 	}
 	return fmt.Errorf("wait for %s: %w", name, err)
 }

@@ -51,7 +51,7 @@ func (a *clusterAddons) removeObsolete(ctx context.Context, c *kubeapi.Client) e
 	}
 	removed, err := c.Remove(ctx, resources.Obsolete())
 	if removed && err == nil {
-		a.warn("deleted the shared tokens of earlier versions: upgrade rootlessnode on workers of earlier versions, then run `rootlessnode down` and `rootlessnode up` there")
+		a.warn("deleted the shared tokens of earlier versions: upgrade rootlessnode on workers of earlier versions, then stop and start them")
 	}
 	return err
 }

@@ -111,7 +111,7 @@ func (f *addressFollower) apply(ctx context.Context) error {
 		f.log.WithField("address", ip).Warn("the host's address has changed; updating the node's address")
 		f.hub.Update(func(s *status.Status) { s.Network.NodeAddress = ip.String() })
 		if f.cfg.Serves() {
-			f.warn("the API server still advertises the old address to pods: run `rootlessnode down` and `rootlessnode up`, then join the other nodes again")
+			f.warn("the API server still advertises the old address to pods: stop and start the node, then join the other nodes again")
 		}
 	}
 	if ip == f.published {

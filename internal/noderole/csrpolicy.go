@@ -174,7 +174,7 @@ func checkMember(p nodeRequest, f *facts) error {
 		return fmt.Errorf("%s requests a certificate of node %s", p.csr.Username, p.node)
 	}
 	if !f.member(p.node) {
-		return fmt.Errorf("there is no Node object %s: join the node again with a token (rootlessnode token create, on the first node)", p.node)
+		return fmt.Errorf("there is no Node object %s: join the node again with a token from the first node", p.node)
 	}
 	return nil
 }
@@ -194,21 +194,21 @@ func (c *csrPolicy) checkNew(p nodeRequest, f *facts) error {
 	case t == nil:
 		return fmt.Errorf("bootstrap token %s has expired or was deleted", p.tokenID)
 	case t.NodeName != "" && t.NodeName != p.node:
-		return fmt.Errorf("bootstrap token %s is valid for node %s only (token create --node %s)", t.ID, t.NodeName, p.node)
+		return fmt.Errorf("bootstrap token %s is valid for node %s only", t.ID, t.NodeName)
 	case t.SingleUse && t.UsedBy != "" && t.UsedBy != p.node:
-		return fmt.Errorf("bootstrap token %s was used by node %s: each node needs its own token (rootlessnode token create, on the first node), "+
+		return fmt.Errorf("bootstrap token %s was used by node %s: each node needs its own token from the first node, "+
 			"unless it was created with --reusable", t.ID, t.UsedBy)
 	case t.NodeName == "" && c.names.foreignDomain(p.node):
-		return fmt.Errorf("%[1]s is not in the domain of the control plane's host: create a token for this name on the first node "+
-			"(rootlessnode token create --node %[1]s), or choose another name (--set nodeName=NAME)", p.node)
+		return fmt.Errorf("%[1]s is not in the domain of the control plane's host: create a token for this name on the first node, "+
+			"or choose another nodeName", p.node)
 	}
 	node := f.node(p.node)
 	if node == nil || f.claimed {
 		return nil
 	}
 	if t.NodeName != p.node && t.UsedBy != p.node {
-		return fmt.Errorf("node %[1]s already exists: choose another name (--set nodeName=NAME), or on the first node "+
-			"create a token for this name (rootlessnode token create --node %[1]s) or delete the Node object", p.node)
+		return fmt.Errorf("node %[1]s already exists: choose another nodeName, or on the first node "+
+			"create a token for this name or delete the Node object", p.node)
 	}
 	// An approval renews the Lease too, so only one of two concurrent requests is approved.
 	last := node.CreationTimestamp.Time

@@ -56,8 +56,7 @@ func ociRuntime(env component.Env) (string, error) {
 	}
 	shim := env.BinDir(shimProgram)
 	if _, err := exec.LookPath(shim); err != nil {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the OCI runtime shim: %w", err)),
-			"make build")
+		return "", errdefs.Preflight("find the OCI runtime shim: %w", err).Hint("make build")
 	}
 	return shim, nil
 }

@@ -64,13 +64,13 @@ func (j *joiner) Run(ctx context.Context) error {
 // checkReadAccess returns an error that names the resource that nodes are not allowed to list.
 func (j *joiner) checkReadAccess(ctx context.Context, c *kubeapi.Client) error {
 	wanted := []kubeapi.Resource{{Name: "nodes"}, {Name: "services"}, {Group: "discovery.k8s.io", Name: "endpointslices"}}
-	manifests := "apply the output of `rootlessnode manifests join-rbac`"
+	manifests := "apply the rules of `manifests join-rbac`"
 	for _, c := range catalogue.Enabled(j.env.Config) {
 		if len(c.Worker.Reads) == 0 {
 			continue
 		}
 		wanted = append(wanted, c.Worker.Reads...)
-		manifests = "set `networkPolicy` on the cluster's first node, or apply the output of `rootlessnode manifests join-rbac --network-policy`,"
+		manifests = "set `networkPolicy` on the cluster's first node, or apply the rules of `manifests join-rbac --network-policy`,"
 	}
 	for _, r := range wanted {
 		allowed, err := c.MayList(ctx, r)
@@ -118,8 +118,8 @@ func (j *joiner) certificate(ctx context.Context) error {
 		Usages: []string{"digital signature", "client auth"},
 	}, func(text string) { supervisor.Progress(ctx, "%s", text) })
 	if err != nil {
-		return errdefs.WithHint(fmt.Errorf("join the cluster as node %s: %w", j.env.Config.NodeName, err),
-			"rootlessnode token create    # on the cluster's first node, then retry")
+		return errdefs.Errorf("join the cluster as node %s: %w", j.env.Config.NodeName, err).
+			With(errdefs.Do(errdefs.CreateToken).Note("on the cluster's first node, then retry"))
 	}
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
 	if err := storeCertificate(layout.InsideKubeletPKI, append(cert, keyPEM...), time.Now()); err != nil {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -233,20 +232,21 @@ func manualOwner(forward string) string {
 }
 
 // forwardHint shows the syntax of forwards.
-const forwardHint = `rootlessnode ports add 8080:30080            # port 8080 of the host to port 30080 of the node
-rootlessnode ports add 0.0.0.0:5353:53/udp   # on all addresses, UDP
-rootlessnode ports add 9000-9009:9000-9009   # a range
-rootlessnode ports add 0:8080                # the node picks the host port`
+func forwardHint() errdefs.Hint {
+	return errdefs.Do(errdefs.AddForward, "8080:30080").Note("port 8080 of the host to port 30080 of the node").
+		Do(errdefs.AddForward, "0.0.0.0:5353:53/udp").Note("on all addresses, UDP").
+		Do(errdefs.AddForward, "9000-9009:9000-9009").Note("a range").Do(errdefs.AddForward, "0:8080").Note("the node picks the host port")
+}
 
 // add adds a manual forward. Adding an existing forward succeeds.
 func (d *portConfig) add(text string) (owner string, err error) {
 	f, err := config.ParseForward(text)
 	if err != nil {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), forwardHint)
+		return "", errdefs.Config("%w", err).With(forwardHint())
 	}
 	if d.cfg.Ports.Driver == "none" {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("port forwarding is disabled (ports.driver: none)")),
-			"rootlessnode down\nrootlessnode up --set ports.driver=builtin")
+		return "", errdefs.Config("port forwarding is disabled (ports.driver: none)").
+			Do(errdefs.Stop).Do(errdefs.Start, "ports.driver=builtin")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -273,7 +273,7 @@ func clash(c portfwd.Config) error {
 			errs = append(errs, errors.New(w.Message))
 		}
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.Join(errs...)), "rootlessnode ports")
+	return errdefs.Class(errdefs.ErrConfig, errdefs.WithSteps(errors.Join(errs...), errdefs.Do(errdefs.ListForwards)))
 }
 
 // remove removes a manual forward. text is the forward as it was added, or its host port.
@@ -306,14 +306,17 @@ func (d *portConfig) find(text string) (int, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
-	err, hint := fmt.Errorf("manual forward %s not found", text), "rootlessnode ports"
+	fault := errdefs.Config("manual forward %s not found", text)
 	if len(found) > 1 {
-		err = fmt.Errorf("port %s matches %d manual forwards", text, len(found))
+		fault = errdefs.Config("port %s matches %d manual forwards", text, len(found))
 	}
-	if len(d.manual) > 0 {
-		hint = "rootlessnode ports remove " + strings.Join(d.manual, "\nrootlessnode ports remove ")
+	for _, forward := range d.manual {
+		fault.Do(errdefs.RemoveForward, forward)
 	}
-	return 0, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), hint)
+	if len(d.manual) == 0 {
+		fault.Do(errdefs.ListForwards)
+	}
+	return 0, fault
 }
 
 // change stores the list before it applies it, so that a confirmed change survives a crash.

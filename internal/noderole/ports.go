@@ -140,7 +140,7 @@ func ownPorts(ports []portfwd.PortStatus) (open bool, err error) {
 		}
 		if p.State == portfwd.StateFailed {
 			port := fmt.Sprintf("%s/%s", net.JoinHostPort(p.HostIP, strconv.Itoa(p.HostPort)), p.Proto)
-			err := errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("forward "+role+": %s", port, p.Error))
+			err := errdefs.Preflight("forward "+role+": %s", port, p.Error)
 			errs = append(errs, errdefs.WithHint(err, p.Hint))
 		}
 		open, found = open && p.State == portfwd.StateOpen, true

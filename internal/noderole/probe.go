@@ -24,8 +24,8 @@ func detectProxyMode(ctx context.Context, mode string) (string, []string, error)
 		return "iptables", []string{fmt.Sprintf("cannot use nftables (%v); kube-proxy uses iptables", nftErr)}, nil
 	}
 	err := errors.Join(fmt.Errorf("nftables: %w", nftErr), fmt.Errorf("iptables: %w", iptErr))
-	return "", nil, errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("choose kube-proxy's mode: %w", err)),
-		"apt-get install nftables  # or iptables\nmodprobe nf_tables  # or ip_tables and iptable_nat; see rootlessnode host setup")
+	return "", nil, errdefs.Preflight("choose kube-proxy's mode: %w", err).
+		Hint("apt-get install nftables  # or iptables", "modprobe nf_tables  # or ip_tables and iptable_nat")
 }
 
 // runCommand runs cmd and adds its output to the error.

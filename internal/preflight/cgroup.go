@@ -16,14 +16,15 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 	tree, d, err := h.probes.Delegation()
 	if err != nil {
 		f := fail("%v", err)
-		if r := errdefs.ReportOf(err); len(r.Hints) > 0 {
-			f.fix = h.fixFromText(r.Hints[0])
+		if r := errdefs.ReportOf(err); len(r.Steps) > 0 {
+			f.fix = fixOf(r.Steps[0])
 		}
 		var nd *cgroupv2.NotDelegatedError
 		if errors.As(err, &nd) {
 			f.Details = map[string]string{"cgroup": nd.Self, "owner": nd.Owner}
 			if nd.ReadOnly {
-				f.fix = fix{lines: hostinfo.OuterSettings(hostinfo.WritableCgroups(h.container()))}
+				f.fix = fix{}
+				f.fix.add(hostinfo.OuterSettings(hostinfo.WritableCgroups(h.container()))...)
 			}
 		}
 		return []Finding{f}
@@ -36,7 +37,7 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 		return []Finding{pass("cgroup %s (%s) with %s", rootOrUserManager(d), d.Source, strings.Join(d.Available, " ")).with(details)}
 	}
 	f := warn("cgroup %s (%s) lacks %s: the node starts, but does not enforce limits that need these controllers", rootOrUserManager(d), d.Source, strings.Join(d.Missing, ", "))
-	f.fix = h.fixFromText(d.Hint())
+	f.fix = fixOf(d.Hint())
 	return []Finding{f.with(details)}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // fakeHost is a fake host: a directory tree and fake probes of the kernel.
@@ -152,6 +153,15 @@ func (f *fakeHost) anonymous(s string) string {
 		" -o "+id, " -o UID").Replace(s)
 }
 
+// actionWords returns the parts of an action.
+func actionWords(s errdefs.Step) string {
+	words := append([]string{string(s.Action)}, s.Args...)
+	if s.Sudo {
+		words = append([]string{"sudo"}, words...)
+	}
+	return strings.Join(append(words, strings.Fields(s.Node+" "+s.As)...), " ")
+}
+
 // run runs one check and returns its findings as text: "level: message", then the hint's lines, indented.
 func (f *fakeHost) run(name string) string {
 	f.t.Helper()
@@ -163,7 +173,7 @@ func (f *fakeHost) run(name string) string {
 		var b strings.Builder
 		for _, found := range h.finish(c.run(f.t.Context(), h)) {
 			fmt.Fprintf(&b, "%s: %s\n", found.Level, found.Message)
-			for line := range strings.Lines(found.Hint) {
+			for line := range strings.Lines(found.Steps.Render(actionWords)) {
 				b.WriteString("  " + strings.TrimRight(line, "\n") + "\n")
 			}
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // Magic numbers (statfs(2)) of file systems that do not support or may not support files owned by subordinate ids.
@@ -55,7 +54,7 @@ const (
 	inodesWarn = 50_000
 )
 
-const localDiskHint = "# keep the data on a local disk: dataDir: /path/on/a/local/disk in the config, or --set dataDir=..."
+const localDiskHint = "# keep the data on a local disk: dataDir: /path/on/a/local/disk"
 
 func checkSocketPaths(_ context.Context, h *host) []Finding {
 	path := h.in.Runtime.LongestSocket()
@@ -121,7 +120,7 @@ func checkDataIDs(ctx context.Context, h *host) []Finding {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return []Finding{pass("no data with recorded ids yet")}
 	case err != nil:
-		return []Finding{fail("%v", err).hint(errdefs.ReportOf(err).Hints...)}
+		return []Finding{failure(err)}
 	}
 	now, account, err := h.probes.IDs(h.cfg.Subids.Source)
 	if err != nil && len(missingSubidKinds(ctx, h)) == 0 {
@@ -138,7 +137,7 @@ func checkDataIDs(ctx context.Context, h *host) []Finding {
 		}
 		f.fix.add(line)
 	}
-	f.fix.add(strings.Split(datadir.DeleteHint(h.cfg.Name), "\n")...)
+	f.fix.steps = append(f.fix.steps, datadir.DeleteHint(h.cfg.Name)...)
 	return []Finding{f}
 }
 

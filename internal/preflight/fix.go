@@ -2,31 +2,37 @@ package preflight
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// sudoMark marks a command for root. render replaces it with sudo if that is installed.
+// sudoMark marks a command for root. hint replaces it with sudo if that is installed.
 const sudoMark = "\x00"
 
 // fix is a hint in parts, so that several hints can be merged into one.
 type fix struct {
 	// programs are the programs to install, all with one command.
 	programs []string
-	// lines are shell commands and comments in their order.
-	lines []string
+	// steps are shell commands, comments and actions in their order, one line each.
+	steps errdefs.Hint
 	// setup is set if host setup can do the commands for root instead.
 	setup bool
 
 	distro hostinfo.Distro
 	// sudo is set if sudo is installed.
-	sudo      bool
-	setupLine string
+	sudo    bool
+	account string
 }
 
-func (f *fix) add(lines ...string) { f.lines = append(f.lines, lines...) }
+func (f *fix) add(lines ...string) {
+	for _, line := range lines {
+		f.steps = f.steps.Text(line)
+	}
+}
 
 // asRoot marks commands that only root can run.
 func asRoot(command string) string { return sudoMark + command }
@@ -45,70 +51,89 @@ func loadModules(names ...string) []string {
 	}
 }
 
-func (f *fix) empty() bool { return len(f.programs) == 0 && len(f.lines) == 0 }
+func (f *fix) empty() bool { return len(f.programs) == 0 && len(f.steps) == 0 }
+
+// forRoot reports whether only root can do a step.
+func forRoot(s errdefs.Step) bool { return s.Sudo || strings.Contains(s.Text, sudoMark) }
+
+// withoutMark returns the step with the text in place of sudoMark.
+func withoutMark(s errdefs.Step, text string) errdefs.Step {
+	s.Text = strings.ReplaceAll(s.Text, sudoMark, text)
+	return s
+}
 
 func (f *fix) merge(o fix) {
 	f.programs = append(f.programs, o.programs...)
-	for _, line := range o.lines {
+	for _, s := range o.steps {
 		// Drop duplicate commands only: lines of here-documents and comments belong to their command.
-		if strings.HasPrefix(line, sudoMark) && slices.Contains(f.lines, line) {
+		if (s.Sudo || strings.HasPrefix(s.Text, sudoMark)) && slices.ContainsFunc(f.steps, func(have errdefs.Step) bool { return reflect.DeepEqual(have, s) }) {
 			continue
 		}
-		f.lines = append(f.lines, line)
+		f.steps = append(f.steps, s)
 	}
 	f.setup = f.setup || o.setup
-	if o.setupLine != "" {
-		f.distro, f.sudo, f.setupLine = o.distro, o.sudo, o.setupLine
+	if o.account != "" {
+		f.distro, f.sudo, f.account = o.distro, o.sudo, o.account
 	}
 }
 
-// render returns the commands and comments as one block of text.
-func (f *fix) render() string {
-	var out []string
+// hint returns the steps as one block.
+func (f *fix) hint() errdefs.Hint {
+	var all errdefs.Hint
 	if len(f.programs) > 0 {
 		line := f.distro.InstallCommand(f.programs)
 		if !strings.HasPrefix(line, "#") {
 			line = sudoMark + line
 		}
-		out = append(out, line)
+		all = all.Text(line)
 	}
-	out = append(out, f.lines...)
+	all = append(all, f.steps...)
 	if f.setup {
-		out = append(out, f.setupLine)
+		all = append(all, errdefs.Step{
+			Action: errdefs.SetUpHost, Args: []string{f.account}, Text: "or run all of the steps for root at once", Sudo: true, Alternative: true,
+		})
 	}
+	var out errdefs.Hint
 	if f.sudo {
-		return strings.ReplaceAll(strings.Join(out, "\n"), sudoMark, "sudo ")
+		for _, s := range all {
+			out = append(out, withoutMark(s, "sudo "))
+		}
+		return out
 	}
-	root, user := partition(out)
+	root, user := partition(all)
 	if len(root) == 0 {
-		return strings.Join(user, "\n")
+		return user
 	}
-	root = append([]string{"# as root:"}, root...)
+	out = errdefs.Text("# as root:")
+	for _, s := range root {
+		s.Sudo = false
+		out = append(out, withoutMark(s, ""))
+	}
 	if len(user) > 0 {
-		root = append(append(root, "# as the user:"), user...)
+		out = append(out.Text("# as the user:"), user...)
 	}
-	return strings.ReplaceAll(strings.Join(root, "\n"), sudoMark, "")
+	return out
 }
 
-// partition splits lines into those for root and those for the user. A comment belongs to the command that follows it, and
+// partition splits steps into those for root and those for the user. A comment belongs to the command that follows it, and
 // the lines of a here-document to its first line.
-func partition(lines []string) (root, user []string) {
-	var comments []string
+func partition(steps errdefs.Hint) (root, user errdefs.Hint) {
+	var comments errdefs.Hint
 	document := false
-	for _, line := range lines {
-		switch {
+	for _, s := range steps {
+		switch comment := s.Action == "" && strings.HasPrefix(s.Text, "#"); {
 		case document:
-			root = append(root, line)
-			document = line != hereEnd
-		case strings.HasPrefix(line, "#") && strings.Contains(line, sudoMark):
-			root = append(root, line)
-		case strings.HasPrefix(line, "#"):
-			comments = append(comments, line)
-		case strings.Contains(line, sudoMark):
-			root = append(append(root, comments...), line)
-			comments, document = nil, strings.Contains(line, "<<'"+hereEnd+"'")
+			root = append(root, s)
+			document = s.Text != hereEnd
+		case s.Alternative, comment && forRoot(s):
+			root = append(root, s)
+		case comment:
+			comments = append(comments, s)
+		case forRoot(s):
+			root = append(append(root, comments...), s)
+			comments, document = nil, strings.Contains(s.Text, "<<'"+hereEnd+"'")
 		default:
-			user = append(append(user, comments...), line)
+			user = append(append(user, comments...), s)
 			comments = nil
 		}
 	}
@@ -125,27 +150,26 @@ func (h *host) finish(findings []Finding) []Finding {
 		if f.fix.empty() {
 			continue
 		}
-		f.fix.distro, f.fix.sudo, f.fix.setupLine = h.distro(), h.lookPath("sudo") != "", h.setupLine()
-		f.Hint = f.fix.render()
+		f.fix.distro, f.fix.sudo, f.fix.account = h.distro(), h.lookPath("sudo") != "", "NAME"
+		if a, ok, _ := h.account(); ok {
+			f.fix.account = a.Name
+		}
+		f.Steps = f.fix.hint()
+		f.Hint = f.Steps.String()
 	}
 	return findings
 }
 
-// fixFromText converts a hint of pkg/cgroupv2, which is prose with indented commands, into a fix.
-func (h *host) fixFromText(hint string) fix {
+// fixOf converts a hint of another package, in which commands for root begin with sudo, into a fix.
+func fixOf(hint errdefs.Hint) fix {
 	var f fix
-	for line := range strings.Lines(hint) {
-		line = strings.TrimRight(line, "\n")
-		line = strings.ReplaceAll(line, " rootlessnode host ", " "+h.self()+" host ") // rootlessnode may not be on root's PATH
-		command, indented := strings.CutPrefix(line, "  ")
-		switch {
-		case line == "":
-		case !indented:
-			f.add("# " + line)
-		case strings.HasPrefix(command, "sudo "), strings.Contains(command, "| sudo "): // the left side of a pipe needs no root
-			f.add(strings.ReplaceAll(command, "sudo ", sudoMark))
-		default:
-			f.add(command)
+	for _, s := range hint {
+		for line := range strings.SplitSeq(s.Text, "\n") {
+			if strings.HasPrefix(line, "sudo ") || strings.Contains(line, "| sudo ") { // the left side of a pipe needs no root
+				line = strings.ReplaceAll(line, "sudo ", sudoMark)
+			}
+			s.Text = line
+			f.steps = append(f.steps, s)
 		}
 	}
 	return f

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // TestRealHost runs all checks on the real host, whatever their results. The duration is logged, because they run before each
@@ -56,9 +57,8 @@ func BenchmarkRun(b *testing.B) {
 // files.
 func TestHintsForRootKeepTheirOrder(t *testing.T) {
 	t.Parallel()
-	h := &host{}
-	f := h.fixFromText("Delegate it:\n  sudo mkdir -p /d\n  printf x | sudo tee /d/f\n  sudo reload\nthen log in.\n")
-	assert.Equal(t, f.render(), "# as root:\n# Delegate it:\nmkdir -p /d\nprintf x | tee /d/f\nreload\n# as the user:\n# then log in.")
+	f := fixOf(errdefs.Text("# Delegate it:\nsudo mkdir -p /d", "printf x | sudo tee /d/f", "sudo reload", "# then log in."))
+	assert.Equal(t, f.hint().String(), "# as root:\n# Delegate it:\nmkdir -p /d\nprintf x | tee /d/f\nreload\n# as the user:\n# then log in.")
 	f.sudo = true
-	assert.Equal(t, f.render(), "# Delegate it:\nsudo mkdir -p /d\nprintf x | sudo tee /d/f\nsudo reload\n# then log in.")
+	assert.Equal(t, f.hint().String(), "# Delegate it:\nsudo mkdir -p /d\nprintf x | sudo tee /d/f\nsudo reload\n# then log in.")
 }

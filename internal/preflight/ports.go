@@ -19,6 +19,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/proc"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // wantedPort is a port of the host that the node binds at its start.
@@ -78,7 +79,8 @@ func checkPorts(ctx context.Context, h *host) []Finding {
 	if h.cfg.MultiNode() {
 		var err error
 		if node, err = NodeAddress(ctx, h.cfg); err != nil {
-			found = append(found, fail("other nodes need an address to reach this node: %v", err).hint("rootlessnode up --node-ip ADDRESS    # one of:", "ip -brief address"))
+			found = append(found, fail("other nodes need an address to reach this node: %v", err).
+				steps(errdefs.Do(errdefs.Start, "nodeIP=ADDRESS").Note("one of:").Text("ip -brief address")))
 		}
 	}
 	wanted := wantedPorts(h.cfg, node)

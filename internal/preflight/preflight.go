@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -39,8 +38,10 @@ type Finding struct {
 	Level Level  `json:"level"`
 	// Message is one line for people.
 	Message string `json:"message"`
-	// Hint is how to fix it on this host: shell commands and comments. Empty if there is nothing to do.
-	Hint string `json:"hint,omitempty"`
+	// Hint is how to fix it on this host, in plain words: shell commands, comments and actions. Empty if there is nothing to do.
+	// Steps is the same as data. Render replaces the words.
+	Hint  string       `json:"hint,omitempty"`
+	Steps errdefs.Hint `json:"steps,omitempty"`
 	// Details are the values behind the message, for programs.
 	Details map[string]string `json:"details,omitempty"`
 
@@ -165,15 +166,21 @@ func checkRoot(h *host) Finding {
 	once := "# once, to create a dedicated account:"
 	if h.probes.InUserNS() {
 		f = fail("a node must be run by an ordinary user, not by root, and this process is root in a user namespace")
-		f.fix.add("# leave this user namespace (unshare, a rootless container, a shell in a node) and run rootlessnode as the account that created it;")
+		f.fix.add("# leave this user namespace (unshare, a rootless container, a shell in a node) and start the node as the account that created it;")
 		once = "# or, in a container that has enough ids for a dedicated account, once:"
 	}
 	f.Check = rootCheck
-	f.fix.add(once,
-		h.self()+" host setup --user rootlessnode --create-user",
-		"# then, each time:",
-		h.self()+" host enter --user rootlessnode -- up")
+	const account = "rootlessnode"
+	f.fix.steps = append(f.fix.steps.Text(once).Do(errdefs.CreateAccount, account).Text("# then, each time:"),
+		errdefs.Step{Action: errdefs.Start, As: account})
 	return f
+}
+
+// Render replaces the plain words in Hint by those of the caller, and removes Steps.
+func (f *Finding) Render(words func(errdefs.Step) string) {
+	if len(f.Steps) > 0 {
+		f.Hint, f.Steps = f.Steps.Render(words), nil
+	}
 }
 
 // Err returns nil if no finding is a failure. Otherwise it returns one error of class errdefs.ErrPreflight that lists all
@@ -186,13 +193,18 @@ func Err(findings []Finding) error {
 			continue
 		}
 		faults = append(faults, fmt.Errorf("%s: %s", f.Check, f.Message))
-		if f.fix.empty() && f.Hint != "" {
-			f.fix.lines = strings.Split(f.Hint, "\n") // from Deep, or from JSON
+		if f.fix.empty() && f.Hint != "" { // from Deep, or from JSON
+			f.fix.steps = f.Steps
+			if len(f.Steps) == 0 {
+				f.fix.add(f.Hint)
+			}
 		}
 		all.merge(f.fix)
 	}
-	err := errdefs.WithHint(errors.Join(faults...), all.render())
-	return errdefs.Class(errdefs.ErrPreflight, err)
+	if len(faults) == 0 {
+		return nil
+	}
+	return errdefs.Preflight("%w", errors.Join(faults...)).With(all.hint())
 }
 
 func pass(format string, args ...any) Finding {
@@ -217,6 +229,20 @@ func orPass(found []Finding, format string, args ...any) []Finding {
 
 func (f Finding) with(details map[string]string) Finding {
 	f.Details = details
+	return f
+}
+
+// failure returns the failure for an error, with its hints.
+func failure(err error) Finding {
+	f := fail("%v", err)
+	for _, h := range errdefs.ReportOf(err).Steps {
+		f = f.steps(h)
+	}
+	return f
+}
+
+func (f Finding) steps(h errdefs.Hint) Finding {
+	f.fix.steps = append(f.fix.steps, h...)
 	return f
 }
 
@@ -247,13 +273,4 @@ func unreadable(err error) []Finding {
 		return []Finding{warn("not checked: %s: %v", pe.Path, pe.Err)}
 	}
 	return []Finding{warn("not checked: %v", err)}
-}
-
-// setupLine returns the comment that suggests host setup instead of the individual commands.
-func (h *host) setupLine() string {
-	name := "NAME"
-	if a, ok, _ := h.account(); ok {
-		name = a.Name
-	}
-	return fmt.Sprintf("# or run all of the steps for root at once: %s%s host setup --user %s", sudoMark, h.self(), name)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,10 @@ func TestGoodHost(t *testing.T) {
 
 func assertGolden(t *testing.T, f *fakeHost, found []Finding, file string) {
 	t.Helper()
+	found = slices.Clone(found)
+	for i := range found {
+		found[i].Render(actionWords)
+	}
 	b, err := json.MarshalIndent(found, "", "  ")
 	assert.NilError(t, err)
 	golden.Assert(t, f.anonymous(string(b))+"\n", file)
@@ -93,9 +98,9 @@ func TestRootCheckRunsAlone(t *testing.T) {
 	err := Err(found)
 	assert.Error(t, err, "root: a node must be run by an ordinary user, not by root")
 	assert.Equal(t, errdefs.ReportOf(err).Hints[0], `# once, to create a dedicated account:
-/usr/local/bin/rootlessnode host setup --user rootlessnode --create-user
+as root, create and prepare the account rootlessnode
 # then, each time:
-/usr/local/bin/rootlessnode host enter --user rootlessnode -- up`)
+as root, for account rootlessnode: start the node`)
 
 	f.in.Probes.InUserNS = func() bool { return true }
 	err = Err(Run(t.Context(), f.in))
@@ -133,8 +138,8 @@ func policies(plain, queue error) func(*fakeHost) {
 // reported.
 func TestChecks(t *testing.T) {
 	t.Parallel()
-	const setup = "  # or run all of the steps for root at once: sudo /usr/local/bin/rootlessnode host setup --user dev\n"
-	const local = "  # keep the data on a local disk: dataDir: /path/on/a/local/disk in the config, or --set dataDir=...\n"
+	const setup = "  # or run all of the steps for root at once: sudo set-up-host dev\n"
+	const local = "  # keep the data on a local disk: dataDir: /path/on/a/local/disk\n"
 	for _, tc := range []struct {
 		name, check string
 		set         func(*fakeHost)
@@ -337,7 +342,7 @@ func TestChecks(t *testing.T) {
 			"  # then log out and in.\n"},
 		{"C4 none at all", "cgroup", func(f *fakeHost) {
 			f.in.Probes.Delegation = func() (cgroupv2.Host, cgroupv2.Delegation, error) {
-				return cgroupv2.Host{}, cgroupv2.Delegation{}, errdefs.WithHint(errors.New("no cgroup v2 tree on this host"), "Boot otherwise:\n  sudo reboot")
+				return cgroupv2.Host{}, cgroupv2.Delegation{}, errdefs.WithHint(errors.New("no cgroup v2 tree on this host"), "# Boot otherwise:\nsudo reboot")
 			}
 		}, "fail: no cgroup v2 tree on this host\n  # Boot otherwise:\n  sudo reboot\n"},
 		{"programs", "programs", func(f *fakeHost) {
@@ -387,18 +392,18 @@ func TestChecks(t *testing.T) {
 			f.program("lxc-user-nic", "answers")
 			f.write("etc/lxc/lxc-usernet", "dev veth other 10\nelse veth lxcbr0 1\n")
 		}, "fail: network driver lxc-user-nic: no row of /etc/lxc/lxc-usernet allows dev an interface on lxcbr0\n" +
-			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+			"  sudo set-up-host dev lxc-user-nic=lxcbr0\n"},
 		{"lxc-user-nic, nothing set up", "network-program", func(f *fakeHost) {
 			f.set("network.driver", "lxc-user-nic")
 			f.program("lxc-user-nic", "answers")
 		}, "fail: network driver lxc-user-nic: /etc/lxc/lxc-usernet: no such file or directory\n" +
-			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+			"  sudo set-up-host dev lxc-user-nic=lxcbr0\n"},
 		{"lxc-user-nic, no bridge", "network-program", func(f *fakeHost) {
 			f.set("network.driver", "lxc-user-nic")
 			f.program("lxc-user-nic", "answers")
 			f.write("etc/lxc/lxc-usernet", "@dev veth lxcbr0 10\n")
 		}, "fail: network driver lxc-user-nic: the host has no bridge lxcbr0 (network.lxcBridge)\n" +
-			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+			"  sudo set-up-host dev lxc-user-nic=lxcbr0\n"},
 		{"lxc-user-nic, a bridge without DHCP", "network-program", func(f *fakeHost) {
 			f.set("network.driver", "lxc-user-nic")
 			f.program("lxc-user-nic", "answers")
@@ -407,7 +412,7 @@ func TestChecks(t *testing.T) {
 			f.write("run/lxc/dnsmasq.pid", "2147483646\n") // over the kernel's limit of 2^22
 		}, "fail: network driver lxc-user-nic: the DHCP server of the bridge lxcbr0 is not running " +
 			"(dnsmasq, pid 2147483646 in /run/lxc/dnsmasq.pid) (network.lxcBridge)\n" +
-			"  sudo /usr/local/bin/rootlessnode host setup --user dev --lxc-user-nic=lxcbr0\n"},
+			"  sudo set-up-host dev lxc-user-nic=lxcbr0\n"},
 		{"pesto not there", "network-program", func(f *fakeHost) {
 			f.set("ports.driver", "pesto")
 			f.program("pasta", "answers")
@@ -452,7 +457,7 @@ func TestChecks(t *testing.T) {
 			"fail: data dir /ROOT/data was created with other ids: the subordinate uids were 262144-327679 and are now 131072-196607\n" +
 				"  # restore the former ids, because the data's files belong to them\n  # row of /etc/subuid: dev:262144:65536\n" +
 				"  sudo usermod --del-subuids 131072-196607 dev\n  sudo usermod --add-subuids 262144-327679 dev\n" +
-				"  # or delete the data:\n  rootlessnode --name default down --delete-data\n"},
+				"  # or delete the data:\n  delete-data default\n"},
 		{"N20 no ids any more", "subids", func(f *fakeHost) {
 			f.data(1<<18, 1<<16)
 			f.write("etc/subuid", "")
@@ -515,7 +520,7 @@ func TestChecks(t *testing.T) {
 			f.set("join.server", "https://127.0.0.1:6443")
 			f.set("controlPlane.embedded", "false")
 		}, "fail: other nodes need an address to reach this node: find this host's address on the route to 127.0.0.1:6443: " +
-			"it is 127.0.0.1, which other hosts cannot reach\n  rootlessnode up --node-ip ADDRESS    # one of:\n  ip -brief address\n"},
+			"it is 127.0.0.1, which other hosts cannot reach\n  start nodeIP=ADDRESS    # one of:\n  ip -brief address\n"},
 		{"no such address", "ports", func(f *fakeHost) {
 			f.in.Probes.Listen = func(string, string) error { return unix.EADDRNOTAVAIL }
 		}, "fail: API server (api.port) needs 127.0.0.1:6443/tcp, but this host does not have this address\n" +

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // checkPrograms checks for the programs that RootlessKit (ip), the kubelet (mount, umount), and kube-proxy and the CNI plugins
@@ -120,7 +121,7 @@ func lxcPermission(h *host) (Finding, bool) {
 		return Finding{}, true // reported by check account
 	}
 	setUp := func(f Finding) (Finding, bool) {
-		f.fix.add(asRoot(h.self() + " host setup --user " + account.Name + " --lxc-user-nic=" + bridge))
+		f.fix.steps = append(f.fix.steps, errdefs.Step{Action: errdefs.SetUpHost, Args: []string{account.Name, "lxc-user-nic=" + bridge}, Sudo: true})
 		return f, false
 	}
 	b, err := os.ReadFile(h.path(hostinfo.LXCUsernetFile))
@@ -198,7 +199,8 @@ func checkTun(_ context.Context, h *host) []Finding {
 	switch {
 	case errors.Is(err, unix.EPERM): // not EACCES: the mode is not the cause
 		found.Message = "the container runtime does not let this container open " + hostinfo.TunDevice
-		found.fix = fix{lines: hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))}
+		found.fix = fix{}
+		found.fix.add(hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))...)
 	case h.confined() && errors.Is(err, os.ErrNotExist): // most runtimes let root create and open it
 		found.fix.add(hostinfo.OuterSettings(hostinfo.TunInContainer(h.container()))...)
 	case errors.Is(err, os.ErrPermission):

@@ -15,7 +15,7 @@ func checkResources(_ context.Context, h *host) []Finding {
 	if _, d, err := h.probes.Delegation(); err == nil { // otherwise reported by check cgroup
 		if fields := r.Unenforced(d.Missing); len(fields) > 0 {
 			f := warn("%s: not enforced, because the cgroup lacks %s; the scheduler still honors the caps", strings.Join(fields, ", "), strings.Join(d.Missing, ", "))
-			f.fix = h.fixFromText(d.Hint())
+			f.fix = fixOf(d.Hint())
 			found = append(found, f)
 		}
 	}

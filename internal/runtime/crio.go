@@ -93,8 +93,8 @@ func (r crioRuntime) storage(dir string) (component.Storage, []string, error) {
 		fuseErr = unix.Access(fuseDevice, unix.R_OK|unix.W_OK)
 	}
 	if fuseErr != nil && r.cfg.CRIO.StorageDriver == "overlay" {
-		return component.Storage{}, nil, errdefs.WithHint(fmt.Errorf("use crio.storageDriver overlay: %w", errors.Join(err, fuseErr)),
-			"apt-get install fuse-overlayfs    # or set crio.storageDriver: auto")
+		return component.Storage{}, nil, errdefs.Errorf("use crio.storageDriver overlay: %w", errors.Join(err, fuseErr)).
+			Hint("apt-get install fuse-overlayfs    # or set crio.storageDriver: auto")
 	}
 	storage, warnings := withoutOverlay(err, fuse, fuseErr)
 	return storage, warnings, nil

@@ -138,9 +138,9 @@ func (i *Installer) ConfigFile(name string) string {
 // Errors: of class errdefs.ErrPreflight, with a hint.
 func (i *Installer) Check(ctx context.Context) error {
 	if _, err := i.o.Run(ctx, "show-environment"); err != nil {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("contact the systemd user manager: %w", err)),
-			"loginctl enable-linger    # starts the manager without a login; for another account, run it as root\n"+
-				"rootlessnode up           # starts the node without a unit")
+		return errdefs.Preflight("contact the systemd user manager: %w", err).
+			Hint("loginctl enable-linger    # starts the manager without a login; for another account, run it as root").
+			With(errdefs.Do(errdefs.Start).Note("starts the node without a unit"))
 	}
 	return nil
 }
@@ -241,8 +241,8 @@ func (i *Installer) run(ctx context.Context, calls [][]string) error {
 	for _, args := range calls {
 		if _, err := i.o.Run(ctx, args...); err != nil {
 			unit := args[len(args)-1]
-			return errdefs.WithHint(fmt.Errorf("systemctl --user %s: %w", strings.Join(args, " "), err),
-				fmt.Sprintf("systemctl --user status %s\njournalctl --user -u %[1]s", unit))
+			return errdefs.Errorf("systemctl --user %s: %w", strings.Join(args, " "), err).
+				Hintf("systemctl --user status %s\njournalctl --user -u %[1]s", unit)
 		}
 	}
 	return nil

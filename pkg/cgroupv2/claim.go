@@ -49,11 +49,11 @@ func Claim(ctx context.Context, d Delegation, name string, o Options) (*Subtree,
 
 func claimBelow(ctx context.Context, d, name string, o Options) (*Subtree, error) {
 	if not := notWritable(d); len(not) > 0 {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("%s is not delegated: not writable: %v", d, not))
+		return nil, errdefs.Preflight("%s is not delegated: not writable: %v", d, not)
 	}
 	if err := checkDomain(d); err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(err,
-			"Use a cgroup that is not in threaded mode: log in again, or have root run `rootlessnode host setup` again."))
+		return nil, errdefs.Preflight("%w", err).
+			Hint("# use a cgroup that is not in threaded mode: log in again, or prepare it again:").With(errdefs.Hint{setUp(accountName())})
 	}
 	h, err := DetectHost(o)
 	if err != nil {

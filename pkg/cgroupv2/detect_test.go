@@ -174,8 +174,8 @@ func TestScopeReportsControllersOfTheManager(t *testing.T) {
 	d, err := Detect(Host{Mount: f.mount, Self: "/user.slice"}, f.o)
 	assert.NilError(t, err)
 	assert.DeepEqual(t, d.Missing, []string{"cpu", "cpuset"})
-	assert.Assert(t, is.Contains(d.Hint(), "cpu is not delegated to "+f.mount+"/user.slice/user-"))
-	assert.Assert(t, is.Contains(d.Hint(), "Delegate=cpu cpuset io memory pids"))
+	assert.Assert(t, is.Contains(d.Hint().String(), "cpu is not delegated to "+f.mount+"/user.slice/user-"))
+	assert.Assert(t, is.Contains(d.Hint().String(), "Delegate=cpu cpuset io memory pids"))
 }
 
 func TestNotDelegated(t *testing.T) {
@@ -189,17 +189,17 @@ func TestNotDelegated(t *testing.T) {
 		text, hint string
 	}{
 		{name: "no systemd", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all) },
-			text: "own cgroup MOUNT/b is owned by", hint: "sudo rootlessnode host enter --user"},
+			text: "own cgroup MOUNT/b is owned by", hint: ": start the node"},
 		{name: "names the file", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all) },
-			text: "not writable: MOUNT/b/cgroup.procs", hint: "sudo rootlessnode host setup --user"},
+			text: "not writable: MOUNT/b/cgroup.procs", hint: "as root, prepare the host for the account"},
 		{name: "prepared", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.delegated(prepared, all) },
-			text: "MOUNT" + prepared + " is prepared but not entered", hint: "Enter the prepared cgroup:\n  sudo rootlessnode host enter --user"},
+			text: "MOUNT" + prepared + " is prepared but not entered", hint: "# Enter the prepared cgroup:\nas root, for account "},
 		{name: "systemd", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.put("booted", "x", "") },
 			text: "no systemd user manager answers in MOUNT/run", hint: "loginctl enable-linger"},
 		{name: "the drop-in", self: "/b", tree: func(f *fakeTree) { f.foreign("/b", all); f.put("booted", "x", "") },
 			text: "no cgroup is delegated", hint: `printf "[Service]\nDelegate=cpu cpuset io memory pids\n" | sudo tee /etc/systemd/system/user@.service.d/delegate.conf`},
 		{name: "root of the tree", self: "/", tree: func(f *fakeTree) { f.foreign("/", all) },
-			text: "own cgroup MOUNT is the root of the tree", hint: "host setup"},
+			text: "own cgroup MOUNT is the root of the tree", hint: "prepare the host"},
 		{name: "read-only", self: "/b", ro: true, tree: func(f *fakeTree) { f.foreign("/b", all) },
 			text: "is in a tree mounted read-only", hint: "Mount the cgroup2 tree writable"},
 	} {
@@ -219,13 +219,13 @@ func TestNotDelegated(t *testing.T) {
 
 func TestHint(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, Delegation{}.Hint(), "")
-	absent := Delegation{Missing: []string{"cpuset"}, Absent: []string{"cpuset"}}.Hint()
+	assert.Equal(t, Delegation{}.Hint().String(), "")
+	absent := Delegation{Missing: []string{"cpuset"}, Absent: []string{"cpuset"}}.Hint().String()
 	assert.Assert(t, is.Contains(absent, "cpuset: not available in the cgroup tree"))
 	assert.Assert(t, !strings.Contains(absent, "sudo"), absent)
-	hybrid := Delegation{Missing: []string{"cpu"}, HeldByV1: []string{"cpu"}}.Hint()
-	assert.Equal(t, hybrid, "cgroup v1 holds cpu; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.")
-	again := Delegation{Source: SourcePrepared, Missing: []string{"cpu"}, LostAt: "/x"}.Hint()
+	hybrid := Delegation{Missing: []string{"cpu"}, HeldByV1: []string{"cpu"}}.Hint().String()
+	assert.Equal(t, hybrid, "# cgroup v1 holds cpu; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.")
+	again := Delegation{Source: SourcePrepared, Missing: []string{"cpu"}, LostAt: "/x"}.Hint().String()
 	assert.Assert(t, is.Contains(again, "cpu is not delegated to /x. Have root prepare"))
 }
 

@@ -63,50 +63,52 @@ func notDelegated(h Host, o Options) error {
 	if p := h.preparedFor(os.Geteuid()); isDelegated(p) {
 		e.Prepared = p
 	}
-	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(e, e.hint(accountName())))
+	return errdefs.Preflight("%w", e).With(e.hint(accountName()))
 }
 
-func (e *NotDelegatedError) hint(account string) string {
-	if e.ReadOnly {
-		return "Mount the cgroup2 tree writable. For a container, this depends on how it is started:\n" +
-			strings.Join(hostinfo.WritableCgroups(hostinfo.DetectContainer("/")), "\n")
-	}
-	setup := "  sudo rootlessnode host setup --user " + account + "\n"
-	enter := "  sudo rootlessnode host enter --user " + account + " -- up"
+func (e *NotDelegatedError) hint(account string) errdefs.Hint {
+	enter := errdefs.Step{Action: errdefs.Start, As: account, Sudo: true}
 	switch {
+	case e.ReadOnly:
+		return errdefs.Text("# Mount the cgroup2 tree writable. For a container, this depends on how it is started:").
+			Text(hostinfo.OuterSettings(hostinfo.WritableCgroups(hostinfo.DetectContainer("/")))...)
 	case e.Prepared != "":
-		return "Enter the prepared cgroup:\n" + enter
+		return append(errdefs.Text("# Enter the prepared cgroup:"), enter)
 	case e.Systemd:
-		return "Let systemd run this account's user manager and delegate to it, once:\n" + setup +
-			"  sudo loginctl enable-linger " + account + "\n" +
-			"then log in again (ssh or machinectl, not su), so that XDG_RUNTIME_DIR is set. To do it manually:\n" + delegateCommands()
+		return append(errdefs.Text("# Let systemd run this account's user manager and delegate to it, once:"), setUp(account)).
+			Text("sudo loginctl enable-linger "+account,
+				"# then log in again (ssh or machinectl, not su), so that XDG_RUNTIME_DIR is set. To do it manually:").
+			Text(delegateCommands()...)
 	}
-	return "Let root prepare a cgroup for this account, once, and enter it:\n" + setup + enter
+	return append(errdefs.Text("# Let root prepare a cgroup for this account, once, and enter it:"), setUp(account), enter)
+}
+
+func setUp(account string) errdefs.Step {
+	return errdefs.Step{Action: errdefs.SetUpHost, Args: []string{account}, Sudo: true}
 }
 
 // Hint returns how to get the missing controllers. It is empty if none is missing.
-func (d Delegation) Hint() string {
+func (d Delegation) Hint() errdefs.Hint {
 	if len(d.Missing) == 0 {
-		return ""
+		return nil
 	}
-	var b strings.Builder
+	var h errdefs.Hint
 	if len(d.HeldByV1) > 0 {
-		fmt.Fprintf(&b, "cgroup v1 holds %s; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.\n",
-			strings.Join(d.HeldByV1, ", "))
+		h = h.Text("# cgroup v1 holds " + strings.Join(d.HeldByV1, ", ") +
+			"; boot with the kernel argument systemd.unified_cgroup_hierarchy=1 to free them.")
 	}
 	if len(d.Absent) > 0 {
-		fmt.Fprintf(&b, "%s: not available in the cgroup tree. The kernel was built without it, or it was not delegated to this container.\n",
-			strings.Join(d.Absent, ", "))
+		h = h.Text("# " + strings.Join(d.Absent, ", ") +
+			": not available in the cgroup tree. The kernel was built without it, or it was not delegated to this container.")
 	}
 	if rest := d.undelegated(); len(rest) > 0 {
-		fmt.Fprintf(&b, "%s is not delegated to %s.", rest[0], d.LostAt)
+		lost := "# " + rest[0] + " is not delegated to " + d.LostAt
 		if d.Source == SourcePrepared {
-			fmt.Fprintf(&b, " Have root prepare the cgroup again:\n  sudo rootlessnode host setup --user %s\n", accountName())
-		} else {
-			b.WriteString(" Have systemd delegate it:\n" + delegateCommands())
+			return append(h.Text(lost+". Have root prepare the cgroup again:"), setUp(accountName()))
 		}
+		return h.Text(lost + ". Have systemd delegate it:").Text(delegateCommands()...)
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return h
 }
 
 // DelegateDropIn returns the path and the text of a drop-in that makes systemd delegate the controllers of a node to user
@@ -116,11 +118,10 @@ func DelegateDropIn() (path, text string) {
 		"[Service]\nDelegate=cpu cpuset io memory pids\n"
 }
 
-func delegateCommands() string {
+func delegateCommands() []string {
 	path, text := DelegateDropIn()
 	dir := path[:strings.LastIndexByte(path, '/')]
-	return fmt.Sprintf("  sudo mkdir -p %s\n  printf %q | sudo tee %s\n  sudo systemctl daemon-reload\nthen log out and in.\n",
-		dir, text, path)
+	return []string{"sudo mkdir -p " + dir, fmt.Sprintf("printf %q | sudo tee %s", text, path), "sudo systemctl daemon-reload", "# then log out and in."}
 }
 
 func ownerOf(path string) (string, int) {

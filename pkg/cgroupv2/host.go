@@ -139,10 +139,9 @@ func noTree(v1 []*mountinfo.Info) error {
 		}
 		what = "only cgroup v1 is mounted, at " + strings.Join(at, ", ")
 	}
-	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(
-		fmt.Errorf("no cgroup v2 tree on this host: %s", what),
-		"Boot with the kernel argument systemd.unified_cgroup_hierarchy=1, or have root mount a cgroup2 tree:\n"+
-			"  sudo mkdir -p /sys/fs/cgroup/unified && sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified"))
+	return errdefs.Preflight("no cgroup v2 tree on this host: %s", what).
+		Hint("# Boot with the kernel argument systemd.unified_cgroup_hierarchy=1, or have root mount a cgroup2 tree:",
+			"sudo mkdir -p /sys/fs/cgroup/unified && sudo mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified")
 }
 
 // v2Name returns the v2 name of a v1 controller, or "" if it has no v2 counterpart.

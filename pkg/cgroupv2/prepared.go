@@ -103,7 +103,7 @@ func openPrepared(leaf string) (*os.File, error) {
 	defer func() { _ = unix.Close(dir) }()
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(dir, &st); err != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("%s is not a cgroup", leaf))
+		return nil, errdefs.Preflight("%s is not a cgroup", leaf)
 	}
 	for file, usable := range map[string]func(string) bool{
 		typeFile:   func(text string) bool { return text == "domain" || text == "domain threaded" },
@@ -141,11 +141,9 @@ func readAt(dir int, name string) (string, error) {
 // unusable returns the error for a leaf in which no process can run, because of the content of file.
 func unusable(leaf, file, text string) error {
 	if file == typeFile {
-		return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s has type %q", leaf, text),
-			"rmdir "+hostinfo.Quote(leaf)+"    # then run rootlessnode host setup again"))
+		return errdefs.Preflight("the cgroup %s has type %q", leaf, text).Hint("rmdir "+hostinfo.Quote(leaf)).Do(errdefs.SetUpHost, accountName())
 	}
-	hint := "echo 0 > " + hostinfo.Quote(filepath.Join(leaf, freezeFile))
-	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(fmt.Errorf("the cgroup %s is frozen", leaf), hint))
+	return errdefs.Preflight("the cgroup %s is frozen", leaf).Hint("echo 0 > " + hostinfo.Quote(filepath.Join(leaf, freezeFile)))
 }
 
 // MoveSelf moves the calling process to the cgroup that OpenPrepared opened, and closes procs. Call it after the process

@@ -116,7 +116,7 @@ func dialManager(ctx context.Context, o Options) (*systemd.Conn, error) {
 	if err2 == nil {
 		return conn, nil
 	}
-	return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("reach the systemd user manager: %w", errors.Join(err, err2)))
+	return nil, errdefs.Preflight("reach the systemd user manager: %w", errors.Join(err, err2))
 }
 
 func dialSocket(ctx context.Context, socket string, hello bool) (*dbus.Conn, error) {

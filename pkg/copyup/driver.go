@@ -172,7 +172,7 @@ func (d *Driver) resolveDir(dir string) (string, error) {
 		return "", err
 	}
 	if within(root, scratch) || within(scratch, root) {
-		return "", errdefs.Class(errdefs.ErrConfig, fmt.Errorf("%s cannot be copied up, nor can any directory above or below it", d.scratch))
+		return "", errdefs.Config("%s cannot be copied up, nor can any directory above or below it", d.scratch)
 	}
 	return root, nil
 }
@@ -225,9 +225,8 @@ func refuseShared(dirs []string) error {
 			return fmt.Errorf("inspect %s: %w", dir, err)
 		}
 		if shared {
-			return errdefs.WithHint(
-				fmt.Errorf("copy up %s: its mount is shared", dir),
-				"RootlessKit's copy-up needs the mount propagation rslave or rprivate")
+			return errdefs.Errorf("copy up %s: its mount is shared", dir).
+				Hint("RootlessKit's copy-up needs the mount propagation rslave or rprivate")
 		}
 	}
 	return nil

@@ -92,7 +92,7 @@ func (p *planner) addRoots() (nested []string, err error) {
 	dirs := make([]string, 0, len(p.spec.CopyUp))
 	for _, d := range p.spec.CopyUp {
 		if err := checkPath(d); err != nil {
-			return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("copy-up directory %q: %w", d, err))
+			return nil, errdefs.Config("copy-up directory %q: %w", d, err)
 		}
 		dirs = append(dirs, path.Clean(d))
 	}
@@ -224,8 +224,8 @@ func (p *planner) add(name string, w want) error {
 	case root == "" && w.kind != kindBind:
 		return nil // not copied up, so it must not be changed
 	case root == "":
-		return errdefs.WithHint(errors.New("is not below a copied-up directory"),
-			"copy up a directory above it; if the host does not have that directory, first create it as root")
+		return errdefs.Errorf("is not below a copied-up directory").
+			Hint("copy up a directory above it; if the host does not have that directory, first create it as root")
 	case root == name && w.kind == kindParent:
 		return nil
 	case root == name:

@@ -60,6 +60,11 @@ func (e *Error) Unwrap() []error { return []error{e.err, e.class} }
 // Hint adds steps that are not actions to the hint and returns e. See Step.Text.
 func (e *Error) Hint(lines ...string) *Error { return e.With(Text(lines...)) }
 
+// Hintf adds a step whose text is that of fmt.Sprintf. See Hint.
+func (e *Error) Hintf(format string, args ...any) *Error {
+	return e.With(Text(fmt.Sprintf(format, args...)))
+}
+
 // Do adds an action to the hint and returns e.
 func (e *Error) Do(action Action, args ...string) *Error { return e.With(Do(action, args...)) }
 

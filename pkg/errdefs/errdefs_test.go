@@ -45,7 +45,7 @@ func TestReport(t *testing.T) {
 	err := errors.Join(
 		errdefs.Component("run etcd: %w", inner).Hint("free some space").Do(errdefs.Start, "dataDir=DIR"),
 		errdefs.Errorf("second").Hint("free some space").Do(errdefs.Start, "dataDir=DIR"),
-		errdefs.WithHint(errors.New("third"), "another way"),
+		errdefs.Errorf("third").Hintf("another %s", "way"),
 	)
 	b, jerr := json.Marshal(errdefs.ReportOf(err))
 	assert.NilError(t, jerr)

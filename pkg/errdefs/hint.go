@@ -34,10 +34,11 @@ const (
 	VerifyMounts Action = "verify-mounts"
 	// ShowConfig shows every configuration field with its meaning and default.
 	ShowConfig Action = "show-config"
-	// SetUpHost prepares the host for an account, and CreateAccount also creates the account. Only root can do it. Argument: the
-	// account.
+	// SetUpHost prepares the host for an account, CreateAccount also creates the account, and UndoHost reverts it. Only root can do
+	// it. Argument: the account.
 	SetUpHost     Action = "set-up-host"
 	CreateAccount Action = "create-account"
+	UndoHost      Action = "undo-host"
 	// The other actions concern a mount namespace of root. Arguments: its name; for CreateMounts the propagation, for DeleteMounts
 	// force, for ConfigureMounts the units that start in it.
 	CreateMounts    Action = "create-mount-namespace"
@@ -56,6 +57,7 @@ var plain = map[Action]string{
 	RemoveForward: "stop forwarding a port to the node:", ListTokens: "list the bootstrap tokens", CreateToken: "create a bootstrap token",
 	VerifyMounts: "verify the mount guarantees of the node", ShowConfig: "show all configuration fields",
 	SetUpHost: "as root, prepare the host for the account", CreateAccount: "as root, create and prepare the account",
+	UndoHost:     "as root, undo the preparation of the host for the account",
 	CreateMounts: "create the mount namespace", DeleteMounts: "delete the mount namespace",
 	ConfigureMounts: "configure units to start in the mount namespace",
 }
@@ -73,6 +75,8 @@ type Step struct {
 	Text string `json:"text,omitempty"`
 	// As is an account: root has to do the action as this account, in its cgroup.
 	As string `json:"as,omitempty"`
+	// Program is the path of the program to use. Empty: this program.
+	Program string `json:"program,omitempty"`
 	// Sudo is set if the account has to use sudo for the action.
 	Sudo bool `json:"sudo,omitempty"`
 	// Alternative marks an action that can replace the steps before it.
@@ -106,6 +110,12 @@ func (h Hint) Text(lines ...string) Hint { return append(h, Step{Text: strings.J
 // Do appends an action.
 func (h Hint) Do(action Action, args ...string) Hint {
 	return append(h, Step{Action: action, Args: args})
+}
+
+// Note adds a remark to the last step, which is an action.
+func (h Hint) Note(text string) Hint {
+	h[len(h)-1].Text = text
+	return h
 }
 
 // Render returns the hint as text, one line for each action, with the caller's words for actions.

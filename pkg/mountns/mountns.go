@@ -13,7 +13,6 @@ package mountns
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
 
 	"golang.org/x/sys/unix"
@@ -88,8 +87,7 @@ func CheckName(name string) error {
 	if nameForm.MatchString(name) {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("invalid mount namespace name %q", name)),
-		"1 to 32 of a-z, 0-9 and -, neither beginning nor ending with -")
+	return errdefs.Config("invalid mount namespace name %q", name).Hint("1 to 32 of a-z, 0-9 and -, neither beginning nor ending with -")
 }
 
 // ParsePropagation parses a propagation mode. Empty is Slave. Errors have class errdefs.ErrConfig.
@@ -100,8 +98,7 @@ func ParsePropagation(text string) (Propagation, error) {
 	case Slave, Shared, Private:
 		return p, nil
 	}
-	return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("unknown propagation %q", text)),
-		string(Slave)+", "+string(Shared)+" or "+string(Private))
+	return "", errdefs.Config("unknown propagation %q", text).Hint(string(Slave) + ", " + string(Shared) + " or " + string(Private))
 }
 
 // privilege adds the class errdefs.ErrPreflight and a hint to a permission error.
@@ -113,5 +110,5 @@ func privilege(err error) error {
 }
 
 func notFound(name string) error {
-	return errdefs.WithHint(fmt.Errorf("%w: %s", ErrNotFound, name), "rootlessnode mountns create --name "+name)
+	return errdefs.Errorf("%w: %s", ErrNotFound, name).Do(errdefs.CreateMounts, name)
 }

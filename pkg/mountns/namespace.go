@@ -150,8 +150,8 @@ func (s *Store) checkPinned(c *Created, spec Spec, ns *os.File) error {
 		return err
 	}
 	if !relations[0].matches(spec.Propagation) {
-		return errdefs.WithHintf(fmt.Errorf("it exists with propagation %s, but %s is requested", c.Propagation, spec.Propagation),
-			"rootlessnode mountns delete --name %s\nrootlessnode mountns create --name %s --propagation %s", spec.Name, spec.Name, spec.Propagation)
+		return errdefs.Errorf("it exists with propagation %s, but %s is requested", c.Propagation, spec.Propagation).
+			Do(errdefs.DeleteMounts, spec.Name).Do(errdefs.CreateMounts, spec.Name, "propagation="+string(spec.Propagation))
 	}
 	c.Guarantees, c.Reasons, err = s.evaluate(relations, ns)
 	return err
@@ -278,7 +278,7 @@ func (s *Store) delete(name string, force bool) error {
 			return err
 		}
 		if len(procs) > 0 {
-			return errdefs.WithHintf(fmt.Errorf("%w: %s", ErrInUse, someOf(procs)), "stop them, or rootlessnode mountns delete --name %s --force", name)
+			return errdefs.Errorf("%w: %s", ErrInUse, someOf(procs)).Hint("# stop them, or:").Do(errdefs.DeleteMounts, name, "force=true")
 		}
 	}
 	return s.unpin(name)

@@ -84,7 +84,7 @@ func (p pins) pinStateOf(f *os.File) (pinState, error) {
 		return absent, fmt.Errorf("read the type of the namespace at %s: %w", f.Name(), err)
 	}
 	if kind != unix.CLONE_NEWNS {
-		return absent, errdefs.WithHint(fmt.Errorf("%s pins a namespace of another type", f.Name()), "umount "+f.Name())
+		return absent, errdefs.Errorf("%s pins a namespace of another type", f.Name()).Hint("umount " + f.Name())
 	}
 	return pinned, nil
 }
@@ -144,8 +144,8 @@ func (p pins) refuseInside() error {
 }
 
 func errInside(name string) error {
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("this process is itself in mount namespace %s", name)),
-		"run it on the host: nsenter --target 1 --mount -- rootlessnode mountns ...")
+	return errdefs.Preflight("this process is itself in mount namespace %s", name).
+		Hint("run it on the host: nsenter --target 1 --mount -- COMMAND")
 }
 
 // ensureDir creates the directory of pins and makes it a private mount, because the kernel refuses a pin that would propagate.
@@ -268,6 +268,6 @@ func (p pins) checkStacked(name string) error {
 	for _, m := range mounts {
 		ids = append(ids, strings.TrimPrefix(m.Root, "/"))
 	}
-	return errdefs.WithHint(fmt.Errorf("%d mounts are stacked at %s (%s)", len(mounts), p.path(name), strings.Join(slices.Compact(ids), ", ")),
-		"umount "+p.path(name)+"   # repeat until only the one with the kubelet is left")
+	return errdefs.Errorf("%d mounts are stacked at %s (%s)", len(mounts), p.path(name), strings.Join(slices.Compact(ids), ", ")).
+		Hint("umount " + p.path(name) + "   # repeat until only the one with the kubelet is left")
 }

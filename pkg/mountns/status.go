@@ -27,7 +27,7 @@ func (st *Status) Err() error {
 		errs = append(errs, fmt.Errorf("%s (pid %d) is not in mount namespace %s but in %s", p.Daemon, p.PID, st.Name, p.Namespace))
 	}
 	err := errdefs.Class(errdefs.ErrComponent, errors.Join(errs...))
-	return errdefs.WithHint(err, "rootlessnode mountns drop-in --name "+st.Name+" UNIT   # for each service outside\nsystemctl restart UNIT")
+	return errdefs.WithSteps(err, errdefs.Do(errdefs.ConfigureMounts, st.Name, "UNIT").Note("for each service outside").Text("systemctl restart UNIT"))
 }
 
 // Status returns the status of a namespace: its guarantees, determined from the propagation of the mounts and with test
@@ -85,7 +85,7 @@ func (s *Store) status(name string) (*Status, error) {
 }
 
 func errStale(path, name string) error {
-	return errdefs.WithHint(fmt.Errorf("nothing is pinned at %s: the file is stale", path), "rootlessnode mountns create --name "+name)
+	return errdefs.Errorf("nothing is pinned at %s: the file is stale", path).Do(errdefs.CreateMounts, name)
 }
 
 // Find returns nil if a namespace can be entered, ErrNotFound if it does not exist, or an error that describes the fault of

@@ -173,6 +173,6 @@ func hostIsShared() error {
 	if root := hostinfo.MountOver(mounts, "/"); root != nil && peersOf(root.Optional).shared != 0 {
 		return nil
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("the host's root is private: mounts do not propagate in either direction")),
-		"mount --make-rshared /   # first")
+	return errdefs.Preflight("the host's root is private: mounts do not propagate in either direction").
+		Hint("mount --make-rshared /   # first")
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/user"
@@ -101,10 +100,9 @@ func checkDataPresent(n *Node, chosen string) error {
 		return nil
 	}
 	name := n.Config().Name
-	return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig,
-		fmt.Errorf("dataDir: the data of node %q was in %s at its last start, and that directory does not exist now", name, n.data.Dir)),
-		"# mount the disk of that directory, or start with new data there:\nrootlessnode --name %[1]s up --data-dir %[2]s\n"+
-			"# or remove the directory from the registry, so that the node uses its default data dir:\nrootlessnode --name %[1]s down --delete-data", name, n.data.Dir)
+	return errdefs.Config("dataDir: the data of node %q was in %s at its last start, and that directory does not exist now", name, n.data.Dir).
+		Hint("# mount the disk of that directory, or start with new data there:").Do(errdefs.Start, "dataDir="+n.data.Dir).
+		Hint("# or remove the directory from the registry, so that the node uses its default data dir:").Do(errdefs.DeleteData)
 }
 
 // DeleteData removes the data of a stopped node, including files that belong to subordinate ids, and then the data dir itself. It

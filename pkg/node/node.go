@@ -193,8 +193,7 @@ func xdgDataHome() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the data dir: %w", err)),
-			"set HOME or XDG_DATA_HOME")
+		return "", errdefs.Preflight("find the data dir: %w", err).Hint("set HOME or XDG_DATA_HOME")
 	}
 	return filepath.Join(home, ".local", "share"), nil
 }
@@ -218,10 +217,10 @@ func (n *Node) Kubeconfig() string { return n.data.AdminKubeconfig() }
 func (n *Node) ComponentPath(name string) (string, error) {
 	p := filepath.Join(n.Config().ComponentsDir, name)
 	if n.Config().ComponentsDir == "" {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, errors.New("find the components: not found")), "make components")
+		return "", errdefs.Preflight("find the components: not found").Hint("make components")
 	}
 	if _, err := exec.LookPath(p); err != nil {
-		return "", errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find component program %s: %w", name, err))
+		return "", errdefs.Preflight("find component program %s: %w", name, err)
 	}
 	return p, nil
 }
@@ -246,9 +245,8 @@ func runPreflight(ctx context.Context, n *Node) error {
 		return err
 	}
 	if h.ParentPID > 0 {
-		return errdefs.WithHintf(errdefs.Class(errdefs.ErrAlreadyRunning,
-			fmt.Errorf("start node %q: already running (parent pid %d)", n.Config().Name, h.ParentPID)),
-			"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", n.Config().Name)
+		return errdefs.AlreadyRunning("start node %q: already running (parent pid %d)", n.Config().Name, h.ParentPID).
+			Do(errdefs.ShowStatus).Do(errdefs.Stop)
 	}
 	findings, err := n.Check(ctx)
 	if err != nil {

@@ -42,7 +42,7 @@ func (n *Node) Start(ctx context.Context) error {
 		select {
 		case <-n.helper.ended:
 		default:
-			return errdefs.Class(errdefs.ErrAlreadyRunning, fmt.Errorf("start node %q: already started by this program", n.Config().Name))
+			return errdefs.AlreadyRunning("start node %q: already started by this program", n.Config().Name)
 		}
 	}
 	if err := runPreflight(ctx, n); err != nil {
@@ -191,7 +191,7 @@ func (h *helper) wait(role string, report *os.File) {
 	case derr == nil:
 		h.err, h.removed = r.Error.Err(), r.Removed
 	case werr != nil:
-		h.err = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the %s process: %w", role, werr))
+		h.err = errdefs.Component("the %s process: %w", role, werr)
 	}
 	if h.lifeline != nil {
 		_ = h.lifeline.Close()
@@ -206,7 +206,7 @@ func (n *Node) openLog(role string) (*os.File, error) {
 		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}
 	if err := os.MkdirAll(n.data.LogDir(), 0o700); err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("create the log dir: %w", err))
+		return nil, errdefs.Preflight("create the log dir: %w", err)
 	}
 	path := n.data.Log("node")
 	if st, err := os.Stat(path); err == nil && st.Size() > logRotateSize {

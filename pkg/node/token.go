@@ -53,7 +53,7 @@ type JoinTokenOptions struct {
 // started.
 func (n *Node) CreateJoinToken(ctx context.Context, o JoinTokenOptions) (*JoinToken, error) {
 	if err := o.check(n.Config().NodeName); err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("create bootstrap token: %w", err))
+		return nil, errdefs.Config("create bootstrap token: %w", err)
 	}
 	if !n.Config().Serves() {
 		return nil, servesNoOthers(n)
@@ -118,10 +118,9 @@ func (n *Node) JoinTokens(ctx context.Context) ([]BootstrapToken, error) {
 // Errors: of class errdefs.ErrConfig if there is no such token or this node is a worker; errdefs.ErrNotRunning if the node was never
 // started. Errors do not contain the token's secret.
 func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
-	const list = "rootlessnode token list"
 	id, ok := kubeapi.BootstrapTokenID(idOrToken)
 	if !ok {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, errors.New("delete bootstrap token: invalid token ID: must be six characters of a-z and 0-9")), list)
+		return errdefs.Config("delete bootstrap token: invalid token ID: must be six characters of a-z and 0-9").Do(errdefs.ListTokens)
 	}
 	api, err := adminAPI(n)
 	if err != nil {
@@ -130,7 +129,7 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 	defer api.Close()
 	deleted, err := api.DeleteBootstrapToken(ctx, id)
 	if err == nil && !deleted {
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("delete bootstrap token %s: not found", id)), list)
+		return errdefs.Config("delete bootstrap token %s: not found", id).Do(errdefs.ListTokens)
 	}
 	return err
 }
@@ -138,8 +137,8 @@ func (n *Node) DeleteJoinToken(ctx context.Context, idOrToken string) error {
 // adminAPI returns an administrator's client for the API server of the node's own control plane.
 func adminAPI(n *Node) (*kubeapi.Client, error) {
 	if n.Config().Joins() {
-		return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrConfig,
-			errors.New("this node is a worker: manage bootstrap tokens on the control plane node")), "# on the control plane node:\nrootlessnode token create")
+		return nil, errdefs.Config("this node is a worker: manage bootstrap tokens on the control plane node").
+			Hint(onControlPlane).Do(errdefs.CreateToken)
 	}
 	if _, err := os.Stat(n.Kubeconfig()); err != nil {
 		return nil, neverStarted(n, err)
@@ -150,21 +149,26 @@ func adminAPI(n *Node) (*kubeapi.Client, error) {
 // servesNoOthers returns an error with the reason why no other node can join this node.
 func servesNoOthers(n *Node) error {
 	err := fmt.Errorf("the API server listens on %s, where other nodes cannot reach it", n.Config().API.BindAddress)
-	hint := fmt.Sprintf("rootlessnode --name %[1]s down\nrootlessnode --name %[1]s up --set api.bindAddress=ADDRESS", n.Config().Name)
+	hint := errdefs.Do(errdefs.Stop).Do(errdefs.Start, bindAddress)
 	switch {
 	case n.Config().Joins():
-		err, hint = errors.New("this node is a worker: it does not run a control plane"), "# on the control plane node:\nrootlessnode token create"
+		err, hint = errors.New("this node is a worker: it does not run a control plane"), errdefs.Text(onControlPlane).Do(errdefs.CreateToken)
 	case !isRunning(n):
 		err = errors.New("the node is not running, or other nodes cannot join it")
-		hint = fmt.Sprintf("rootlessnode --name %s up --set api.bindAddress=ADDRESS", n.Config().Name)
+		hint = errdefs.Do(errdefs.Start, bindAddress)
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, fmt.Errorf("create bootstrap token: %w", err)), hint)
+	return errdefs.Config("create bootstrap token: %w", err).With(hint)
 }
+
+// Parts of hints.
+const (
+	onControlPlane = "# on the control plane node:"
+	bindAddress    = "api.bindAddress=ADDRESS"
+)
 
 func neverStarted(n *Node, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return errdefs.WithHintf(errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("node %q was never started and has no cluster", n.Config().Name)),
-			"rootlessnode --name %s up", n.Config().Name)
+		return errdefs.NotRunning("node %q was never started and has no cluster", n.Config().Name).Do(errdefs.Start)
 	}
 	return err
 }
@@ -177,7 +181,7 @@ func serverHost(ctx context.Context, c *config.NodeConfig) (string, error) {
 	}
 	ip, err := preflight.NodeAddress(ctx, c)
 	if err != nil {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "rootlessnode up --set api.bindAddress=ADDRESS")
+		return "", errdefs.Config("%w", err).Do(errdefs.Start, bindAddress)
 	}
 	return ip.String(), nil
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
@@ -86,7 +87,7 @@ func notReady(ctx context.Context, n *Node, last *status.Status, err error) erro
 			if h.err != nil {
 				return h.err
 			}
-			return errdefs.Class(errdefs.ErrComponent, errors.New("the node was stopped before it was ready"))
+			return errdefs.Component("the node was stopped before it was ready")
 		default:
 		}
 	}
@@ -138,9 +139,8 @@ func timedOut(n *Node, last *status.Status) error {
 			}
 		}
 	}
-	err := fmt.Errorf("wait for node %q to become ready: %s", n.Config().Name, strings.Join(waits, "; "))
-	return errdefs.WithHintf(errdefs.Class(errdefs.ErrTimeout, err),
-		"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s logs kubelet\nrootlessnode --name %[1]s down", n.Config().Name)
+	return errdefs.Timeout("wait for node %q to become ready: %s", n.Config().Name, strings.Join(waits, "; ")).
+		Do(errdefs.ShowStatus).Do(errdefs.ShowLogs, kubelet.Name).Do(errdefs.Stop)
 }
 
 func (n *Node) current() *helper {
@@ -156,7 +156,7 @@ func (n *Node) current() *helper {
 func (n *Node) Wait() error {
 	h := n.current()
 	if h == nil {
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("wait for node %q: not started by this program", n.Config().Name))
+		return errdefs.NotRunning("wait for node %q: not started by this program", n.Config().Name)
 	}
 	<-h.ended
 	return h.err
@@ -186,7 +186,7 @@ func killNode(n *Node, cause error) error {
 	if err := waitGone(ctx, n); err != nil {
 		return fmt.Errorf("kill node %q: not completely stopped: %w", n.Config().Name, err)
 	}
-	return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("stop node %q: %w; the node was killed", n.Config().Name, cause))
+	return errdefs.Timeout("stop node %q: %w; the node was killed", n.Config().Name, cause)
 }
 
 // signalParent sends sig to the node's parent, if there is one. It reads the holder of the lock again after it has opened the process
@@ -220,7 +220,7 @@ const killLimit = 30 * time.Second
 // Errors: of class errdefs.ErrTimeout if ctx ends first.
 func (n *Node) WaitCleaned(ctx context.Context) error {
 	if err := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked || h.ParentPID > 0 }); err != nil {
-		return errdefs.Class(errdefs.ErrTimeout, fmt.Errorf("wait for the guard of node %q to clean up: %w", n.Config().Name, err))
+		return errdefs.Timeout("wait for the guard of node %q to clean up: %w", n.Config().Name, err)
 	}
 	return nil
 }

@@ -56,8 +56,8 @@ func Executable(driver, componentsDir string) (string, error) {
 	}
 	path, err := exec.LookPath(filepath.Join(componentsDir, gvisorProgram))
 	if err != nil {
-		return "", errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("find the program with the %s driver: %w", driver, err)),
-			"make build\n# or install slirp4netns, which network.driver: auto uses if it is installed")
+		return "", errdefs.Preflight("find the program with the %s driver: %w", driver, err).
+			Hint("make build\n# or install slirp4netns, which network.driver: auto uses if it is installed")
 	}
 	return path, nil
 }
@@ -67,7 +67,7 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	n := r.Config.Network
 	_, ipnet, err := net.ParseCIDR(n.CIDR)
 	if err != nil {
-		return nil, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("network.cidr: %w", err))
+		return nil, errdefs.Config("network.cidr: %w", err)
 	}
 	var d network.ParentDriver
 	switch n.Driver {
@@ -90,7 +90,7 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 		err = fmt.Errorf("unknown network driver %q", n.Driver)
 	}
 	if err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("network driver %s: %w", n.Driver, err))
+		return nil, errdefs.Preflight("network driver %s: %w", n.Driver, err)
 	}
 	return d, nil
 }

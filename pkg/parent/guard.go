@@ -133,7 +133,7 @@ func recordKilled(rt layout.Runtime, log logrus.FieldLogger) {
 	if err := layout.ReadJSON(rt.Config(), &cfg); err != nil {
 		return // killed before it wrote the config
 	}
-	err := errdefs.Class(errdefs.ErrComponent, errors.New("the parent process was killed"))
+	err := errdefs.Component("the parent process was killed")
 	if err := layout.WriteJSON(layout.NewData(cfg.DataDir).LastExit(), errdefs.ReportOf(err)); err != nil {
 		log.WithError(err).Warn("guard: record the end of the parent")
 	}

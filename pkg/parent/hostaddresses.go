@@ -121,7 +121,7 @@ func (r *run) addressFiles(ctx context.Context) []*addressFile {
 		files = append(files, &addressFile{path: r.Runtime.NodeAddress(), read: func() (any, error) {
 			ip, err := preflight.NodeAddress(ctx, r.Config)
 			if err != nil {
-				return nil, errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), "rootlessnode up --node-ip ADDRESS    # one of: ip -brief address")
+				return nil, errdefs.Preflight("%w", err).With(errdefs.Do(errdefs.Start, "nodeIP=ADDRESS").Note("one of: ip -brief address"))
 			}
 			return ip, nil
 		}})

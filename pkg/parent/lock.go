@@ -98,9 +98,8 @@ func sameFile(f *os.File, path string) bool {
 
 func alreadyRunning(rt layout.Runtime) error {
 	name := filepath.Base(rt.Dir)
-	err := fmt.Errorf("lock %s: node %q is already running%s", rt.Lock(), name, holderText(rt))
-	return errdefs.WithHintf(errdefs.Class(errdefs.ErrAlreadyRunning, err),
-		"rootlessnode --name %[1]s status\nrootlessnode --name %[1]s down", name)
+	return errdefs.AlreadyRunning("lock %s: node %q is already running%s", rt.Lock(), name, holderText(rt)).
+		Do(errdefs.ShowStatus).Do(errdefs.Stop)
 }
 
 func holderText(rt layout.Runtime) string {

@@ -83,7 +83,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 		err = fmt.Errorf("unknown driver")
 	}
 	if err != nil {
-		return nil, errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("port driver %s: %w", p.Driver, err))
+		return nil, errdefs.Preflight("port driver %s: %w", p.Driver, err)
 	}
 	return d, nil
 }

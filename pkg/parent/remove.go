@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 	"time"
 
@@ -63,7 +62,7 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 	if res.Fault != nil {
 		return nil, removalFailed(cfg, changed, res.Fault.Err())
 	}
-	if err := res.Err(again(cfg)); err != nil {
+	if err := res.Err(); err != nil {
 		if res.Untouched {
 			err = errors.Join(changed, err)
 		}
@@ -84,9 +83,8 @@ func removal(cfg *config.NodeConfig, certain bool) (req datadir.Request, changed
 	case err != nil:
 		return req, nil, err
 	case record.Name != cfg.Name:
-		return req, nil, errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig,
-			fmt.Errorf("remove data dir %s: it belongs to node %q, not to node %q", d.Dir, record.Name, cfg.Name)),
-			"rootlessnode --name %s down --delete-data", record.Name)
+		return req, nil, errdefs.Config("remove data dir %s: it belongs to node %q, not to node %q", d.Dir, record.Name, cfg.Name).
+			With(errdefs.Hint{{Action: errdefs.DeleteData, Node: record.Name}})
 	}
 	ids, account, err := datadir.CurrentIDs(cfg.Subids.Source)
 	if changes := record.IDs.Changes(ids); len(changes) > 0 {
@@ -144,9 +142,5 @@ func removalFailed(cfg *config.NodeConfig, changed, cause error) error {
 		cause = errors.New("no report from the child process")
 	}
 	return errors.Join(fmt.Errorf("remove data dir %s: nothing was removed", cfg.DataDir), changed,
-		errdefs.WithHint(cause, "# remove the data as root:\n"+datadir.RootRemoves(paths...)+"\n# then again:\n"+again(cfg)))
-}
-
-func again(cfg *config.NodeConfig) string {
-	return strings.Join([]string{"rootlessnode", "--name", cfg.Name, "down", "--delete-data"}, " ")
+		errdefs.WithSteps(cause, errdefs.Text("# remove the data as root:", datadir.RootRemoves(paths...), "# then again:").Do(errdefs.DeleteData)))
 }

@@ -161,11 +161,11 @@ func (d *slirp) report(way confinement, refused error) {
 }
 
 func (d *slirp) failed(way confinement, err error) error {
-	err = errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("start slirp4netns: %w", err))
+	err = errdefs.Preflight("start slirp4netns: %w", err)
 	if way.parts() == 0 {
 		return err
 	}
-	return errdefs.WithHint(err, "rootlessnode up --set network.slirpSandbox=auto --set network.slirpSeccomp=auto    # as far as the host permits")
+	return errdefs.WithSteps(err, errdefs.Do(errdefs.Start, "network.slirpSandbox=auto", "network.slirpSeccomp=auto").Note("as far as the host permits"))
 }
 
 func (d *slirp) warn(format string, args ...any) {

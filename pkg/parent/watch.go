@@ -91,7 +91,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		case d := <-dead.found:
 			if d.PID == w.hook.childPID() || w.hook.childPID() == 0 {
 				if !stopping {
-					cause = errdefs.Class(errdefs.ErrComponent, fmt.Errorf("the child ended during setup: %s", d.Status))
+					cause = errdefs.Component("the child ended during setup: %s", d.Status)
 				}
 				gone = time.After(returnLimit)
 				break
@@ -114,8 +114,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 func (w *watch) uplinkLost(d deadchild.Child) error {
 	err := fmt.Errorf("the network process (%s, pid %d) ended: %s", w.o.Config.Network.Driver, d.PID, d.Status)
 	w.o.Log.WithError(err).Error("uplink lost")
-	return errdefs.WithHintf(errdefs.Class(errdefs.ErrComponent, err),
-		"the node was stopped because it has no network without this process; start it again: rootlessnode --name %s up", w.o.Config.Name)
+	return errdefs.Component("%w", err).Hint("# the node was stopped because it has no network without this process; start it again:").Do(errdefs.Start)
 }
 
 // result returns the error of the node for err, the result of RootlessKit's parent.
@@ -130,10 +129,9 @@ func (w *watch) result(err, cause error, stopping bool) error {
 		// records its own errors in the data dir.
 		return nil
 	case isPermission(err) && w.hook.childPID() == 0:
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, fmt.Errorf("create the namespaces: %w", err)),
-			"rootlessnode check")
+		return errdefs.Preflight("create the namespaces: %w", err).Do(errdefs.CheckHost)
 	default:
-		return errdefs.Class(errdefs.ErrComponent, fmt.Errorf("run the node: %w", err))
+		return errdefs.Component("run the node: %w", err)
 	}
 }
 

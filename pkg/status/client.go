@@ -167,12 +167,12 @@ func (c *Client) classify(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case localsock.NotRunning(err):
-		return errdefs.Class(errdefs.ErrNotRunning, fmt.Errorf("no process serves %s", c.socket))
+		return errdefs.NotRunning("no process serves %s", c.socket)
 	case errors.As(err, &op) && op.Op == "dial":
 		return err
 	// Any other error of a request is a broken connection. Some of these errors have no type (net/http, errServerClosedIdle).
 	case request, op != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errdefs.Class(errdefs.ErrNotRunning, errors.New("the node ended during the request"))
+		return errdefs.NotRunning("the node ended during the request")
 	}
 	return err
 }

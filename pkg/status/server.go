@@ -93,7 +93,7 @@ func handler(h *Hub, c Control) http.Handler {
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, r *http.Request) {
 		var req stopRequest
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
-			writeError(w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read stop request: %w", err)))
+			writeError(w, errdefs.Config("read stop request: %w", err))
 			return
 		}
 		writeResult(w, c.Stop(req.Reason))
@@ -117,7 +117,7 @@ type forwardResponse struct {
 func serveForward(w http.ResponseWriter, r *http.Request, do func(string) (string, error)) {
 	var req forwardRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
-		writeError(w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read forward: %w", err)))
+		writeError(w, errdefs.Config("read forward: %w", err))
 		return
 	}
 	owner, err := do(req.Forward)
@@ -140,14 +140,14 @@ func serveStatus(w http.ResponseWriter, r *http.Request, h *Hub) {
 	}
 	since, err := strconv.ParseUint(q.Get("wait"), 10, 64)
 	if err != nil {
-		writeError(w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read wait: %w", err)))
+		writeError(w, errdefs.Config("read wait: %w", err))
 		return
 	}
 	timeout := maxLongPoll
 	if q.Has("timeout") {
 		d, err := time.ParseDuration(q.Get("timeout"))
 		if err != nil {
-			writeError(w, errdefs.Class(errdefs.ErrConfig, fmt.Errorf("read timeout: %w", err)))
+			writeError(w, errdefs.Config("read timeout: %w", err))
 			return
 		}
 		timeout = min(d, maxLongPoll)

@@ -117,11 +117,11 @@ func (e *ensurer) authority(a Authority) error {
 	}
 	switch {
 	case old.cert != nil && old.key == nil:
-		return errdefs.WithHintf(fmt.Errorf("%s: the authority has a certificate but no key", e.path(a.Name+keySuffix)),
-			"restore the key, or remove %s as well to create all certificates again", e.path(a.Name+certSuffix))
+		return errdefs.Errorf("%s: the authority has a certificate but no key", e.path(a.Name+keySuffix)).
+			Hintf("restore the key, or remove %s as well to create all certificates again", e.path(a.Name+certSuffix))
 	case old.cert != nil && !old.key.PublicKey.Equal(old.cert.PublicKey):
-		return errdefs.WithHintf(fmt.Errorf("%s: the authority's key does not belong to its certificate", e.path(a.Name+keySuffix)),
-			"restore the right key, or remove both files to create all certificates again")
+		return errdefs.Errorf("%s: the authority's key does not belong to its certificate", e.path(a.Name+keySuffix)).
+			Hint("restore the right key, or remove both files to create all certificates again")
 	}
 	if old.cert != nil && e.fresh(old.cert) && old.cert.IsCA && old.cert.Subject.CommonName == a.CommonName {
 		e.authorities[a.Name] = old
