@@ -249,7 +249,7 @@ func (t tracker[T, P, V]) run(ctx context.Context, c *Client, path, selector str
 			v, relevant := t.of(o)
 			old, there := known[nameOf(o)]
 			switch {
-			case relevant && !(there && reflect.DeepEqual(old.value, v)):
+			case relevant && (!there || !reflect.DeepEqual(old.value, v)):
 				known[nameOf(o)] = entry{o.GetUID(), v}
 				t.set(v, false)
 			case !relevant && there:

@@ -96,7 +96,7 @@ func TestWatchServicesContinuesAfterDrop(t *testing.T) {
 	assert.Equal(t, f.lists, 1, "a dropped watch continues where it was")
 }
 
-// A refused connection is no reason to list again: the server may only be starting.
+// After a refused connection, the watch continues without a new list, because the server may only be starting.
 func TestWatchServicesContinuesAfterRefusals(t *testing.T) {
 	f := newFakeAPI(t, false)
 	c := f.client(t)

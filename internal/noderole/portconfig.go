@@ -311,10 +311,10 @@ func (d *portConfig) find(text string) (int, error) {
 		fault = errdefs.Config("port %s matches %d manual forwards", text, len(found))
 	}
 	for _, forward := range d.manual {
-		fault.Do(errdefs.RemoveForward, forward)
+		fault = fault.Do(errdefs.RemoveForward, forward)
 	}
 	if len(d.manual) == 0 {
-		fault.Do(errdefs.ListForwards)
+		fault = fault.Do(errdefs.ListForwards)
 	}
 	return 0, fault
 }

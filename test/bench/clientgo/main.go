@@ -344,7 +344,7 @@ func printTable(samples []sample) {
 		if median("none", kind.columns[0]); n == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%s, %d runs\t%s\t\n", kind.name, n, strings.Join(kind.columns, "\t"))
+		_, _ = fmt.Fprintf(w, "%s, %d runs\t%s\t\n", kind.name, n, strings.Join(kind.columns, "\t"))
 		for _, p := range pieces {
 			line := p.name
 			for _, c := range kind.columns {
@@ -354,7 +354,7 @@ func printTable(samples []sample) {
 				}
 				line += fmt.Sprintf("\t%.2f (%+.2f)", m, m-median("none", c))
 			}
-			fmt.Fprintln(w, line+"\t")
+			_, _ = fmt.Fprintln(w, line+"\t")
 		}
 	}
 	_ = w.Flush()
