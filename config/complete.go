@@ -74,8 +74,7 @@ func (c *NodeConfig) Complete(h HostFacts) {
 func (c *NodeConfig) UseName(name string) error {
 	if c.Name != DefaultName && c.Name != name {
 		err := fmt.Errorf("name: the config belongs to node %q, not to node %q", c.Name, name)
-		return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, err),
-			"remove the lines name: and dataDir: from the config, or use --name %s", c.Name)
+		return errdefs.Config("%w", err).Hintf("remove the lines name: and dataDir: from the config, or use --name %s", c.Name)
 	}
 	c.Name = name
 	return nil

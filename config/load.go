@@ -43,7 +43,8 @@ func Load(path string) (*NodeConfig, error) {
 func LoadBytes(b []byte, source string) (*NodeConfig, error) {
 	c := Default()
 	if err := c.merge(b); err != nil {
-		return nil, errdefs.Config("%w", prefixEach(source, err)).Do(errdefs.ShowConfig)
+		return nil, errdefs.Config("%w", prefixEach(source, err)).
+			With(errdefs.Do(errdefs.ShowConfig).Note("prints every field with its meaning and default"))
 	}
 	return c, nil
 }

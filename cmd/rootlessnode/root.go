@@ -79,7 +79,7 @@ node in which every process is unprivileged.`,
 	}
 	root.PersistentFlags().StringVar(&a.name, "name", name, "name of the node; an account can have several nodes (or "+layout.EnvName+")")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return errdefs.WithHintf(errdefs.Class(errdefs.ErrConfig, err), "%s --help", cmd.CommandPath())
+		return errdefs.Config("%w", err).Hint(cmd.CommandPath() + " --help")
 	})
 	root.AddGroup(
 		&cobra.Group{ID: groupNode, Title: "Node commands:"}, &cobra.Group{ID: groupUse, Title: "Commands for working with the node:"},
@@ -152,22 +152,17 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if allowed {
 		return nil
 	}
-	err, hint := errors.New("run as an ordinary user: root cannot run a rootless node"), a.rootHint()
+	err := errdefs.Preflight("run as an ordinary user: root cannot run a rootless node")
 	if a.inUserNS() {
-		err = errors.New("run as an ordinary user: this process is uid 0 of another user namespace")
-		hint = "leave that user namespace (unshare, a rootless container, the node's shell)," +
-			"\nor in a container that has enough ids for another account:\n" + hint
+		err = errdefs.Preflight("run as an ordinary user: this process is uid 0 of another user namespace").
+			Hint("leave that user namespace (unshare, a rootless container, the node's shell),",
+				"or in a container that has enough ids for another account:")
 	}
-	return errdefs.WithHint(errdefs.Class(errdefs.ErrPreflight, err), hint)
-}
-
-// rootHint returns the commands with which root runs the node as another account.
-func (a *app) rootHint() string {
 	const account = "rootlessnode"
-	if _, err := user.Lookup(account); err == nil {
-		return "rootlessnode host enter --user " + account + " -- up"
+	if _, lookup := user.Lookup(account); lookup != nil {
+		err.Do(errdefs.CreateAccount, account)
 	}
-	return "rootlessnode host setup --user " + account + " --create-user\nrootlessnode host enter --user " + account + " -- up"
+	return err.With(errdefs.Hint{{Action: errdefs.Start, As: account}})
 }
 
 // withOutput adds -o to a command.

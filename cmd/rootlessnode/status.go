@@ -30,7 +30,7 @@ state can be determined.`,
 		RunE: withNode(a, func(ctx context.Context, n statusNode, _ []string) error {
 			s, err := n.Status(ctx)
 			if err == nil {
-				a.show(s, renderStatus(*s, a.now(), a.styleOf(a.stdout)))
+				a.show(s, renderStatus(a, *s))
 			}
 			return err
 		}),
@@ -38,8 +38,9 @@ state can be determined.`,
 }
 
 // renderStatus returns the status as text.
-func renderStatus(s status.Status, now time.Time, st style) string {
+func renderStatus(a *app, s status.Status) string {
 	var b strings.Builder
+	now, st := a.now(), a.styleOf(a.stdout)
 	head := [][]string{}
 	add := func(name string, parts ...string) {
 		if text := joinNonEmpty("   ", parts...); text != "" {
@@ -77,7 +78,7 @@ func renderStatus(s status.Status, now time.Time, st style) string {
 	ports, hidden := shownPorts(s.Ports)
 	section(&b, portRows(ports))
 	if hidden > 0 {
-		fmt.Fprintf(&b, "%d more ports are forwarded or waiting; to list them: rootlessnode ports\n", hidden)
+		fmt.Fprintf(&b, "%d more ports are forwarded or waiting; to list them: %s\n", hidden, a.command("ports"))
 	}
 	for _, p := range ports {
 		if p.Hint != "" {

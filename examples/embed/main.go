@@ -8,9 +8,11 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
@@ -37,7 +39,21 @@ func main() {
 }
 
 func check(err error) {
-	if err != nil {
-		log.Fatal(err)
+	if err == nil {
+		return
 	}
+	report := errdefs.ReportOf(err)
+	report.Render(words)
+	log.Fatal(strings.Join(append([]string{report.Message}, report.Hints...), "\n"))
+}
+
+// words returns what the user of this program can do for an action. The command lines of rootlessnode are not available here.
+func words(s errdefs.Step) string {
+	switch s.Action {
+	case errdefs.Start:
+		return "run this program again " + strings.Join(s.Args, " ")
+	case errdefs.Stop:
+		return "press Ctrl-C in the other instance of this program"
+	}
+	return errdefs.Hint{{Action: s.Action, Args: s.Args}}.String() // plain words
 }

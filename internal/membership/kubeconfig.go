@@ -61,7 +61,7 @@ func (j *joiner) readKubeconfig(w *joinMethod) error {
 		err := fmt.Errorf("kubeconfig %s: the certificate is for user %q in groups %q: it must be for user %q in group %q", w.file, leaf.Subject.CommonName,
 			leaf.Subject.Organization, want, nodeGroup)
 		if name, ok := nodeNameOf(leaf); ok {
-			return errdefs.WithHintf(err, "nodeName: %s", name)
+			return errdefs.WithHint(err, "nodeName: "+name)
 		}
 		return errdefs.WithHint(err, "join.bootstrapKubeconfig: "+w.file+"    # if the user may request a certificate for a node")
 	}

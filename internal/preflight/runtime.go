@@ -2,8 +2,10 @@ package preflight
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
@@ -39,7 +41,8 @@ func checkRuntime(ctx context.Context, h *host) []Finding {
 		found = append(found, fail("%s: not found next to the components or on PATH: %s", name, strings.Join(missing, ", ")).hint(
 			"# install "+needs.Text, "# or use the containerd of the components: cri.runtime: containerd"))
 	}
-	for field, p := range needs.Files {
+	for _, field := range slices.Sorted(maps.Keys(needs.Files)) {
+		p := needs.Files[field]
 		if p == "" {
 			continue
 		}

@@ -31,7 +31,7 @@ func (r reportingDriver) CopyUp(dirs []string) ([]string, error) {
 	}
 	err = fmt.Errorf("copy up the host's directories: %w", err)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = errdefs.WithHintf(err, "df %[1]s; df -i %[1]s    # free space on this file system, then start the node again", r.data.Dir)
+		err = errdefs.Errorf("%w", err).Hintf("df %[1]s; df -i %[1]s    # free space on this file system, then start the node again", r.data.Dir)
 	}
 	last := layout.NewData(fmt.Sprintf("/proc/self/fd/%d", fd)).LastExit()
 	return copied, errors.Join(err, layout.WriteJSON(last, errdefs.ReportOf(err)))

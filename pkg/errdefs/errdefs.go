@@ -125,11 +125,6 @@ func WithHint(err error, text string) error {
 	return WithSteps(err, Text(text))
 }
 
-// WithHintf formats the hint with fmt.Sprintf and attaches it to err. See WithHint.
-func WithHintf(err error, format string, args ...any) error {
-	return WithHint(err, fmt.Sprintf(format, args...))
-}
-
 type logged struct {
 	err       error
 	component string

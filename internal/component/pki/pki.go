@@ -235,7 +235,7 @@ func (e *ensurer) read(name string, parse func([]byte) error) error {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return errdefs.WithHintf(err, "restore %s from a backup, or remove it; the node then creates it and the other file of its pair again", path)
+	return errdefs.WithHint(err, "restore "+path+" from a backup, or remove it; the node then creates it and the other file of its pair again")
 }
 
 // readUnlessEmpty treats an empty file as missing, because a crash of the host can leave empty files that were not
