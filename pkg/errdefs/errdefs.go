@@ -54,8 +54,14 @@ type Error struct {
 	hint       Hint
 }
 
-func (e *Error) Error() string   { return e.err.Error() }
-func (e *Error) Unwrap() []error { return []error{e.err, e.class} }
+func (e *Error) Error() string { return e.err.Error() }
+
+func (e *Error) Unwrap() []error {
+	if e.class == nil {
+		return []error{e.err}
+	}
+	return []error{e.err, e.class}
+}
 
 // Hint adds steps that are not actions to the hint and returns e. See Step.Text.
 func (e *Error) Hint(lines ...string) *Error { return e.With(Text(lines...)) }
