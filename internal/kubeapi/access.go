@@ -20,7 +20,7 @@ func (r Resource) String() string {
 }
 
 // MayList reports whether the client's user may list and watch all objects of r.
-func (c *Client) MayList(ctx context.Context, r Resource) (bool, error) {
+func (c *conn) MayList(ctx context.Context, r Resource) (bool, error) {
 	for _, verb := range []string{"list", "watch"} {
 		review := authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: r.Group, Resource: r.Name},

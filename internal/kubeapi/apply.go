@@ -30,7 +30,7 @@ const (
 // that another manager set to a different value, and keeps fields that the document does not name. Unknown fields are
 // errors. Documents are applied in the given order; a List is applied item by item. All documents are tried, and their
 // errors are joined.
-func (c *Client) Apply(ctx context.Context, manifest []byte) error {
+func (c objects) Apply(ctx context.Context, manifest []byte) error {
 	docs, err := parseManifest(manifest)
 	errs := []error{err}
 	m := mapper{c: c, seen: map[string][]wireResource{}}
@@ -46,7 +46,7 @@ func (c *Client) Apply(ctx context.Context, manifest []byte) error {
 // kind and the name of a document matter. The last object marks the whole set: if it does not exist, the others are assumed
 // to be deleted already, which costs only one request. It is deleted last, and only if all others were deleted. The errors
 // are joined.
-func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err error) {
+func (c objects) Remove(ctx context.Context, manifest []byte) (removed bool, err error) {
 	docs, err := parseManifest(manifest)
 	if err != nil || len(docs) == 0 {
 		return false, err
@@ -78,7 +78,7 @@ func (c *Client) Remove(ctx context.Context, manifest []byte) (removed bool, err
 	return true, errors.Join(errs...)
 }
 
-func (c *Client) applyOne(ctx context.Context, m *mapper, d document) error {
+func (c objects) applyOne(ctx context.Context, m *mapper, d document) error {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
 	delays := c.applyBackoff
@@ -206,7 +206,7 @@ type wireResource struct {
 // mapper finds the URL path of an object. The kinds of a node's own manifests are built in; others are looked up in the
 // server's discovery, once for each group and version.
 type mapper struct {
-	c    *Client
+	c    objects
 	seen map[string][]wireResource
 }
 

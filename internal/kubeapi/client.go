@@ -55,8 +55,29 @@ type Options struct {
 	AsRoot bool
 }
 
-// Client talks to one API server with one identity. It is safe for concurrent use and has no goroutine.
+// Client talks to one API server with one identity. It is safe for concurrent use and has no goroutine. Its methods are grouped
+// by the objects that they read and write.
 type Client struct {
+	*conn
+	objects
+	nodes
+	workloads
+	certificates
+	tokens
+	events
+}
+
+type (
+	objects      struct{ *conn }
+	nodes        struct{ *conn }
+	workloads    struct{ *conn }
+	certificates struct{ *conn }
+	tokens       struct{ *conn }
+	events       struct{ *conn }
+)
+
+// conn sends the requests of a Client.
+type conn struct {
 	http  *http.Client
 	base  *url.URL
 	agent string
@@ -69,8 +90,8 @@ type Client struct {
 	// seconds; a refused watch is restarted more slowly.
 	readyBackoff, followBackoff, applyBackoff wait.Backoff
 	// now is the clock for the time stamps of Events.
-	now    func() time.Time
-	events eventCache
+	now   func() time.Time
+	cache eventCache
 }
 
 // New reads the kubeconfig file and prepares a client for its current context. It does not connect, so the API server need
@@ -107,7 +128,7 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare transport to %s: %w", base.Host, err)
 	}
-	c := &Client{
+	c := &conn{
 		http: hc, base: base, agent: o.UserAgent, log: o.Log, date: o.Date, maxAnswer: maxAnswer, now: time.Now,
 		readyBackoff:  doubling(10*time.Millisecond, 100*time.Millisecond),
 		followBackoff: doubling(50*time.Millisecond, time.Second),
@@ -124,14 +145,14 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 		silent.SetOutput(io.Discard)
 		c.log = silent
 	}
-	return c, nil
+	return &Client{c, objects{c}, nodes{c}, workloads{c}, certificates{c}, tokens{c}, events{c}}, nil
 }
 
 // Close closes idle connections. Active calls continue.
-func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+func (c *conn) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // Server returns the API server's host and port from the kubeconfig.
-func (c *Client) Server() string { return c.base.Host }
+func (c *conn) Server() string { return c.base.Host }
 
 // request is one API call.
 type request struct {
@@ -143,7 +164,7 @@ type request struct {
 
 // stream sends r and returns the body of the response, which the caller must close. Every status except 2xx is an error;
 // errors of the API are *apierrors.StatusError, so that apierrors.IsNotFound and similar functions work.
-func (c *Client) stream(ctx context.Context, r request) (io.ReadCloser, error) {
+func (c *conn) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 	u := *c.base
 	u.Path = strings.TrimSuffix(u.Path, "/") + r.path
 	u.RawQuery = r.query.Encode()
@@ -177,7 +198,7 @@ func (c *Client) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 }
 
 // do sends r and decodes the response into out unless out is nil.
-func (c *Client) do(ctx context.Context, r request, out any) error {
+func (c *conn) do(ctx context.Context, r request, out any) error {
 	body, err := c.stream(ctx, r)
 	if err != nil {
 		return err

@@ -136,7 +136,7 @@ func ParseClusterInfo(kubeconfig []byte) (Cluster, error) {
 }
 
 // Version returns the version that the API server reports, such as v1.37.2.
-func (c *Client) Version(ctx context.Context) (string, error) {
+func (c *conn) Version(ctx context.Context) (string, error) {
 	var v struct {
 		GitVersion string `json:"gitVersion"`
 	}

@@ -64,7 +64,7 @@ type CertificateRequest struct {
 // reason if the request is denied or signing fails, or if the server refuses the client or is not trusted. A server that is
 // not reachable is retried until ctx ends. progress receives one line for each thing that the function waits for; it may be
 // nil.
-func (c *Client) RequestCertificate(ctx context.Context, r CertificateRequest, progress func(string)) ([]byte, error) {
+func (c certificates) RequestCertificate(ctx context.Context, r CertificateRequest, progress func(string)) ([]byte, error) {
 	name, err := c.createCSR(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("request a certificate from %s: %w", r.Signer, err)
@@ -76,7 +76,7 @@ func (c *Client) RequestCertificate(ctx context.Context, r CertificateRequest, p
 	return cert, nil
 }
 
-func (c *Client) createCSR(ctx context.Context, r CertificateRequest) (string, error) {
+func (c certificates) createCSR(ctx context.Context, r CertificateRequest) (string, error) {
 	obj := certificatesv1.CertificateSigningRequest{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{GenerateName: r.NamePrefix},
@@ -104,7 +104,7 @@ func (c *Client) createCSR(ctx context.Context, r CertificateRequest) (string, e
 	}
 }
 
-func (c *Client) awaitCertificate(ctx context.Context, name, signer string, progress func(string)) ([]byte, error) {
+func (c certificates) awaitCertificate(ctx context.Context, name, signer string, progress func(string)) ([]byte, error) {
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
@@ -162,7 +162,7 @@ func (c *Client) awaitCertificate(ctx context.Context, name, signer string, prog
 // WatchCertificateRequests calls fn for every existing CertificateSigningRequest and for each new or changed one until ctx
 // ends. It returns ctx's error. The same request may be passed more than once. fn is called from one goroutine, owns its
 // argument, and blocks the watch while it runs.
-func (c *Client) WatchCertificateRequests(ctx context.Context, fn func(CSR)) error {
+func (c certificates) WatchCertificateRequests(ctx context.Context, fn func(CSR)) error {
 	return c.followCSRs(ctx, "", func(r CSR, gone bool) {
 		if !gone {
 			fn(r)
@@ -172,9 +172,9 @@ func (c *Client) WatchCertificateRequests(ctx context.Context, fn func(CSR)) err
 
 // followCSRs watches the selected requests. gone is true for a request that was deleted, or that was selected and does not
 // exist.
-func (c *Client) followCSRs(ctx context.Context, selector string, fn func(r CSR, gone bool), fault func(error)) error {
+func (c certificates) followCSRs(ctx context.Context, selector string, fn func(r CSR, gone bool), fault func(error)) error {
 	f := follower[certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequest]{
-		c: c, path: csrsPath, selector: selector, fault: fault,
+		c: c.conn, path: csrsPath, selector: selector, fault: fault,
 		replace: func(all []*certificatesv1.CertificateSigningRequest) {
 			if len(all) == 0 && selector != "" {
 				fn(CSR{}, true)
@@ -191,7 +191,7 @@ func (c *Client) followCSRs(ctx context.Context, selector string, fn func(r CSR,
 
 // DecideCSR approves or denies csr with a reason (one word) and a message, which are public. It does nothing if the request
 // was deleted, is already decided, or has been replaced by another one of the same name.
-func (c *Client) DecideCSR(ctx context.Context, csr CSR, approve bool, reason, message string) error {
+func (c certificates) DecideCSR(ctx context.Context, csr CSR, approve bool, reason, message string) error {
 	path := csrsPath + "/" + url.PathEscape(csr.Name)
 	// The whole object is needed, because an update also replaces labels and annotations.
 	var obj certificatesv1.CertificateSigningRequest

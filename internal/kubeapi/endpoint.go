@@ -38,7 +38,7 @@ type ServiceName struct{ Namespace, Name string }
 // It watches the given services, and also those of the same names in other namespaces; if services is nil, it watches all
 // Services that are not headless. It stores four counters for each Service and a few bytes for each slice, not the
 // endpoints.
-func (c *Client) WatchEndpoints(ctx context.Context, node string, services []ServiceName, fn func(EndpointsEvent)) error {
+func (c workloads) WatchEndpoints(ctx context.Context, node string, services []ServiceName, fn func(EndpointsEvent)) error {
 	b := endpointIndex{node: node, slices: map[types.NamespacedName]sliceState{}, services: map[ServiceName]*endpointCount{}}
 	report := func(name ServiceName, before Endpoints) {
 		if now := b.of(name); now != before {
@@ -46,7 +46,7 @@ func (c *Client) WatchEndpoints(ctx context.Context, node string, services []Ser
 		}
 	}
 	f := follower[discoveryv1.EndpointSlice, *discoveryv1.EndpointSlice]{
-		c: c, path: slicesPath, labels: slicesOf(services),
+		c: c.conn, path: slicesPath, labels: slicesOf(services),
 		replace: func(all []*discoveryv1.EndpointSlice) {
 			clear(b.slices)
 			clear(b.services)

@@ -57,9 +57,9 @@ type eventCache struct {
 
 // Event records ev in the API server. An equal Event is ignored for a minute; after that it increases the count of the first
 // one.
-func (c *Client) Event(ctx context.Context, ev Event) error {
+func (c events) Event(ctx context.Context, ev Event) error {
 	now := c.now()
-	t, again := c.events.record(ev, now)
+	t, again := c.cache.record(ev, now)
 	if t == nil {
 		return nil
 	}
@@ -74,13 +74,13 @@ func (c *Client) Event(ctx context.Context, ev Event) error {
 		err = c.createEvent(ctx, ev, t, now)
 	}
 	if err != nil {
-		c.events.forget(ev)
+		c.cache.forget(ev)
 		return fmt.Errorf("record event %s on %s %s/%s: %w", ev.Reason, ev.Object.Kind, ev.Object.Namespace, ev.Object.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) recount(ctx context.Context, t *eventRecord, now time.Time) error {
+func (c events) recount(ctx context.Context, t *eventRecord, now time.Time) error {
 	body, err := json.Marshal(map[string]any{"count": t.count, "lastTimestamp": metav1.NewTime(now)})
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (c *Client) recount(ctx context.Context, t *eventRecord, now time.Time) err
 	}, nil)
 }
 
-func (c *Client) createEvent(ctx context.Context, ev Event, t *eventRecord, now time.Time) error {
+func (c events) createEvent(ctx context.Context, ev Event, t *eventRecord, now time.Time) error {
 	obj := corev1.Event{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: t.namespace, Name: t.name},

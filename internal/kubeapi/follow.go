@@ -31,7 +31,7 @@ type apiObject[T any] interface {
 
 // follower tracks one collection by list and watch with client-go's reflector. Its functions are called one at a time, in order.
 type follower[T any, P apiObject[T]] struct {
-	c        *Client
+	c        *conn
 	path     string
 	selector string // field selector, may be empty
 	labels   string // label selector, may be empty
@@ -226,7 +226,7 @@ type tracker[T any, P apiObject[T], V any] struct {
 }
 
 // run follows the collection until ctx ends. It returns ctx's error.
-func (t tracker[T, P, V]) run(ctx context.Context, c *Client, path, selector string) error {
+func (t tracker[T, P, V]) run(ctx context.Context, c *conn, path, selector string) error {
 	type entry struct {
 		uid   types.UID
 		value V

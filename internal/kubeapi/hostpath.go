@@ -17,7 +17,7 @@ type HostPath struct{ Path, Type string }
 
 // WatchHostPaths calls fn once for each pod of a node that has hostPath volumes and has not ended. The rules of
 // WatchServices apply.
-func (c *Client) WatchHostPaths(ctx context.Context, node string, fn func(HostPathPod)) error {
+func (c workloads) WatchHostPaths(ctx context.Context, node string, fn func(HostPathPod)) error {
 	seen := map[string]bool{} // UIDs
 	t := tracker[corev1.Pod, *corev1.Pod, HostPathPod]{
 		of: func(o *corev1.Pod) (HostPathPod, bool) {
@@ -51,5 +51,5 @@ func (c *Client) WatchHostPaths(ctx context.Context, node string, fn func(HostPa
 			}
 		},
 	}
-	return t.run(ctx, c, podsPath, onNode(node))
+	return t.run(ctx, c.conn, podsPath, onNode(node))
 }

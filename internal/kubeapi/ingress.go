@@ -13,7 +13,7 @@ import (
 //
 // The addresses have ipMode Proxy, because connections to them arrive at the node's forwards: kube-proxy must not treat the
 // host's address as its own inside (https://kubernetes.io/docs/concepts/services-networking/service/#load-balancer-ip-mode).
-func (c *Client) ApplyIngress(ctx context.Context, namespace, name, uid string, ips []string) error {
+func (c objects) ApplyIngress(ctx context.Context, namespace, name, uid string, ips []string) error {
 	type ingress struct {
 		IP     string `json:"ip"`
 		IPMode string `json:"ipMode"`

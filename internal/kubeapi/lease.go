@@ -18,7 +18,7 @@ const nodeLeasesPath = "/apis/coordination.k8s.io/v1/namespaces/" + corev1.Names
 
 // NodeLeaseRenewed returns the last time when the kubelet of a node renewed its Lease, by that node's clock; zero if there
 // is no Lease. Only the node itself may write it (admission plugin NodeRestriction).
-func (c *Client) NodeLeaseRenewed(ctx context.Context, nodeName string) (time.Time, error) {
+func (c nodes) NodeLeaseRenewed(ctx context.Context, nodeName string) (time.Time, error) {
 	var lease coordinationv1.Lease
 	err := c.do(ctx, request{method: http.MethodGet, path: nodeLeasesPath + "/" + url.PathEscape(nodeName)}, &lease)
 	switch {
@@ -34,7 +34,7 @@ func (c *Client) NodeLeaseRenewed(ctx context.Context, nodeName string) (time.Ti
 
 // RenewNodeLease writes the renew time into the Lease of a node, as its kubelet does, and creates the Lease if it does not
 // exist. The Lease is deleted together with the Node object.
-func (c *Client) RenewNodeLease(ctx context.Context, node *corev1.Node, at time.Time) error {
+func (c nodes) RenewNodeLease(ctx context.Context, node *corev1.Node, at time.Time) error {
 	now := metav1.NewMicroTime(at)
 	body, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now}})
 	if err == nil {

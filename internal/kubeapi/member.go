@@ -13,7 +13,7 @@ import (
 // EnsureNode creates the Node object if it does not exist and reports whether it did. In clusters of rootlessnode, only the
 // control plane may create Nodes; a node then gets the refusal as the error if its Node object does not exist. In other
 // clusters, a node may create its own Node object (admission plugin NodeRestriction) with the labels that a kubelet may set.
-func (c *Client) EnsureNode(ctx context.Context, node *corev1.Node) (created bool, err error) {
+func (c nodes) EnsureNode(ctx context.Context, node *corev1.Node) (created bool, err error) {
 	wanted := *node
 	wanted.APIVersion, wanted.Kind = "v1", "Node"
 	err = c.create(ctx, nodesPath, &wanted)
@@ -32,7 +32,7 @@ func (c *Client) EnsureNode(ctx context.Context, node *corev1.Node) (created boo
 }
 
 // DeleteNode deletes the Node object name. It succeeds if the object does not exist.
-func (c *Client) DeleteNode(ctx context.Context, name string) error {
+func (c nodes) DeleteNode(ctx context.Context, name string) error {
 	err := c.do(ctx, request{method: http.MethodDelete, path: nodePath(name)}, nil)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete node %s: %w", name, err)
@@ -42,7 +42,7 @@ func (c *Client) DeleteNode(ctx context.Context, name string) error {
 
 // SetNodeAddresses replaces the addresses of the Node object name. The caller must call it again when they change, because a
 // kubelet with an external cloud provider does not update them.
-func (c *Client) SetNodeAddresses(ctx context.Context, name string, addresses []corev1.NodeAddress) error {
+func (c nodes) SetNodeAddresses(ctx context.Context, name string, addresses []corev1.NodeAddress) error {
 	if addresses == nil {
 		addresses = []corev1.NodeAddress{} // null would remove the field
 	}
@@ -60,7 +60,7 @@ func (c *Client) SetNodeAddresses(ctx context.Context, name string, addresses []
 }
 
 // Nodes lists all Node objects.
-func (c *Client) Nodes(ctx context.Context) ([]corev1.Node, error) {
+func (c nodes) Nodes(ctx context.Context) ([]corev1.Node, error) {
 	var list corev1.NodeList
 	if err := c.do(ctx, request{method: http.MethodGet, path: nodesPath}, &list); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)

@@ -19,7 +19,7 @@ import (
 func polling() wait.Backoff { return wait.Backoff{Duration: 200 * time.Millisecond} }
 
 // NodeNames lists the names of the Node objects.
-func (c *Client) NodeNames(ctx context.Context) ([]string, error) {
+func (c nodes) NodeNames(ctx context.Context) ([]string, error) {
 	var list metav1.PartialObjectMetadataList
 	if err := c.do(ctx, request{method: http.MethodGet, path: nodesPath}, &list); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -32,7 +32,7 @@ func (c *Client) NodeNames(ctx context.Context) ([]string, error) {
 }
 
 // CreateNamespace creates a namespace whose name begins with prefix and whose pods may be privileged. It returns the name.
-func (c *Client) CreateNamespace(ctx context.Context, prefix string) (string, error) {
+func (c objects) CreateNamespace(ctx context.Context, prefix string) (string, error) {
 	ns := corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{
 		GenerateName: prefix, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 	}}
@@ -44,7 +44,7 @@ func (c *Client) CreateNamespace(ctx context.Context, prefix string) (string, er
 }
 
 // RemoveNamespace deletes a namespace with its contents and waits until it is gone or ctx ends.
-func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
+func (c objects) RemoveNamespace(ctx context.Context, name string) error {
 	path := namespacesPath + "/" + url.PathEscape(name)
 	method, delays := http.MethodDelete, polling()
 	for {
@@ -62,7 +62,7 @@ func (c *Client) RemoveNamespace(ctx context.Context, name string) error {
 }
 
 // CreatePod creates a pod. In a new namespace it waits until the control plane has created the service account.
-func (c *Client) CreatePod(ctx context.Context, pod *corev1.Pod) error {
+func (c objects) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 	path := namespacesPath + "/" + url.PathEscape(pod.Namespace) + "/pods"
 	delays := polling()
 	for {
@@ -77,7 +77,7 @@ func (c *Client) CreatePod(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // ReadPod returns a Pod object.
-func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+func (c objects) ReadPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	var pod corev1.Pod
 	path := namespacesPath + "/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
 	if err := c.do(ctx, request{method: http.MethodGet, path: path}, &pod); err != nil {
@@ -89,7 +89,7 @@ func (c *Client) ReadPod(ctx context.Context, namespace, name string) (*corev1.P
 const namespacesPath = "/api/v1/namespaces"
 
 // create posts an object and decodes the response into it.
-func (c *Client) create(ctx context.Context, path string, object any) error {
+func (c *conn) create(ctx context.Context, path string, object any) error {
 	body, err := json.Marshal(object)
 	if err != nil {
 		return err

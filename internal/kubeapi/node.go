@@ -18,13 +18,13 @@ const nodesPath = "/api/v1/nodes"
 // WatchNode calls fn with the Node object name immediately and after every change until ctx ends. It returns ctx's error.
 // While the object does not exist, fn gets a Node that has only a name: no UID and no conditions. fn is called from one
 // goroutine, owns its argument, and blocks the watch while it runs. managedFields are omitted.
-func (c *Client) WatchNode(ctx context.Context, name string, fn func(*corev1.Node)) error {
+func (c nodes) WatchNode(ctx context.Context, name string, fn func(*corev1.Node)) error {
 	return c.followNode(ctx, name, fn, nil)
 }
 
 // WaitNode waits until cond returns true for the Node object name and returns the object. cond is called only while the
 // object exists. If ctx ends, the error contains the last state (class errdefs.ErrTimeout for a deadline).
-func (c *Client) WaitNode(ctx context.Context, name string, cond func(*corev1.Node) bool) (*corev1.Node, error) {
+func (c nodes) WaitNode(ctx context.Context, name string, cond func(*corev1.Node) bool) (*corev1.Node, error) {
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
@@ -53,10 +53,10 @@ func (c *Client) WaitNode(ctx context.Context, name string, cond func(*corev1.No
 	return nil, timedOut(ctx, "wait for node "+name, last)
 }
 
-func (c *Client) followNode(ctx context.Context, name string, fn func(*corev1.Node), fault func(error)) error {
+func (c nodes) followNode(ctx context.Context, name string, fn func(*corev1.Node), fault func(error)) error {
 	absent := func() { fn(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}) }
 	f := follower[corev1.Node, *corev1.Node]{
-		c: c, path: nodesPath, selector: "metadata.name=" + name,
+		c: c.conn, path: nodesPath, selector: "metadata.name=" + name,
 		replace: func(all []*corev1.Node) {
 			if len(all) == 0 {
 				absent()
@@ -92,18 +92,18 @@ func NodeReady(n *corev1.Node) (bool, string) {
 
 // PatchNodeLabels sets and removes labels of the Node object name in one request and keeps its other labels. A label in both
 // set and remove is set. Without changes, it sends no request.
-func (c *Client) PatchNodeLabels(ctx context.Context, name string, set map[string]string, remove []string) error {
+func (c nodes) PatchNodeLabels(ctx context.Context, name string, set map[string]string, remove []string) error {
 	return c.patchNode(ctx, name, "labels", set, remove)
 }
 
 // PatchNodeAnnotations sets annotations of the Node object name in one request and keeps the others. Without changes, it
 // sends no request.
-func (c *Client) PatchNodeAnnotations(ctx context.Context, name string, set map[string]string) error {
+func (c nodes) PatchNodeAnnotations(ctx context.Context, name string, set map[string]string) error {
 	return c.patchNode(ctx, name, "annotations", set, nil)
 }
 
 // patchNode changes the labels or the annotations of a Node.
-func (c *Client) patchNode(ctx context.Context, name, field string, set map[string]string, remove []string) error {
+func (c nodes) patchNode(ctx context.Context, name, field string, set map[string]string, remove []string) error {
 	if len(set)+len(remove) == 0 {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (c *Client) patchNode(ctx context.Context, name, field string, set map[stri
 func nodePath(name string) string { return nodesPath + "/" + url.PathEscape(name) }
 
 // Node returns the Node object name, or nil if it does not exist.
-func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c nodes) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	var node corev1.Node
 	err := c.do(ctx, request{method: http.MethodGet, path: nodePath(name)}, &node)
 	if apierrors.IsNotFound(err) {
@@ -141,7 +141,7 @@ func (c *Client) Node(ctx context.Context, name string) (*corev1.Node, error) {
 
 // RemoveNode deletes the Node object name if it exists and unfit returns true for it. The pods stay: the control plane
 // removes pods of a deleted Node only after some time, and the kubelet registers the Node again before.
-func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1.Node) bool) (removed bool, err error) {
+func (c nodes) RemoveNode(ctx context.Context, name string, unfit func(*corev1.Node) bool) (removed bool, err error) {
 	node, err := c.Node(ctx, name)
 	if err != nil || node == nil || !unfit(node) {
 		return false, err
@@ -157,7 +157,7 @@ func (c *Client) RemoveNode(ctx context.Context, name string, unfit func(*corev1
 //
 // It is called when a node starts, while the Node object still has the status of the last run: a kubelet that finds its Node
 // Ready skips the fast first reports and waits for the next regular one (kubelet 1.37, fastNodeStatusUpdate).
-func (c *Client) MarkNodeNotReady(ctx context.Context, name, reason, message string) error {
+func (c nodes) MarkNodeNotReady(ctx context.Context, name, reason, message string) error {
 	node, err := c.Node(ctx, name)
 	if err != nil || node == nil {
 		return err

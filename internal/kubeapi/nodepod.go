@@ -29,7 +29,7 @@ type NodePod struct {
 }
 
 // NodePods returns the pods of a node that have not ended.
-func (c *Client) NodePods(ctx context.Context, node string) ([]NodePod, error) {
+func (c nodes) NodePods(ctx context.Context, node string) ([]NodePod, error) {
 	var list corev1.PodList
 	query := url.Values{"fieldSelector": {onNode(node)}}
 	if err := c.do(ctx, request{method: http.MethodGet, path: podsPath, query: query}, &list); err != nil {
@@ -73,7 +73,7 @@ func containerNames(all []corev1.Container) (names []string) {
 
 // MarkContainersWaiting sets containers to waiting in the status of a pod. Normally only the kubelet of the pod's node does
 // this, so the kubelet must not be running. A pod that was replaced by another one of the same name is not changed.
-func (c *Client) MarkContainersWaiting(ctx context.Context, p NodePod, containers []string, reason, message string) error {
+func (c nodes) MarkContainersWaiting(ctx context.Context, p NodePod, containers []string, reason, message string) error {
 	type state struct {
 		Running *struct{}                    `json:"running"` // null removes it
 		Waiting corev1.ContainerStateWaiting `json:"waiting"`

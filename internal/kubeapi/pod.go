@@ -42,13 +42,13 @@ type PodEvent struct {
 }
 
 // WatchPods calls fn for the pods of a node that declare ports and have not ended. The rules of WatchServices apply.
-func (c *Client) WatchPods(ctx context.Context, node string, fn func(PodEvent)) error {
+func (c workloads) WatchPods(ctx context.Context, node string, fn func(PodEvent)) error {
 	t := tracker[corev1.Pod, *corev1.Pod, Pod]{
 		of:     podOf,
 		listed: func(all []Pod) { fn(PodEvent{Listed: true, Pods: all}) },
 		set:    func(p Pod, gone bool) { fn(PodEvent{Gone: gone, Pod: p}) },
 	}
-	return t.run(ctx, c, podsPath, onNode(node))
+	return t.run(ctx, c.conn, podsPath, onNode(node))
 }
 
 // onNode is the field selector for the pods of a node.

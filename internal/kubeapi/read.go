@@ -10,16 +10,16 @@ import (
 )
 
 // ConfigMap returns the data of a ConfigMap: nil if it does not exist, empty but not nil if it has no data.
-func (c *Client) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
+func (c *conn) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
 	return readData[string](ctx, c, "configmaps", namespace, name)
 }
 
 // Secret returns the decoded data of a Secret: nil if it does not exist, empty but not nil if it has no data.
-func (c *Client) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
+func (c *conn) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
 	return readData[[]byte](ctx, c, "secrets", namespace, name)
 }
 
-func readData[V string | []byte](ctx context.Context, c *Client, resource, namespace, name string) (map[string]V, error) {
+func readData[V string | []byte](ctx context.Context, c *conn, resource, namespace, name string) (map[string]V, error) {
 	var obj struct {
 		Data map[string]V `json:"data"`
 	}

@@ -10,13 +10,13 @@ import (
 const readyAttempt = 5 * time.Second
 
 // Ready requests /readyz once. Its error names the failing checks.
-func (c *Client) Ready(ctx context.Context) error {
+func (c *conn) Ready(ctx context.Context) error {
 	return c.do(ctx, request{method: http.MethodGet, path: "/readyz"}, nil)
 }
 
 // WaitReady waits until /readyz succeeds. If ctx ends, it returns an error with the last reason (class errdefs.ErrTimeout
 // for a deadline). The first retry is after 10 ms, later ones after at most 100 ms.
-func (c *Client) WaitReady(ctx context.Context) error {
+func (c *conn) WaitReady(ctx context.Context) error {
 	delays := c.readyBackoff
 	var last error
 	for {

@@ -13,7 +13,7 @@ const clusterRoleBindingsPath = "/apis/rbac.authorization.k8s.io/v1/clusterroleb
 //
 // The API server creates the default ones a second or more after it starts to serve, and its health endpoint reports that
 // even later. In a cluster that ran before, they exist from the start.
-func (c *Client) HasRoleBindings(ctx context.Context, names ...string) error {
+func (c *conn) HasRoleBindings(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		err := c.do(ctx, request{method: http.MethodGet, path: clusterRoleBindingsPath + url.PathEscape(name)}, nil)
 		if err != nil {

@@ -77,7 +77,7 @@ type ServiceEvent struct {
 // ClusterIP, which have ports outside the cluster only through external addresses. The first event is ServicesListed;
 // another one follows whenever the watch could not be continued where it broke off. Changes of other fields are not
 // reported. fn is called from one goroutine and blocks the watch while it runs.
-func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(ServiceEvent)) error {
+func (c workloads) WatchServices(ctx context.Context, exposed bool, fn func(ServiceEvent)) error {
 	selector := servedServices
 	if exposed {
 		selector = exposedServices
@@ -93,7 +93,7 @@ func (c *Client) WatchServices(ctx context.Context, exposed bool, fn func(Servic
 			fn(ServiceEvent{Change: change, Service: s})
 		},
 	}
-	return t.run(ctx, c, servicesPath, selector)
+	return t.run(ctx, c.conn, servicesPath, selector)
 }
 
 func serviceOf(o *corev1.Service) Service {

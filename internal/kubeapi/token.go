@@ -55,7 +55,7 @@ type BootstrapToken struct {
 // CreateBootstrapToken creates a bootstrap token with the properties of t except the ID and returns it as "ID.SECRET". Only
 // the result and the cluster's Secret contain it. It authenticates as a member of BootstrapGroup and signs
 // kube-public/cluster-info.
-func (c *Client) CreateBootstrapToken(ctx context.Context, t BootstrapToken) (string, error) {
+func (c tokens) CreateBootstrapToken(ctx context.Context, t BootstrapToken) (string, error) {
 	token, err := util.GenerateBootstrapToken()
 	if err != nil {
 		return "", fmt.Errorf("create bootstrap token: %w", err)
@@ -121,7 +121,7 @@ func (w *wireToken) token() BootstrapToken {
 }
 
 // BootstrapToken returns the bootstrap token with this ID, or nil if it does not exist.
-func (c *Client) BootstrapToken(ctx context.Context, id string) (*BootstrapToken, error) {
+func (c tokens) BootstrapToken(ctx context.Context, id string) (*BootstrapToken, error) {
 	var w wireToken
 	err := c.do(ctx, request{method: http.MethodGet, path: tokenPath(id)}, &w)
 	if apierrors.IsNotFound(err) {
@@ -135,7 +135,7 @@ func (c *Client) BootstrapToken(ctx context.Context, id string) (*BootstrapToken
 }
 
 // UseBootstrapToken records that a node used a token for one node, and the time.
-func (c *Client) UseBootstrapToken(ctx context.Context, id, nodeName string, at time.Time) error {
+func (c tokens) UseBootstrapToken(ctx context.Context, id, nodeName string, at time.Time) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		annotationTokenUsedBy: nodeName, annotationTokenUsedAt: at.UTC().Format(time.RFC3339Nano),
 	}}})
@@ -154,7 +154,7 @@ func tokenPath(id string) string {
 
 // BootstrapTokens returns the cluster's bootstrap tokens in the order of their expiration. A token with a malformed
 // expiration has expired, as for the API server.
-func (c *Client) BootstrapTokens(ctx context.Context) ([]BootstrapToken, error) {
+func (c tokens) BootstrapTokens(ctx context.Context) ([]BootstrapToken, error) {
 	var list struct {
 		Items []wireToken `json:"items"`
 	}
@@ -189,7 +189,7 @@ func BootstrapTokenID(idOrToken string) (string, bool) {
 }
 
 // DeleteBootstrapToken deletes the bootstrap token with this ID and reports whether it existed.
-func (c *Client) DeleteBootstrapToken(ctx context.Context, id string) (deleted bool, err error) {
+func (c tokens) DeleteBootstrapToken(ctx context.Context, id string) (deleted bool, err error) {
 	err = c.do(ctx, request{method: http.MethodDelete, path: tokenPath(id)}, nil)
 	if apierrors.IsNotFound(err) {
 		return false, nil

@@ -33,7 +33,7 @@ func (j *joiner) byToken(ctx context.Context, rec *Record, w joinMethod) (*Recor
 		return nil, errdefs.Preflight("read the ConfigMap %s/%s of %s: %w", Namespace, ClusterInfo, w.server, err).
 			With(bootstrapKubeconfigHint())
 	}
-	if err := j.checkPins(found.CA, w.server); err != nil {
+	if err := checkPins(j, found.CA, w.server); err != nil {
 		return nil, err
 	}
 	if err := j.checkAuthority(rec, found.CA, w.server); err != nil {
@@ -106,7 +106,7 @@ func (j *joiner) verify(info map[string]string, w joinMethod) error {
 
 // checkPins compares the CA certificates with the pins of the config. Every certificate of a bundle must be pinned, because
 // any of them can sign a server certificate.
-func (j *joiner) checkPins(ca []byte, server string) error {
+func checkPins(j *joiner, ca []byte, server string) error {
 	found, err := Hashes(ca)
 	if err != nil {
 		return errdefs.Preflight("read the CA certificates of %s: %w", server, err).With(bootstrapKubeconfigHint())
@@ -142,7 +142,7 @@ func (j *joiner) checkAuthority(rec *Record, ca []byte, server string) error {
 		return errdefs.Class(errdefs.ErrPreflight, err)
 	}
 	return errdefs.Preflight("the cluster at %s is not the cluster that the node joined: it has a different CA, so it was rebuilt. %s contains the data of the old cluster",
-		server, j.Data.Dir).With(j.otherDataHint())
+		server, j.Data.Dir).With(otherDataHint(j))
 }
 
 // examine checks with the credentials whether node and cluster are compatible, and reads the settings that the nodes share.
@@ -177,7 +177,7 @@ func (j *joiner) examine(ctx context.Context, cl kubeapi.Cluster, who string) (*
 		return nil, errdefs.Preflight("the cluster at %s rejects the %s: it has expired, was deleted, or cannot be used for authentication: %w",
 			cl.Server, who, refusal).With(joinHint(cl.Server))
 	}
-	if err := j.checkSkew(version, cl.Server); err != nil {
+	if err := checkSkew(j, version, cl.Server); err != nil {
 		return nil, err
 	}
 	if what := j.clockFault(cl.Server); what != "" {

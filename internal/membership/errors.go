@@ -39,7 +39,7 @@ func joinHint(server string) errdefs.Hint {
 }
 
 // otherDataHint returns the commands to use another data dir.
-func (j *joiner) otherDataHint() errdefs.Hint {
+func otherDataHint(j *joiner) errdefs.Hint {
 	return append(errdefs.Do(errdefs.DeleteData).Note("removes "+j.Data.Dir),
 		errdefs.Step{Action: errdefs.Start, Node: "OTHER", Text: "or start a second node in addition to it"})
 }

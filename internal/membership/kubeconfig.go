@@ -24,7 +24,7 @@ const (
 )
 
 // readKubeconfig reads w.file and returns an error if it cannot be used to join.
-func (j *joiner) readKubeconfig(w *joinMethod) error {
+func readKubeconfig(j *joiner, w *joinMethod) error {
 	var err error
 	if w.creds, err = kubeapi.LoadCluster(w.file); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (j *joiner) byKubeconfig(ctx context.Context, rec *Record, w joinMethod) (*
 		if err != nil {
 			return nil, errdefs.Class(errdefs.ErrConfig, err)
 		}
-		if what := j.invalid(leaf); what != "" {
+		if what := invalid(j, leaf); what != "" {
 			return nil, j.hintClock(ctx, w.server, errdefs.Preflight("kubeconfig %s: the certificate %s", w.file, what), errdefs.Text("Request a new certificate from the cluster's administrator."))
 		}
 	}
@@ -155,7 +155,7 @@ func CertificateEnd(data layout.Data) (time.Time, error) {
 }
 
 // invalid returns the reason why a certificate is not valid now, or an empty string.
-func (j *joiner) invalid(c *x509.Certificate) string {
+func invalid(j *joiner, c *x509.Certificate) string {
 	const form = "2006-01-02 15:04:05 MST"
 	switch now := j.Now(); {
 	case now.After(c.NotAfter):

@@ -256,7 +256,7 @@ func (j *joiner) wanted() (joinMethod, error) {
 	if w.token != nil {
 		return w, errdefs.Config("a bootstrap token and the kubeconfig %s are both set: use only one of them", w.file)
 	}
-	if err := j.readKubeconfig(&w); err != nil {
+	if err := readKubeconfig(j, &w); err != nil {
 		return w, errdefs.Class(errdefs.ErrConfig, err)
 	}
 	return w, nil
@@ -272,13 +272,13 @@ func (j *joiner) checkDataDir(rec *Record, server string) error {
 		// The key of a CA is only in the data dir of a control plane.
 		if key := filepath.Join(j.Data.PKI(), "ca.key"); exists(key) {
 			return errdefs.Preflight("%s contains the data of a control plane and cannot be used to join %s", j.Data.Dir, server).
-				With(j.otherDataHint())
+				With(otherDataHint(j))
 		}
 		return nil
 	}
 	if server != "" && server != rec.Server {
 		return errdefs.Preflight("%s contains the data of a node of the cluster at %s and cannot be used to join %s", j.Data.Dir, rec.Server, server).
-			With(j.otherDataHint())
+			With(otherDataHint(j))
 	}
 	return nil
 }

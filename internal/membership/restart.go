@@ -41,13 +41,13 @@ func (j *joiner) unfinished(ctx context.Context, rec *Record, ca []byte) (*Recor
 		return j.tolerateUnreachable(rec, err)
 	}
 	if refusal == nil {
-		if err := j.checkSkew(version, rec.Server); err != nil {
+		if err := checkSkew(j, version, rec.Server); err != nil {
 			return nil, err
 		}
 		return rec, nil
 	}
 	// The join may be complete: the node may have stopped after it got its certificate and before it removed this file.
-	if _, leaf, err := clientCertificate(j.Data); err == nil && j.invalid(leaf) == "" {
+	if _, leaf, err := clientCertificate(j.Data); err == nil && invalid(j, leaf) == "" {
 		if err := os.Remove(path); err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func (j *joiner) byCertificate(ctx context.Context, rec *Record, ca []byte) (*Re
 	if err != nil {
 		return nil, stale("the node's certificate for the cluster at %s is unusable: %w", rec.Server, err).With(joinHint(rec.Server))
 	}
-	if what := j.invalid(leaf); what != "" {
+	if what := invalid(j, leaf); what != "" {
 		return nil, j.hintClock(ctx, rec.Server, stale("the node's certificate for the cluster at %s %s", rec.Server, what), joinHint(rec.Server))
 	}
 	var there bool
@@ -89,7 +89,7 @@ func (j *joiner) byCertificate(ctx context.Context, rec *Record, ca []byte) (*Re
 		return nil, stale("the Node object %s was deleted from the cluster at %s: join again with a token", rec.NodeName, rec.Server).
 			With(joinHint(rec.Server))
 	}
-	if err := j.checkSkew(version, rec.Server); err != nil {
+	if err := checkSkew(j, version, rec.Server); err != nil {
 		return nil, err
 	}
 	if what := j.clockFault(rec.Server); what != "" {
@@ -129,7 +129,7 @@ func (j *joiner) tolerateUnreachable(rec *Record, err error) (*Record, error) {
 	case errors.As(err, &authority):
 		return nil, errdefs.Preflight("the API server at %s has a certificate from a different CA than when the node joined: "+
 			"the cluster was rebuilt, or there may be a man in the middle: %w", rec.Server, authority).
-			Hint("# if the cluster was rebuilt, delete the node's data and join again:").With(j.otherDataHint()).With(joinHint(rec.Server))
+			Hint("# if the cluster was rebuilt, delete the node's data and join again:").With(otherDataHint(j)).With(joinHint(rec.Server))
 	}
 	return nil, err
 }

@@ -13,7 +13,7 @@ import (
 const maxOlder = 3
 
 // checkSkew compares the node's version with that of the API server.
-func (j *joiner) checkSkew(serverVersion, server string) error {
+func checkSkew(j *joiner, serverVersion, server string) error {
 	if j.KubeletVersion == "" {
 		return nil
 	}

@@ -15,11 +15,6 @@ import (
 // maxMethods is the largest number of methods of a type. A type with more has several tasks.
 const maxMethods = 25
 
-// large are types that still have to be split. Remove an entry with the split.
-var large = map[string]bool{
-	"internal/kubeapi.Client": true, "internal/membership.joiner": true,
-}
-
 // TestTypesAreSmall checks the number of methods of each type, except in tests.
 func TestTypesAreSmall(t *testing.T) {
 	t.Parallel()
@@ -33,7 +28,7 @@ func TestTypesAreSmall(t *testing.T) {
 	})
 	assert.Assert(t, len(methods) > 100)
 	for name, n := range methods {
-		if n > maxMethods && !large[name] {
+		if n > maxMethods {
 			t.Errorf("%s has %d methods, more than %d: split it", name, n, maxMethods)
 		}
 	}
