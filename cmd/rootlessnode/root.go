@@ -160,7 +160,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	const account = "rootlessnode"
 	if _, lookup := user.Lookup(account); lookup != nil {
-		err.Do(errdefs.CreateAccount, account)
+		err = err.Do(errdefs.CreateAccount, account)
 	}
 	return err.With(errdefs.Hint{{Action: errdefs.Start, As: account}})
 }
