@@ -49,8 +49,8 @@ var pieces = []struct {
 	{"all", []string{"watch", "csr", "events"}},
 }
 
-// hook is the end of the function of internal/kubeapi that makes a client.
-const hook = "\treturn c, nil\n}\n"
+// hook is the line of internal/kubeapi that makes the transport of a client, after which the pieces are started.
+const hook = "\thc, err := rest.HTTPClientFor(cfg)\n"
 
 // sample has the figures of one run. Times are in milliseconds, sizes in kilobytes.
 type sample struct {
@@ -136,7 +136,7 @@ func buildAll(ctx context.Context, dir string) error {
 			files[pkg+"measured_"+name+".go"] = bytes.TrimPrefix(text, []byte("//go:build ignore\n"))
 			fmt.Fprintf(&calls, "\tif err := measure%s(rest.CopyConfig(cfg)); err != nil {\n\t\tpanic(err)\n\t}\n", strings.ToUpper(name[:1])+name[1:])
 		}
-		files[client] = bytes.Replace(original, []byte(hook), []byte("\tmeasured.Do(func() { measure(cfg) })\n"+hook), 1)
+		files[client] = bytes.Replace(original, []byte(hook), []byte(hook+"\tmeasured.Do(func() { measure(cfg) })\n"), 1)
 		files[pkg+"measured.go"] = []byte("package kubeapi\n\nimport (\n\t\"sync\"\n\n\t\"k8s.io/client-go/rest\"\n)\n\n" +
 			"var measured sync.Once\n\nfunc measure(cfg *rest.Config) {\n" + calls.String() + "}\n")
 		replace := map[string]string{}

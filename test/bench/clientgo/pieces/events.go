@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
+	toolsevents "k8s.io/client-go/tools/events"
 )
 
 // measureEvents records one Event and keeps the recorder.
@@ -20,7 +20,7 @@ func measureEvents(cfg *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	b := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	b := toolsevents.NewBroadcaster(&toolsevents.EventSinkImpl{Interface: client.EventsV1()})
 	if err := b.StartRecordingToSinkWithContext(context.Background()); err != nil {
 		return err
 	}
