@@ -6,12 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
+
+// lockRetry is the longest time that takeLock waits for a lock without a parent.
+const lockRetry = time.Second
 
 // nodeLock is a node's lock that this process holds.
 type nodeLock struct{ *os.File }
@@ -67,7 +71,7 @@ func lockFile(rt layout.Runtime) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open the lock: %w", err)
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err := tryLock(f); err != nil {
 			defer f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, alreadyRunning(rt)
@@ -85,6 +89,29 @@ func lockFile(rt layout.Runtime) (*os.File, error) {
 		}
 		return f, nil
 	}
+}
+
+// tryLock locks f. While no parent has a record lock, it retries for lockRetry: a process that looks at the lock, or that a thread of
+// the last holder has just forked, has it for a moment.
+func tryLock(f *os.File) error {
+	until := time.Now().Add(lockRetry)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(until) {
+			return err
+		}
+		if record, look := recordLock(f); look != nil || record.Type != unix.F_UNLCK {
+			return errors.Join(err, look)
+		}
+		time.Sleep(lockRetry / 200)
+	}
+}
+
+// recordLock returns the record lock on f of another process. Its type is F_UNLCK if there is none.
+func recordLock(f *os.File) (unix.Flock_t, error) {
+	record := unix.Flock_t{Type: unix.F_WRLCK}
+	err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &record)
+	return record, err
 }
 
 func sameFile(f *os.File, path string) bool {
@@ -146,8 +173,8 @@ func holder(rt layout.Runtime) (LockHolder, error) {
 	case !errors.Is(err, unix.EWOULDBLOCK):
 		return LockHolder{}, fmt.Errorf("check the lock %s: %w", rt.Lock(), err)
 	}
-	record := unix.Flock_t{Type: unix.F_WRLCK}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &record); err != nil {
+	record, err := recordLock(f)
+	if err != nil {
 		return LockHolder{}, fmt.Errorf("check the lock %s: %w", rt.Lock(), err)
 	}
 	h := LockHolder{Locked: true}

@@ -296,6 +296,20 @@ func assertRecordLock(t *testing.T, rt layout.Runtime) {
 	assert.Equal(t, int(record.Pid), os.Getpid())
 }
 
+// TestLockAfterLook checks that takeLock waits for a process that only looks at the lock at the same moment.
+func TestLockAfterLook(t *testing.T) {
+	t.Parallel()
+	rt := layout.NewRuntime(t.TempDir(), "x")
+	assert.NilError(t, os.MkdirAll(filepath.Dir(rt.Lock()), 0o700))
+	look, err := os.Create(rt.Lock())
+	assert.NilError(t, err)
+	assert.NilError(t, unix.Flock(int(look.Fd()), unix.LOCK_SH))
+	time.AfterFunc(lockRetry/20, func() { _ = look.Close() })
+	lock, err := takeLock(rt)
+	assert.NilError(t, err)
+	assert.NilError(t, lock.Close())
+}
+
 // TestLockUnderLooks checks that calls of Holder at the same time neither keep takeLock from the lock nor release its record lock.
 // An `up --foreground` under a service manager does both.
 func TestLockUnderLooks(t *testing.T) {
