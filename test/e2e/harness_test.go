@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -230,10 +232,25 @@ func (n *testNode) bundle() {
 	}
 }
 
+// usedPorts are the results of freePort.
+var usedPorts sync.Map
+
+// freePort returns a port of the host that is free and that no other call returns. It is not an ephemeral port, because the kernel could
+// give such a port to any program before the node binds it, and not a node port.
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	assert.NilError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	const first, last = 20000, 29999
+	for range last - first {
+		port := first + rand.IntN(last-first+1)
+		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		assert.NilError(t, l.Close())
+		if _, used := usedPorts.LoadOrStore(port, true); !used {
+			return port
+		}
+	}
+	t.Fatalf("no free port between %d and %d", first, last)
+	return 0
 }
