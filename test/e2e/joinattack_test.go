@@ -173,7 +173,7 @@ func (c *joined) confined(i, other int) {
 	for name, why := range map[string]string{
 		victim: "node " + victim + " already exists", objectName(0): "is the node of the control plane",
 		"x.wild.e2e.test": "is a name of the API server", "webhook.default.svc": "is a name of the cluster",
-		"github.com": "token create --node github.com",
+		"github.com": "create a token for this name",
 	} {
 		byToken.refusedCertificate(name, "kube-apiserver-client-kubelet", "client auth", why)
 	}
