@@ -81,7 +81,7 @@ func (f FS) Name(pid int) (string, error) {
 	return strings.TrimSuffix(string(b), "\n"), err
 }
 
-// SelfStatus returns the value of a line of /proc/self/status (proc_pid_status(5)), or "" if there is none.
+// SelfStatus returns the value of a line of /proc/self/status (proc_pid_status(5)), or "" if the line is missing.
 func (f FS) SelfStatus(key string) string {
 	b, _ := os.ReadFile(filepath.Join(string(f), "self/status"))
 	for line := range bytes.Lines(b) {

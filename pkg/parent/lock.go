@@ -91,8 +91,8 @@ func lockFile(rt layout.Runtime) (*os.File, error) {
 	}
 }
 
-// tryLock locks f. While no parent has a record lock, it retries for lockRetry: a process that looks at the lock, or that a thread of
-// the last holder has just forked, has it for a moment.
+// tryLock locks f. It returns EWOULDBLOCK at once if a parent has the record lock, otherwise after lockRetry, because two kinds of
+// processes share the lock for a moment: callers of Holder, and children of the last holder between fork and exec.
 func tryLock(f *os.File) error {
 	until := time.Now().Add(lockRetry)
 	for {
@@ -107,7 +107,7 @@ func tryLock(f *os.File) error {
 	}
 }
 
-// recordLock returns the record lock on f of another process. Its type is F_UNLCK if there is none.
+// recordLock returns the record lock on f of another process. Its type is F_UNLCK if no other process holds one.
 func recordLock(f *os.File) (unix.Flock_t, error) {
 	record := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &record)

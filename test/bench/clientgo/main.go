@@ -305,7 +305,7 @@ func read(path string) string {
 	return string(b)
 }
 
-// value returns the number after key at the start of a line; 0 if there is none.
+// value returns the number after key at the start of a line, or 0 if the line is missing.
 func value(path, key string) float64 {
 	for line := range strings.Lines(read(path)) {
 		if rest, ok := strings.CutPrefix(line, key); ok {
