@@ -187,7 +187,9 @@ func TestStatus(t *testing.T) {
 	assert.Equal(t, c.run("status", "-o", "json"), 0)
 	var s status.Status
 	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &s))
-	assert.DeepEqual(t, s, full())
+	want := full()
+	want.Render(c.commandOf)
+	assert.DeepEqual(t, s, want)
 
 	c = newCLI(t)
 	assert.Equal(t, c.run("status"), 0)

@@ -227,6 +227,11 @@ func full() status.Status {
 	s.Network = status.Network{Driver: "slirp4netns", Interface: "tap0", Address: "10.0.2.100", MTU: 1500}
 	s.Cgroup = status.Cgroup{Path: "/user.slice/rootlessnode-default", Controllers: []string{"cpu", "memory", "pids"}, Unenforced: []string{"io"},
 		Ceiling: layout.Limits{CPUMilli: 1500, MemoryBytes: 4 << 30, Pids: 4096}, UnenforcedSettings: []string{"resources.memoryHighPercent"}}
+	s.Conditions = append(s.Conditions,
+		status.Condition{Type: status.ConditionDatastore, OK: true, Warning: true, Reason: "NearlyFull", Message: "72 % of the quota is used"},
+		status.Condition{Type: status.ConditionClusterDNS, Reason: "PodsNotReady", Message: "pod coredns-1:\nCrashLoopBackOff",
+			Hint: "show the logs of the node: kubelet", Steps: errdefs.Do(errdefs.ShowLogs, "kubelet")},
+		status.Condition{Type: status.ConditionDisk, Pending: true, Reason: "Starting"})
 	s.Ports = []status.Port{
 		{HostIP: "127.0.0.1", HostPort: 6443, Proto: "tcp", NodePort: 6443, Owner: "api", State: status.PortForwarded},
 		{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp", NodePort: 80, Owner: "default/web", State: status.PortFailed, Error: "permission denied", Hint: "sysctl -w net.ipv4.ip_unprivileged_port_start=80"},

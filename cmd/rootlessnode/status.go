@@ -30,6 +30,7 @@ state can be determined.`,
 		RunE: withNode(a, func(ctx context.Context, n statusNode, _ []string) error {
 			s, err := n.Status(ctx)
 			if err == nil {
+				s.Render(a.commandOf)
 				a.show(s, renderStatus(a, *s))
 			}
 			return err
@@ -83,6 +84,11 @@ func renderStatus(a *app, s status.Status) string {
 	for _, p := range ports {
 		if p.Hint != "" {
 			b.WriteString(block("hint for "+p.Address()+":", strings.Split(p.Hint, "\n")))
+		}
+	}
+	for _, c := range s.Conditions {
+		if c.Hint != "" {
+			b.WriteString(block("hint for "+c.Type+":", strings.Split(c.Hint, "\n")))
 		}
 	}
 	if m := s.Mounts; m != nil && m.Hint != "" {
@@ -166,19 +172,24 @@ func componentRows(s status.Status, now time.Time, st style) [][]string {
 }
 
 func conditionRows(s status.Status) [][]string {
-	rows := [][]string{{"CONDITION", "STATUS", "MESSAGE"}}
+	rows := [][]string{{"CONDITION", "STATUS", "REASON", "MESSAGE"}}
 	for _, c := range s.Conditions {
-		value := "True" // as kubectl prints conditions
-		if !c.OK {
-			value = "False"
-		}
-		text := c.Message
-		if text == "" {
-			text = c.Reason
-		}
-		rows = append(rows, []string{c.Type, value, oneLine(text)})
+		rows = append(rows, []string{c.Type, conditionStatus(c), c.Reason, oneLine(c.Message)})
 	}
 	return rows
+}
+
+// conditionStatus returns the status of a condition in the words of kubectl.
+func conditionStatus(c status.Condition) string {
+	switch {
+	case c.OK && c.Warning:
+		return "Warning"
+	case c.OK:
+		return "True"
+	case c.Pending:
+		return "Unknown"
+	}
+	return "False"
 }
 
 // maxListedPorts is the number of forwards up to which the status lists all of them.

@@ -119,9 +119,7 @@ func (w *mountWatch) report(t mountsResult) {
 	if !m.Shared {
 		c.Reason, c.Message = "NotShared", strings.Join(m.Reasons, "; ")
 	}
-	if old := now.Condition(c.Type); old == nil || old.OK != c.OK || old.Message != c.Message {
-		w.hub.SetCondition(c)
-	}
+	w.hub.SetCondition(c)
 }
 
 // propagationHint is the command that root runs on the host to fix a private root mount.

@@ -31,6 +31,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 			return u.PID == 0 || u.Name != kubelet.Name && u.Name != n.runtime.Unit()
 		})
 	}}
+	conditions := &conditionSet{watches: n.conditionWatches(), hub: n.hub, log: n.log}
 	hostPaths := &hostPathWatch{node: cfg.NodeName, files: n.files, client: n.client, events: n.events}
 	forwarder := &portForwarder{
 		driver: cfg.Ports.Driver, manager: n.rt.APISocket(), ledger: n.data.Ports(), log: n.log, hub: n.hub, config: n.ports,
@@ -61,6 +62,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		ports,
 		pods.unit(n.runtime.Unit(), n.backoff()),
 		task(unitMounts, mounts.Run),
+		task(unitConditions, conditions.Run),
 		task(unitEntries, func(ctx context.Context, ready func()) error { return copyup.FollowHost(ctx, n.files, ready) }),
 		task(unitHostPaths, hostPaths.Run, component.UnitRegistered),
 	}

@@ -20,6 +20,8 @@ const (
 	unitPorts = "ports"
 	// Tests mount propagation.
 	unitMounts = "mounts"
+	// Runs the watches of the node's conditions.
+	unitConditions = "conditions"
 	// Follows the host's entries in copied-up directories.
 	unitEntries = "host-entries"
 	// Reports pods whose hostPath volumes are in memory or hidden.

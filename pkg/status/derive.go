@@ -27,8 +27,8 @@ type DeriveInput struct {
 //   - The node is failed if a component has failed permanently.
 //   - The node is ready if the Node object is Ready, every component is ready (or done), every condition is true and no port has
 //     failed.
-//   - The node is degraded if that is not so, but it was ready before (WasReady) or the Node object is Ready and all components
-//     are up.
+//   - The node is degraded if that is not so, but it was ready before (WasReady), or the Node object is Ready, all components are up
+//     and no condition is pending.
 //   - Otherwise the node is starting.
 func Derive(in DeriveInput) (State, string) {
 	switch {
@@ -49,7 +49,7 @@ func Derive(in DeriveInput) (State, string) {
 	switch {
 	case up && len(unmet) == 0:
 		return NodeReady, ""
-	case up || in.WasReady:
+	case up && !slices.ContainsFunc(in.Conditions, isPending) || in.WasReady:
 		return NodeDegraded, strings.Join(unmet, "; ")
 	}
 	return NodeStarting, startingReason(in)
@@ -60,6 +60,8 @@ func componentsUp(cs []Component) bool {
 }
 
 func isUp(c Component) bool { return c.State == Ready || c.State == Done }
+
+func isPending(c Condition) bool { return !c.OK && c.Pending }
 
 func nodeObjectReady(cs []Condition) bool {
 	return slices.ContainsFunc(cs, func(c Condition) bool { return c.Type == ConditionNodeReady && c.OK })
@@ -90,7 +92,7 @@ func unmetRequirements(in DeriveInput) []string {
 }
 
 // startingReason returns the reason for which the node is still starting: first a component in backoff or stopped, then one that is
-// starting, then one that waits, then the Node object.
+// starting, then one that waits, then the Node object, then a pending condition.
 func startingReason(in DeriveInput) string {
 	for _, states := range [][]ComponentState{{Backoff, Stopping, Stopped}, {Starting, Running}, {Waiting}} {
 		for _, c := range in.Components {
@@ -99,9 +101,9 @@ func startingReason(in DeriveInput) string {
 			}
 		}
 	}
-	for _, c := range in.Conditions {
-		if c.Type == ConditionNodeReady && !c.OK {
-			return describeCondition(c)
+	for _, waits := range []func(Condition) bool{func(c Condition) bool { return c.Type == ConditionNodeReady && !c.OK }, isPending} {
+		if i := slices.IndexFunc(in.Conditions, waits); i >= 0 {
+			return describeCondition(in.Conditions[i])
 		}
 	}
 	return "waiting for the Node object to be Ready"
@@ -123,8 +125,11 @@ func describe(c Component) string {
 
 func describeCondition(c Condition) string {
 	s := c.Type + " is not met"
-	if c.Type == ConditionNodeReady {
+	switch {
+	case c.Type == ConditionNodeReady:
 		s = "the Node object is not Ready"
+	case c.Pending:
+		s = "waiting for " + c.Type
 	}
 	switch {
 	case c.Message != "":

@@ -42,6 +42,11 @@ func TestDerive(t *testing.T) {
 		{"object gone after ready", DeriveInput{WasReady: true, Components: up}, NodeDegraded, "the Node object has not been seen"},
 		{"a condition false at first ready", DeriveInput{Components: up, Conditions: []Condition{nodeReady, {Type: ConditionUplink, Reason: "SlirpDead"}}},
 			NodeDegraded, "Uplink is not met: SlirpDead"},
+		{"a condition is pending at first", DeriveInput{Components: up, Conditions: []Condition{nodeReady, {Type: ConditionClusterDNS, Pending: true, Message: "no pod is ready"}}},
+			NodeStarting, "waiting for ClusterDNS: no pod is ready"},
+		{"a condition is pending after ready", DeriveInput{WasReady: true, Components: up, Conditions: []Condition{nodeReady, {Type: ConditionClusterDNS, Pending: true}}},
+			NodeDegraded, "waiting for ClusterDNS"},
+		{"a warning", DeriveInput{Components: up, Conditions: []Condition{nodeReady, {Type: ConditionDatastore, OK: true, Warning: true, Reason: "NearlyFull"}}}, NodeReady, ""},
 		{"a forward failed", DeriveInput{Components: up, Conditions: []Condition{nodeReady}, Ports: []Port{
 			{HostIP: "127.0.0.1", HostPort: 80, Proto: "tcp", State: PortFailed, Error: "permission denied"},
 			{HostIP: "127.0.0.1", HostPort: 8080, Proto: "tcp", State: PortPending}}},

@@ -48,47 +48,6 @@ func componentLevel(s ComponentState) string {
 	return LevelInfo
 }
 
-// SetCondition replaces the condition with the type of c, or appends c. An empty Since is set to the time of the last change of OK. A
-// change of OK, and a new condition whose OK is false, publishes an event of NodeEvents/TYPE.
-func (h *Hub) SetCondition(c Condition) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	old := h.cur.Condition(c.Type)
-	flipped := old == nil || old.OK != c.OK
-	if c.Since.IsZero() {
-		c.Since = h.now()
-		if !flipped {
-			c.Since = old.Since
-		}
-	}
-	if flipped && (old != nil || !c.OK) {
-		h.publish(conditionEvent(c, old != nil))
-	}
-	h.update(func(s *Status) {
-		if p := s.Condition(c.Type); p != nil {
-			*p = c
-			return
-		}
-		s.Conditions = append(s.Conditions, c)
-	})
-}
-
-func conditionEvent(c Condition, known bool) Event {
-	word := map[bool]string{true: "met", false: "not met"}
-	e := Event{Component: NodeEvents + "/" + c.Type, To: word[c.OK], Reason: c.Message, Level: LevelInfo}
-	if known {
-		e.From = word[!c.OK]
-	}
-	if e.Reason == "" {
-		e.Reason = c.Reason
-	}
-	// A Node object that is not Ready is normal during the start.
-	if !c.OK && (known || c.Type != ConditionNodeReady) {
-		e.Level = LevelWarning
-	}
-	return e
-}
-
 // SetPorts replaces the forwarded ports. A port that is new, removed or in another state publishes an event of port/ADDRESS.
 func (h *Hub) SetPorts(ports []Port) {
 	h.mu.Lock()

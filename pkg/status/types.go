@@ -53,17 +53,6 @@ const (
 	NodeFailed   State = "failed" // a component failed permanently, or the node ended with an error
 )
 
-// Condition types. See Condition.
-const (
-	ConditionUplink       = "Uplink"
-	ConditionAPIReachable = "APIReachable"
-	ConditionNodeReady    = "NodeReady" // the Ready condition of the Node object
-	ConditionHostMounts   = "HostMounts"
-	ConditionSharedMounts = "SharedMounts"
-	ConditionDelegation   = "Delegation"
-	ConditionPorts        = "Ports"
-)
-
 // Port states.
 const (
 	PortPending   = "pending"
@@ -102,19 +91,6 @@ type Component struct {
 	WaitingFor []string `json:"waitingFor,omitempty"`
 	// Log is the path of the log file on the host.
 	Log string `json:"log,omitempty"`
-}
-
-// Condition is a property of the node. A false OK means that the property does not hold now; a node that was ready becomes degraded
-// then. Properties that this host cannot provide at all are in Status.Warnings instead.
-type Condition struct {
-	// Type is one of the Condition constants.
-	Type string `json:"type"`
-	OK   bool   `json:"ok"`
-	// Reason is a CamelCase word, Message a text for people.
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
-	// Since is the time of the last change of OK.
-	Since time.Time `json:"since"`
 }
 
 // Port is a port of the host that is forwarded to the node, or should be.
@@ -265,16 +241,6 @@ func (s *Status) Component(name string) *Component {
 	for i := range s.Components {
 		if s.Components[i].Name == name {
 			return &s.Components[i]
-		}
-	}
-	return nil
-}
-
-// Condition returns a pointer to the condition of type typ in s, or nil.
-func (s *Status) Condition(typ string) *Condition {
-	for i := range s.Conditions {
-		if s.Conditions[i].Type == typ {
-			return &s.Conditions[i]
 		}
 	}
 	return nil
