@@ -54,6 +54,7 @@ func (s *conditionSet) Run(ctx context.Context, ready func()) error {
 	for kind, w := range s.watches {
 		running.Go(func() { s.keep(ctx, w, conditionReporter{kind, s.hub}) })
 	}
+	<-ctx.Done()
 	running.Wait()
 	return nil
 }

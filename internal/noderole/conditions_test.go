@@ -39,6 +39,20 @@ func runConditions(t *testing.T, hub *status.Hub, watches map[string]conditionWa
 	})
 }
 
+// Without watches the unit runs until the node stops.
+func TestNoConditions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- (&conditionSet{}).Run(ctx, func() {}) }()
+		synctest.Wait()
+		assert.Equal(t, len(ended), 0)
+		cancel()
+		assert.NilError(t, <-ended)
+	})
+}
+
 // A watch reports pending, false, a warning and true, and removes its condition. A watch that fails is reported and started
 // again.
 func TestConditionSet(t *testing.T) {
