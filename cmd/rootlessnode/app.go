@@ -115,7 +115,7 @@ type plainFormatter struct{}
 func (plainFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	line := e.Level.String() + ": " + e.Message
 	if check, ok := e.Data["check"].(string); ok {
-		line += " (check " + check + ")"
+		line += " (" + check + ")"
 	}
 	if err, ok := e.Data[logrus.ErrorKey].(error); ok {
 		line += ": " + err.Error()

@@ -315,11 +315,11 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	c.node.findings = []preflight.Finding{
-		{Check: "root", Level: preflight.LevelPass, Message: "run by an ordinary user"},
-		{Check: "inotify", Level: preflight.LevelWarn, Message: "few instances", Hint: "# as root:\nsysctl -w x=1"},
+		{Code: "RN-ROOT", Check: "root", Level: preflight.LevelPass, Message: "run by an ordinary user"},
+		{Code: "RN-INOTIFY", Check: "inotify", Level: preflight.LevelWarn, Message: "few instances", Why: "programs fail", Hint: "# as root:\nsysctl -w x=1"},
 	}
 	assert.Equal(t, c.run("check"), 0)
-	c.node.findings = append(c.node.findings, preflight.Finding{Check: "cgroup", Level: preflight.LevelFail, Message: "no delegation", Hint: "rootlessnode host setup"})
+	c.node.findings = append(c.node.findings, preflight.Finding{Code: "RN-CGROUP", Check: "cgroup", Level: preflight.LevelFail, Message: "no delegation", Hint: "rootlessnode host setup"})
 	c.out.Reset()
 	assert.Equal(t, c.run("check"), errdefs.ExitPreflight)
 	golden.Assert(t, c.out.String(), "check.txt")
@@ -329,6 +329,25 @@ func TestCheck(t *testing.T) {
 	var list []preflight.Finding
 	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &list))
 	assert.Equal(t, len(list), 3)
+	assert.Equal(t, list[1].Code, "RN-INOTIFY")
+	c.out.Reset()
+	assert.Equal(t, c.run("check", "--root-script"), 0)
+	assert.Check(t, is.Contains(c.out.String(), "#!/bin/sh\n"))
+}
+
+func TestExplainCheck(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	assert.Equal(t, c.run("check", "--explain", "rn-tun"), 0)
+	golden.Assert(t, c.out.String(), "explain.txt")
+	c.out.Reset()
+	assert.Equal(t, c.run("check", "--explain", "RN-TUN", "-o", "json"), 0)
+	var found preflight.Check
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &found))
+	assert.Equal(t, found.Name, "tun")
+	assert.Equal(t, c.run("check", "--explain", "RN-NONE"), errdefs.ExitConfig)
+	assert.Check(t, is.Contains(c.err.String(), "RN-SUBIDS"))
+	assert.DeepEqual(t, c.node.calls, []string(nil))
 }
 
 func TestConfigCommands(t *testing.T) {

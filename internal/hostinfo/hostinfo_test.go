@@ -52,15 +52,49 @@ func TestParseSubids(t *testing.T) {
 	assert.DeepEqual(t, rows, []SubidRow{
 		{"a", 100000, 65536, "F line 3"}, {"1000", 1, 2, "F line 4"}, {"b", 5, 1, "F line 11"},
 	})
-	assert.DeepEqual(t, bad, []string{"F line 5", "F line 6", "F line 7", "F line 8", "F line 9", "F line 10"})
+	const notDecimal, tooHigh = "is not NAME:START:COUNT with decimal numbers", "has ids above 4294967294, the highest id of the kernel"
+	assert.DeepEqual(t, bad, []BadSubid{
+		{Where: "F line 5", Text: "x", Owner: "x", Reason: "is not NAME:START:COUNT", Blocks: true},
+		{Where: "F line 6", Text: "a:b:c", Owner: "a", Reason: notDecimal}, {Where: "F line 7", Text: "a:1:-1", Owner: "a", Reason: notDecimal},
+		{Where: "F line 8", Text: "a:4294967295:1", Owner: "a", Reason: tooHigh},
+		{Where: "F line 9", Text: ":1:2:3", Reason: "is not NAME:START:COUNT", Blocks: true},
+		{Where: "F line 10", Text: "a:4294967290:6", Owner: "a", Reason: tooHigh},
+	})
 	assert.Assert(t, rows[1].BelongsTo(Account{Name: "z", UID: 1000}))
 	assert.Assert(t, !rows[0].BelongsTo(Account{Name: "z", UID: 1000}))
 }
 
+// Rows that RootlessKit accepts and newuidmap does not, and the other way round.
+func TestParseSubidsOfUnusualRows(t *testing.T) {
+	t.Parallel()
+	for row, want := range map[string]string{
+		"my user:100000:65536":          "",
+		`dom\u1:100000:65536`:           "",
+		"müller:100000:65536":           "",
+		"a:100000:65536\r":              "ends with a carriage return (CRLF line ends), which newuidmap does not accept",
+		"a:100000:65536 ":               "has blanks at its beginning or end, which newuidmap does not accept",
+		" a:100000:65536":               "has blanks at its beginning or end, which newuidmap does not accept",
+		"a: 100000:65536":               "is not NAME:START:COUNT with decimal numbers",
+		"a:100000:0":                    "has a count of 0",
+		"a:4294967000:65536":            "has ids above 4294967294, the highest id of the kernel",
+		"a:100000:99999999999999999999": "is not NAME:START:COUNT with decimal numbers",
+		"a:9223372036854775807:1":       "has ids above 4294967294, the highest id of the kernel",
+		"a:1:9223372036854775807":       "has ids above 4294967294, the highest id of the kernel",
+	} {
+		rows, bad := ParseSubids([]byte(row+"\n"), "F")
+		if want == "" {
+			assert.Equal(t, len(rows), 1, row)
+			continue
+		}
+		assert.Equal(t, bad[0].Reason, want, "%q", row)
+		assert.Equal(t, len(rows) == 1, bad[0].Blanks, row)
+	}
+}
+
 func TestParseGetsubids(t *testing.T) {
 	t.Parallel()
-	got := ParseGetsubids([]byte("0: a 100000 65536\n1: a 300000 1\nError fetching ranges\n"), "getsubids a")
-	assert.DeepEqual(t, got, []SubidRow{{"a", 100000, 65536, "getsubids a row 0"}, {"a", 300000, 1, "getsubids a row 1"}})
+	got := ParseGetsubids([]byte("0: a 100000 65536\n1: a 300000 1\n2: a b 5 1\nError fetching ranges\n"), "getsubids a")
+	assert.DeepEqual(t, got, []SubidRow{{"a", 100000, 65536, "getsubids a row 0"}, {"a", 300000, 1, "getsubids a row 1"}, {"a b", 5, 1, "getsubids a row 2"}})
 }
 
 func TestFreeSubids(t *testing.T) {

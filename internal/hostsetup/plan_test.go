@@ -466,7 +466,7 @@ func TestSubids(t *testing.T) {
 		{"between others", "a:165536:65536\n", "b:265536:65536\n", 65536, "dev:100000:65536", "dev:100000:65536", ""},
 		{"a gap too small", "a:100000:10\nb:100100:65536\n", "", 65536, "dev:165636:65536", "dev:165636:65536", ""},
 		{"one file only", "dev:300000:65536\n", "", 0, "", "dev:100000:65536", ""},
-		{"unreadable", "dev\n", "", 0, "", "", "/etc/subuid line 1: must be NAME:START:COUNT"},
+		{"unreadable", "dev\n", "", 0, "", "", "/etc/subuid line 1 (dev) is not NAME:START:COUNT"},
 		{"full", "a:100000:600000000\n", "", 0, "", "", "/etc/subuid: no free range of 65536 ids"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -42,8 +42,10 @@ func (e *env) missingRows(ctx context.Context) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(bad) > 0 {
-			return nil, fmt.Errorf("%s: must be NAME:START:COUNT", strings.Join(bad, ", "))
+		for _, r := range bad {
+			if r.Blocks || r.BelongsTo(a) {
+				return nil, errdefs.Errorf("%v", r).Do(errdefs.CheckHost)
+			}
 		}
 		all = append(all, rows...)
 		want := e.SubidCount

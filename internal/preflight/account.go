@@ -24,7 +24,7 @@ func checkAccount(_ context.Context, h *host) []Finding {
 		return []Finding{fail("uid %d has no entry in passwd", h.in.UID).hint(
 			"# newuidmap looks up the account by name: run as an account that `getent passwd` lists,",
 			"# or create one:",
-			asRoot("useradd --create-home --uid "+strconv.Itoa(h.in.UID)+" rootlessnode"))}
+			"getent passwd rootlessnode >/dev/null || "+asRoot("useradd --create-home --uid "+strconv.Itoa(h.in.UID)+" rootlessnode"))}
 	}
 	return []Finding{pass("account %s, uid %d", a.Name, a.UID).with(map[string]string{"user": a.Name, "uid": strconv.Itoa(a.UID)})}
 }
@@ -96,7 +96,7 @@ func missingSubids(ctx context.Context, h *host, a hostinfo.Account, kinds []sub
 		return f // check data-ids reports the ids that the account must have
 	}
 	for _, k := range kinds {
-		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+		f.fix.add(asRoot(fmt.Sprintf("usermod %s %d-%d %s", k.usermod, start, start+hostinfo.MinSubids-1, hostinfo.Quote(a.Name))))
 	}
 	f.fix.add(fmt.Sprintf("# or add this row to %s: %s:%d:%d", text, a.Name, start, hostinfo.MinSubids))
 	f.fix.setup = true
@@ -129,14 +129,19 @@ func subidsOf(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) 
 		return nil, unreadable(err)
 	}
 	var found []Finding
-	if len(bad) > 0 {
-		found = append(found, fail("%s: must be NAME:START:COUNT", strings.Join(bad, ", ")).hint(
-			asRoot("${EDITOR:-vi} "+kind.file+"    # fix or remove "+strings.Join(bad, ", "))))
-	}
 	var mine []hostinfo.SubidRow
 	for _, r := range all {
 		if r.BelongsTo(a) {
 			mine = append(mine, r)
+		}
+	}
+	for _, r := range bad {
+		switch {
+		case !r.Blocks && !r.BelongsTo(a):
+		case r.Blanks:
+			found = append(found, fail("%v", r).hint(asRoot(`sed -i 's/^[[:space:]]*//; s/[[:space:]]*$//' `+kind.file)))
+		default:
+			found = append(found, fail("%v", r).hint(disableRow(kind.file, r.Text)))
 		}
 	}
 	for _, r := range mine {
@@ -177,7 +182,7 @@ func validateRows(ctx context.Context, h *host, a hostinfo.Account, kind subidKi
 				duplicate = true
 			} else if r.Overlaps(o) {
 				found = append(found, fail("%s (%s) and %s (%s) overlap: the kernel rejects an id map that contains both", o.Where, o, r.Where, r).hint(
-					asRoot("${EDITOR:-vi} "+kind.file+"    # remove one of "+o.String()+" and "+r.String())))
+					"# remove one of the two rows:", disableRow(kind.file, r.String())))
 			}
 		}
 		if duplicate {
@@ -185,14 +190,13 @@ func validateRows(ctx context.Context, h *host, a hostinfo.Account, kind subidKi
 		}
 		total += r.Count
 		if r.Start <= own && own < r.End() {
-			found = append(found, fail("%s (%s) contains the account's own id %d", r.Where, r, own).hint(
-				asRoot("${EDITOR:-vi} "+kind.file+"    # give "+a.Name+" a range without "+strconv.FormatInt(own, 10))))
+			found = append(found, warn("%s (%s) contains the account's own id %d, which is left out", r.Where, r, own))
 		}
 	}
 	if total < hostinfo.MinSubids {
 		start := freeSubids(ctx, h, a)
 		f := fail("%s has %d %ss, but a node needs %d", a.Name, total, kind.word, hostinfo.MinSubids).hint(
-			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, a.Name)))
+			asRoot(fmt.Sprintf("usermod %s %d-%d %s", kind.usermod, start, start+hostinfo.MinSubids-1, hostinfo.Quote(a.Name))))
 		f.fix.setup = true
 		found = append(found, f)
 	}
@@ -307,26 +311,45 @@ func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 	return orPass(found, "newuidmap and newgidmap are installed and privileged")
 }
 
-// tryIDMaps runs both programs to map the account's ids, as the start does, because the kernel's decision depends on more
-// than the files of the host.
+// tryIDMaps runs both programs to map the ids that RootlessKit would request, as the start does, because the decision of the programs
+// and of the kernel depends on more than the files of the host.
 func tryIDMaps(ctx context.Context, h *host) []Finding {
 	a, ok, err := h.account()
 	if err != nil || !ok {
 		return nil // reported by check account
 	}
-	for i, own := range []int{a.UID, a.GID} {
-		name, kind := []string{"newuidmap", "newgidmap"}[i], subidKinds()[i]
+	for _, kind := range subidKinds() {
 		rows, wrong := subidsOf(ctx, h, a, kind)
-		if len(rows) == 0 || len(wrong) > 0 || outsideNamespace(h, kind, rows) != nil {
+		unusable := slices.ContainsFunc(wrong, func(f Finding) bool { return f.Level == LevelFail })
+		if len(rows) == 0 || unusable || outsideNamespace(h, kind, rows) != nil {
 			return nil // reported by check subids
 		}
-		path := h.lookPath(name)
-		args := []string{"0", strconv.Itoa(own), "1", "1", strconv.FormatInt(rows[0].Start, 10), strconv.FormatInt(rows[0].Count, 10)}
-		if err := h.probes.MapIDs(ctx, path, args...); err != nil {
-			return []Finding{explainIDMap(h, name, err)}
+	}
+	ids, _, err := h.probes.IDs(h.cfg.Subids.Source)
+	if err != nil {
+		return []Finding{fail("cannot determine the ids to map: %v", err)}
+	}
+	for _, m := range []struct {
+		program string
+		own     int
+		ranges  []datadir.IDRange
+	}{{"newuidmap", ids.UID, ids.Subuids}, {"newgidmap", ids.GID, ids.Subgids}} {
+		if err := h.probes.MapIDs(ctx, h.lookPath(m.program), idMap(m.own, m.ranges)...); err != nil {
+			return []Finding{explainIDMap(h, m.program, err)}
 		}
 	}
 	return nil
+}
+
+// idMap returns the arguments of newuidmap or newgidmap after the pid: the account's own id is mapped to 0, the others to 1 and up.
+func idMap(own int, ranges []datadir.IDRange) []string {
+	args := []string{"0", strconv.Itoa(own), "1"}
+	next := int64(1)
+	for _, r := range ranges {
+		args = append(args, strconv.FormatInt(next, 10), strconv.FormatInt(r.Start, 10), strconv.FormatInt(r.Count, 10))
+		next += r.Count
+	}
+	return args
 }
 
 // explainIDMap returns the finding for a failed id map, with the cause that is specific to containers: a process that writes

@@ -85,6 +85,10 @@ func goodHost(t *testing.T) *fakeHost {
 			Listen:      func(string, string) error { return nil },
 			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },
 			MapIDs:      func(context.Context, string, ...string) error { return nil },
+			IDs: func(string) (datadir.IDs, string, error) {
+				ranges := []datadir.IDRange{{Start: 165536, Count: 65536}}
+				return datadir.IDs{UID: uid, GID: 4000, Subuids: ranges, Subgids: ranges}, "dev", nil
+			},
 			Delegation: func() (cgroupv2.Host, cgroupv2.Delegation, error) {
 				return cgroupv2.Host{Mount: "/sys/fs/cgroup"}, cgroupv2.Delegation{
 					Root: "/sys/fs/cgroup/x", Source: cgroupv2.SourceCurrent, Available: []string{"cpu", "cpuset", "io", "memory", "pids"},
@@ -167,7 +171,7 @@ func (f *fakeHost) run(name string) string {
 	f.t.Helper()
 	h := newHost(f.t.Context(), f.in)
 	for _, c := range checks() {
-		if c.name != name {
+		if c.Name != name {
 			continue
 		}
 		var b strings.Builder

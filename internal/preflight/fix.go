@@ -23,13 +23,17 @@ type fix struct {
 	setup bool
 
 	distro hostinfo.Distro
-	// sudo is set if sudo is installed.
-	sudo    bool
-	account string
+	// sudo is set if sudo is installed. distrust is why root must not run this program, if it must not.
+	sudo     bool
+	distrust error
+	account  string
 }
 
 func (f *fix) add(lines ...string) {
 	for _, line := range lines {
+		if strings.HasPrefix(line, "#") { // a path in a comment may contain a newline
+			line = strings.ReplaceAll(line, "\n", "?")
+		}
 		f.steps = f.steps.Text(line)
 	}
 }
@@ -37,18 +41,38 @@ func (f *fix) add(lines ...string) {
 // asRoot marks commands that only root can run.
 func asRoot(command string) string { return sudoMark + command }
 
+// addLine returns the command that adds a line to a file, unless the file has the line.
+func addLine(file, line string) string {
+	line = hostinfo.Quote(line)
+	return fmt.Sprintf("grep -qsxF %[1]s %[2]s || echo %[1]s | %[3]s >/dev/null", line, file, asRoot("tee -a "+file))
+}
+
 // setSysctl returns the commands that set a sysctl now and at each boot.
 func setSysctl(key string, value int) []string {
 	setting := fmt.Sprintf("%s=%d", key, value)
-	return []string{asRoot("sysctl -w " + setting), "echo " + setting + " | " + asRoot("tee -a "+hostinfo.SysctlFile)}
+	return []string{asRoot("sysctl -w " + setting), addLine(hostinfo.SysctlFile, setting)}
 }
 
 // loadModules returns the commands that load kernel modules now and at each boot.
 func loadModules(names ...string) []string {
-	return []string{
-		asRoot("modprobe -a " + strings.Join(names, " ")),
-		`printf "%s\n" ` + strings.Join(names, " ") + " | " + asRoot("tee -a "+hostinfo.ModulesFile),
+	lines := []string{asRoot("modprobe -a " + strings.Join(names, " "))}
+	for _, name := range names {
+		lines = append(lines, addLine(hostinfo.ModulesFile, name))
 	}
+	return lines
+}
+
+// disableRow returns the command that turns a row of a file into a comment. It matches the row by its text, so that it can be
+// repeated after the file has changed.
+func disableRow(file, row string) string {
+	var pattern strings.Builder
+	for _, r := range row {
+		if strings.ContainsRune(`\.[]*^$|`, r) {
+			pattern.WriteByte('\\')
+		}
+		pattern.WriteRune(r)
+	}
+	return asRoot("sed -i " + hostinfo.Quote(`\|^[[:space:]]*`+pattern.String()+`[[:space:]]*$|s|^|# |`) + " " + file)
 }
 
 func (f *fix) empty() bool { return len(f.programs) == 0 && len(f.steps) == 0 }
@@ -73,21 +97,25 @@ func (f *fix) merge(o fix) {
 	}
 	f.setup = f.setup || o.setup
 	if o.account != "" {
-		f.distro, f.sudo, f.account = o.distro, o.sudo, o.account
+		f.distro, f.sudo, f.distrust, f.account = o.distro, o.sudo, o.distrust, o.account
 	}
+}
+
+// install returns the command that installs the programs, or a comment on an unknown distribution. It is empty without programs.
+func (f *fix) install() errdefs.Hint {
+	if len(f.programs) == 0 {
+		return nil
+	}
+	line := f.distro.InstallCommand(f.programs)
+	if !strings.HasPrefix(line, "#") {
+		line = sudoMark + line
+	}
+	return errdefs.Text(line)
 }
 
 // hint returns the steps as one block.
 func (f *fix) hint() errdefs.Hint {
-	var all errdefs.Hint
-	if len(f.programs) > 0 {
-		line := f.distro.InstallCommand(f.programs)
-		if !strings.HasPrefix(line, "#") {
-			line = sudoMark + line
-		}
-		all = all.Text(line)
-	}
-	all = append(all, f.steps...)
+	all := append(f.install(), f.steps...)
 	if f.setup {
 		all = append(all, errdefs.Step{
 			Action: errdefs.SetUpHost, Args: []string{f.account}, Text: "or run all of the steps for root at once", Sudo: true, Alternative: true,
@@ -150,7 +178,7 @@ func (h *host) finish(findings []Finding) []Finding {
 		if f.fix.empty() {
 			continue
 		}
-		f.fix.distro, f.fix.sudo, f.fix.account = h.distro(), h.lookPath("sudo") != "", "NAME"
+		f.fix.distro, f.fix.sudo, f.fix.distrust, f.fix.account = h.distro(), h.lookPath("sudo") != "", h.probes.RootOnly(h.in.Exe), "NAME"
 		if a, ok, _ := h.account(); ok {
 			f.fix.account = a.Name
 		}

@@ -28,7 +28,7 @@ func checkOpenFiles(_ context.Context, h *host) []Finding {
 			name = a.Name
 		}
 		return []Finding{found.hint(
-			asRoot("sh -c 'echo \""+name+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)+"\" > /etc/security/limits.d/rootlessnode.conf'"),
+			addLine("/etc/security/limits.d/rootlessnode.conf", name+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)),
 			"# then log in again; under systemd, set LimitNOFILE= in the unit or DefaultLimitNOFILE= in user.conf instead")}
 	}
 	return []Finding{pass("hard limit of open files is %s", hard).with(details)}

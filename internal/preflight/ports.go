@@ -129,8 +129,7 @@ func privilegedPort(h *host, what string, port int) Finding {
 	}
 	lines := append([]string{"# let ordinary users bind the port:"}, setSysctl("net.ipv4.ip_unprivileged_port_start", port)...)
 	return fail("%s, but ordinary users can bind only ports from %d (net.ipv4.ip_unprivileged_port_start)", what, n).hint(append(lines,
-		"# or let only this program bind it (repeat after each update):",
-		asRoot("setcap cap_net_bind_service=ep "+h.self()),
+		"# or let only this program bind it (repeat after each update): "+asRoot("setcap cap_net_bind_service=ep "+h.self()),
 		fmt.Sprintf("# or use port %d or higher", n))...)
 }
 

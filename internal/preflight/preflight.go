@@ -1,5 +1,5 @@
-// Package preflight checks whether the host meets the requirements of a node, before anything is created. Each named check
-// returns findings. `up` and `check` use the same list.
+// Package preflight checks whether the host meets the requirements of a node, before anything is created. The catalogue lists
+// the checks; each has a stable code and returns findings. `up` and `check` use the same list.
 //
 // The checks do not change the host and contact no other host, except that NodeAddress may resolve the name of an API server.
 // All files are looked up below Input.Root, and all queries to the kernel go through Input.Probes, so that each check can be
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -33,11 +34,14 @@ const (
 
 // Finding is one result of a check. A check can have several.
 type Finding struct {
-	// Check is the check's name, one of Names.
+	// Code and Check are the code and the name of the check, see Check.
+	Code  string `json:"code"`
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Message is one line for people.
+	// Message is the value that was found and its meaning, one line for people.
 	Message string `json:"message"`
+	// Why is the reason why it matters. Empty if Level is LevelPass.
+	Why string `json:"why,omitempty"`
 	// Hint is how to fix it on this host, in plain words: shell commands, comments and actions. Empty if there is nothing to do.
 	// Steps is the same as data. Render replaces the words.
 	Hint  string       `json:"hint,omitempty"`
@@ -72,95 +76,43 @@ type Input struct {
 	Root string
 	// Probes query the kernel. The zero value queries the real one.
 	Probes Probes
-	// Deep, if not nil, runs after the checks, and its findings are appended. It is for slow probes that need namespaces.
-	Deep func(ctx context.Context) []Finding
-}
-
-// check is one named requirement. run returns its findings in the order in which they are shown.
-type check struct {
-	name string
-	run  func(context.Context, *host) []Finding
-}
-
-func checks() []check {
-	return []check{
-		{"account", checkAccount},
-		{"subids", checkSubids},
-		{"idmap-programs", checkIDMapPrograms},
-		{"user-namespaces", checkUserNamespaces},
-		{"proc", checkProc},
-		{"kernel", checkKernel},
-		{"modules", checkModules},
-		{"runtime-dir", checkRuntimeDir},
-		{"linger", checkLinger},
-		{"cgroup", checkCgroup},
-		{"resources", checkResources},
-		{"programs", checkPrograms},
-		{"network-program", checkNetworkProgram},
-		{"network-policy", checkNetworkPolicy},
-		{"tun", checkTun},
-		{"ports", checkPorts},
-		{"routes", checkRoutes},
-		{"mounts", checkMounts},
-		{"socket-paths", checkSocketPaths},
-		{"data-dir", checkDataDir},
-		{"data-ids", checkDataIDs},
-		{"disk-space", checkDiskSpace},
-		{"open-files", checkOpenFiles},
-		{"inotify", checkInotify},
-		{"components", checkComponents},
-		{"runtime", checkRuntime},
-	}
 }
 
 // rootCheck is the name of the check that runs first. If it fails, no other check runs.
 const rootCheck = "root"
 
-// Names returns the names of the checks in the order of their findings.
-func Names() []string {
-	names := []string{rootCheck}
-	for _, c := range checks() {
-		names = append(names, c.name)
-	}
-	return names
-}
-
 // Run runs all checks concurrently and returns their findings in the order of Names, at least one for each check. For uid 0
 // it returns only the finding of the check "root".
 func Run(ctx context.Context, in Input) []Finding {
 	h := newHost(ctx, in)
-	root := checkRoot(h)
-	if root.Level == LevelFail {
-		return h.finish([]Finding{root})
-	}
 	list := checks()
+	if root := checkRoot(h); root.Level == LevelFail {
+		return h.finish(list[0].name([]Finding{root}))
+	}
 	results := make([][]Finding, len(list))
 	var wg sync.WaitGroup
 	for i, c := range list {
-		wg.Go(func() {
-			results[i] = c.run(ctx, h)
-			for j := range results[i] {
-				results[i][j].Check = c.name
-			}
-		})
+		wg.Go(func() { results[i] = c.name(c.run(ctx, h)) })
 	}
 	wg.Wait()
-	all := []Finding{root}
-	for _, r := range results {
-		all = append(all, r...)
+	return h.finish(slices.Concat(results...))
+}
+
+// name sets the fields of findings that identify the check.
+func (c Check) name(found []Finding) []Finding {
+	for i := range found {
+		f := &found[i]
+		f.Code, f.Check = c.Code, c.Name
+		if f.Level != LevelPass {
+			f.Why = c.Why
+		}
 	}
-	all = h.finish(all)
-	if in.Deep != nil {
-		all = append(all, in.Deep(ctx)...)
-	}
-	return all
+	return found
 }
 
 func checkRoot(h *host) Finding {
 	if h.in.UID != 0 {
-		f := pass("running as an ordinary user, uid %d", h.in.UID)
-		f.Check = rootCheck
-		return f
+		return pass("running as an ordinary user, uid %d", h.in.UID)
 	}
 	f := fail("a node must be run by an ordinary user, not by root")
 	once := "# once, to create a dedicated account:"
@@ -169,7 +121,6 @@ func checkRoot(h *host) Finding {
 		f.fix.add("# leave this user namespace (unshare, a rootless container, a shell in a node) and start the node as the account that created it;")
 		once = "# or, in a container that has enough ids for a dedicated account, once:"
 	}
-	f.Check = rootCheck
 	const account = "rootlessnode"
 	f.fix.steps = append(f.fix.steps.Text(once).Do(errdefs.CreateAccount, account).Text("# then, each time:"),
 		errdefs.Step{Action: errdefs.Start, As: account})
@@ -192,8 +143,8 @@ func Err(findings []Finding) error {
 		if f.Level != LevelFail {
 			continue
 		}
-		faults = append(faults, fmt.Errorf("%s: %s", f.Check, f.Message))
-		if f.fix.empty() && f.Hint != "" { // from Deep, or from JSON
+		faults = append(faults, fmt.Errorf("%s: %s", f.Code, f.Message))
+		if f.fix.empty() && f.Hint != "" { // from JSON
 			f.fix.steps = f.Steps
 			if len(f.Steps) == 0 {
 				f.fix.add(f.Hint)

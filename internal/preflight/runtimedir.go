@@ -22,10 +22,11 @@ const envRuntimeDir = "XDG_RUNTIME_DIR"
 func ResolveRuntimeDir(env []string, uid int, root string) (dir string, warning Finding, err error) {
 	h := newHost(context.Background(), Input{Env: env, UID: uid, Root: root})
 	dir, f := h.runtimeDir()
+	check, _ := Explain("runtime-dir")
 	if f.Level == LevelFail && uid == 0 {
-		f = checkRoot(h) // more helpful: a directory would not help root
+		f, check = checkRoot(h), checks()[0] // more helpful: a directory would not help root
 	}
-	f = h.finish([]Finding{f})[0]
+	f = h.finish(check.name([]Finding{f}))[0]
 	switch f.Level {
 	case LevelWarn:
 		return dir, f, nil
@@ -36,15 +37,12 @@ func ResolveRuntimeDir(env []string, uid int, root string) (dir string, warning 
 }
 
 func (h *host) runtimeDir() (string, Finding) {
-	const check = "runtime-dir"
 	set, uid := h.env(envRuntimeDir), h.in.UID
 	reason := envRuntimeDir + " is not set"
 	if set != "" {
 		reason = badRuntimeDir(set, uid)
 		if reason == "" {
-			f := pass("runtime directory %s", filepath.Clean(set))
-			f.Check = check
-			return filepath.Clean(set), f
+			return filepath.Clean(set), pass("runtime directory %s", filepath.Clean(set))
 		}
 		reason = fmt.Sprintf("%s is %s, which %s", envRuntimeDir, set, reason)
 	}
@@ -53,11 +51,9 @@ func (h *host) runtimeDir() (string, Finding) {
 	if fault == "" {
 		f := warn("%s; using %s", reason, usual).hint("export " + envRuntimeDir + "=" + usual).
 			with(map[string]string{"set": set, "used": usual})
-		f.Check = check
 		return usual, f
 	}
 	f := fail("%s, and %s %s", reason, usual, fault)
-	f.Check = check
 	f.fix = h.runtimeDirFix(usual)
 	return "", f
 }
@@ -94,8 +90,8 @@ func (h *host) runtimeDirFix(usual string) fix {
 		user, group = a.Name, strconv.Itoa(a.GID)
 	}
 	if h.exists(hostinfo.SystemdBooted) {
-		f.add("# log in with ssh or `machinectl shell "+user+"@`, not with su or sudo, or keep the user manager running:",
-			asRoot("loginctl enable-linger "+user))
+		f.add("# log in with ssh or machinectl shell "+hostinfo.Quote(user+"@")+", not with su or sudo, or keep the user manager running:",
+			asRoot("loginctl enable-linger "+hostinfo.Quote(user)))
 	} else {
 		f.add(asRoot("install -d -m 0755 "+filepath.Dir(usual)),
 			asRoot("install -d -m 0700 -o "+id+" -g "+group+" "+usual))
@@ -124,7 +120,7 @@ func checkLinger(_ context.Context, h *host) []Finding {
 	if h.exists(filepath.Join(dir, a.Name)) {
 		return []Finding{pass("linger is enabled: the node keeps running after logout")}
 	}
-	f := warn("linger is not enabled: "+ends, a.Name).hint(asRoot("loginctl enable-linger " + a.Name))
+	f := warn("linger is not enabled: "+ends, a.Name).hint(asRoot("loginctl enable-linger " + hostinfo.Quote(a.Name)))
 	f.fix.setup = true
 	return []Finding{f}
 }

@@ -102,7 +102,7 @@ func explainClone(h *host, err error) Finding {
 			"# you are in a chroot: start outside of it, or enter the tree with pivot_root (unshare, systemd-nspawn), not with chroot")
 	case errors.Is(err, unix.EACCES):
 		return fail("a security module forbids creating a user namespace: %v", err).hint(
-			asRoot("dmesg | tail -20    # the kernel's log names the module and the rule"))
+			"# the kernel's log names the module and the rule: " + asRoot("dmesg | tail -20"))
 	}
 	return fail("create a user namespace: %v", err)
 }

@@ -254,7 +254,7 @@ func runPreflight(ctx context.Context, n *Node) error {
 	}
 	for _, f := range findings {
 		if f.Level == preflight.LevelWarn {
-			n.log.WithField("check", f.Check).Warn(f.Message)
+			n.log.WithField("check", f.Code).Warn(f.Message)
 		}
 	}
 	return preflight.Err(findings)

@@ -58,7 +58,7 @@ func TestBadInput(t *testing.T) {
 		{name: "no newuidmap", env: []string{"PATH=" + empty}, args: []string{"up"}, code: 3, says: []string{"newuidmap", "uidmap"}},
 		{
 			name: "no account and no runtime dir", by: []string{"unshare", "--user", "--map-user=4242", "--"}, env: []string{"XDG_RUNTIME_DIR="},
-			args: []string{"up"}, code: 3, says: []string{"runtime-dir:", "/run/user/4242", "account: uid 4242"},
+			args: []string{"up"}, code: 3, says: []string{"RN-RUNTIME-DIR:", "/run/user/4242", "RN-ACCOUNT: uid 4242"},
 		},
 		{name: "unknown command", args: []string{"ip"}, code: 2, says: []string{"ip"}},
 		{name: "not running", args: []string{"exec", "--", "true"}, code: 1, says: []string{"not running"}},

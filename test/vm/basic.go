@@ -39,7 +39,7 @@ func (g *guest) missingControllers(ctx context.Context) error {
 		}
 	}
 	if !slices.ContainsFunc(lines(out), func(l string) bool {
-		return strings.HasPrefix(l, "warn  cgroup ") && strings.Contains(l, "lacks cpu")
+		return strings.HasPrefix(l, "warn  RN-CGROUP ") && strings.Contains(l, "lacks cpu")
 	}) {
 		return errors.New("check does not warn that the cgroup lacks cpu")
 	}

@@ -71,6 +71,8 @@ type ociRuntime struct {
 type runcOptions struct {
 	BinaryName    string
 	SystemdCgroup bool
+	// NoNewKeyring: the kernel limits the keys of an account (200 by default), and runc would create one for each container.
+	NoNewKeyring bool
 	ShimCgroup    string `toml:",omitempty"`
 }
 
@@ -168,7 +170,7 @@ func criFor(e component.Env) cri {
 			Default: runcName,
 			Runtimes: map[string]ociRuntime{runcName: {
 				Type: shimType, Path: e.BinDir(shimProgram),
-				Options: runcOptions{BinaryName: e.OCIRuntime, SystemdCgroup: false, ShimCgroup: e.ShimCgroup},
+				Options: runcOptions{BinaryName: e.OCIRuntime, SystemdCgroup: false, NoNewKeyring: true, ShimCgroup: e.ShimCgroup},
 			}},
 		},
 	}

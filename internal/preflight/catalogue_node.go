@@ -1,0 +1,122 @@
+package preflight
+
+// programChecks are the checks of programs that the node runs from the host.
+func programChecks() []Check {
+	return []Check{
+		{
+			Code: "RN-PROGRAMS", Name: "programs", Title: "programs that the node runs",
+			Why:   "the node's network and the mounts of volumes are set up with programs of the host",
+			Fails: "`ip`, `mount` or `umount` is missing, or `nft` and `iptables`, depending on `kubeProxy.mode`",
+			Fix:   "Install the packages of the programs.",
+			run:   checkPrograms,
+		},
+		{
+			Code: "RN-NETWORK-PROGRAM", Name: "network-program", Title: "the program of the network driver",
+			Why: "the network driver connects the node with the host's network",
+			Fails: "the driver's program is missing or does not run; lxc-user-nic has no permission, no bridge, or a bridge whose DHCP server " +
+				"has ended; passt is too old for `ports.driver: pesto`",
+			Fix: "Install the program, or use the built-in driver: `network.driver: gvisor-tap-vsock`.",
+			run: checkNetworkProgram,
+		},
+	}
+}
+
+// networkChecks are the checks of the host's network.
+func networkChecks() []Check {
+	return []Check{
+		{
+			Code: "RN-NETWORK-POLICY", Name: "network-policy", Title: "the kernel can enforce NetworkPolicies",
+			Why:   "with `networkPolicy` on, the kernel passes the first packet of each connection to a program",
+			Fails: "the kernel has no nft queue expression (the check tries it), `br_netfilter` is not loaded, or `nft` is missing",
+			Warns: "it could not be tried",
+			Fix:   "Load the modules, install nftables, or set `networkPolicy: none`.",
+			run:   checkNetworkPolicy,
+		},
+		{
+			Code: "RN-TUN", Name: "tun", Title: "/dev/net/tun",
+			Why:   "the node's network interface is a tap device",
+			Fails: "the device is missing or cannot be opened",
+			Fix:   "Load the module tun, and have root create the device with mode 0666.",
+			run:   checkTun,
+		},
+		{
+			Code: "RN-PORTS", Name: "ports", Title: "the node's ports on the host",
+			Why:   "clients reach the API server and forwarded ports at the host's addresses",
+			Fails: "`api.port` or a static forward cannot be bound: in use (and by which process), below the first unprivileged port, or no such address",
+			Fix:   "Use another port, or stop the program that uses it.",
+			run:   checkPorts,
+		},
+		{
+			Code: "RN-ROUTES", Name: "routes", Title: "the node's networks do not overlap those of the host",
+			Why:   "the node cannot reach addresses of the host's networks that are also in its own networks",
+			Fails: "a network of the host is within the pods' or Services' network",
+			Warns: "a wider network overlaps them, or a network overlaps `network.cidr`",
+			Fix:   "Set the range that the finding proposes.",
+			run:   checkRoutes,
+		},
+	}
+}
+
+// fileChecks are the checks of the host's file systems and of the directories that the node uses.
+func fileChecks() []Check {
+	return []Check{
+		{
+			Code: "RN-MOUNTS", Name: "mounts", Title: "mounts of the host reach the node",
+			Why:   "mounts that the host makes after the start reach volumes only if the mount above them is shared",
+			Warns: "the root mount of the host or of another disk is private",
+			Fix:   "Make the mounts shared before the node starts.",
+			run:   checkMounts,
+		},
+		{
+			Code: "RN-SOCKET-PATHS", Name: "socket-paths", Title: "the length of socket paths",
+			Why:   "the kernel limits the path of a socket to 107 characters",
+			Fails: "the longest socket path has more than 107 characters",
+			Fix:   "Use a shorter `--name` or XDG_RUNTIME_DIR.",
+			run:   checkSocketPaths,
+		},
+		{
+			Code: "RN-DATA-DIR", Name: "data-dir", Title: "the data dir",
+			Why:   "images, containers and the cluster's state are stored there, with files that belong to subordinate ids",
+			Fails: "it is not writable, read-only, noexec, or on NFS, CIFS, AFS, Ceph or Lustre",
+			Warns: "it is nosuid, or on FUSE or 9p; other accounts have access, and the start cannot remove it",
+			Fix:   "Choose a data dir on a local disk with `dataDir`, or make the account its owner.",
+			run:   checkDataDir,
+		},
+		{
+			Code: "RN-DATA-IDS", Name: "data-ids", Title: "the ids of the data",
+			Why:   "the data's files belong to the subordinate ids with which it was created",
+			Fails: "the data was created with other subordinate ids, or with the same ids in another order; its record cannot be read",
+			Fix:   "Restore the former ids, or delete the data.",
+			run:   checkDataIDs,
+		},
+		{
+			Code: "RN-DISK-SPACE", Name: "disk-space", Title: "free space and inodes for the data",
+			Why:   "the node's own images and the cluster's state need space, and images of pods more",
+			Fails: "less than 200 MiB or 5000 inodes are free",
+			Warns: "less than 1 GiB or 50000 inodes are free, or less than the kubelet's eviction threshold",
+			Fix:   "Free space, or move `dataDir` to another file system.",
+			run:   checkDiskSpace,
+		},
+	}
+}
+
+// componentChecks are the checks of the node's own programs.
+func componentChecks() []Check {
+	return []Check{
+		{
+			Code: "RN-COMPONENTS", Name: "components", Title: "the components match their manifest",
+			Why:   "components that are incomplete, damaged or of incompatible versions do not form a cluster",
+			Fails: "the manifest is missing; a file is missing, changed or not executable; a version is outside the skew policy",
+			Fix:   "Build the components again with `make components`, or set `componentsDir`.",
+			run:   checkComponents,
+		},
+		{
+			Code: "RN-RUNTIME", Name: "runtime", Title: "the container runtime",
+			Why:   "a runtime other than the bundled containerd comes from the host",
+			Fails: "with CRI-O: a program is missing, too old or does not run, or a configured file does not exist",
+			Warns: "images cannot be imported, because skopeo is missing",
+			Fix:   "Install the programs, or set `cri.runtime: containerd`.",
+			run:   checkRuntime,
+		},
+	}
+}
