@@ -41,14 +41,18 @@ func renderError(r *errdefs.Report) string {
 			fmt.Fprintf(&b, "error: %s\n", line)
 		}
 	}
-	b.WriteString(renderHints(r.Hints))
+	return b.String() + renderHints(r.Hints) + renderLog(r)
+}
+
+// renderLog returns the log excerpt of the component that failed, or "".
+func renderLog(r *errdefs.Report) string {
 	switch {
 	case r.LogPath != "":
-		b.WriteString(block("log: "+r.LogPath, r.LogTail))
+		return block("log: "+r.LogPath, r.LogTail)
 	case len(r.LogTail) > 0:
-		b.WriteString(block("log of "+r.Component+":", r.LogTail))
+		return block("log of "+r.Component+":", r.LogTail)
 	}
-	return b.String()
+	return ""
 }
 
 // renderHints returns "hint:" with commands to paste for each hint.

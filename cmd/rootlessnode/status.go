@@ -100,6 +100,9 @@ func renderStatus(a *app, s status.Status) string {
 	for _, w := range s.Warnings {
 		b.WriteString("warning: " + w + "\n")
 	}
+	if s.Failure != nil {
+		b.WriteString("\n" + renderHints(s.Failure.Hints) + renderLog(s.Failure))
+	}
 	return b.String()
 }
 

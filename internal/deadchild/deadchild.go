@@ -4,16 +4,18 @@ package deadchild
 
 import (
 	"errors"
-	"fmt"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Child is a child process that has ended and is not reaped yet.
 type Child struct {
 	PID int
-	// Status is the text of os.ProcessState, such as "exit status 1".
+	// Status is how it ended, as in proc.ExitText.
 	Status string
 }
 
@@ -43,9 +45,10 @@ func find(idType, id int) (Child, bool) {
 		}
 		break
 	}
-	const cldExited = 1 // CLD_EXITED of sigaction(2)
+	status := syscall.WaitStatus(si.status) // as wait(2) encodes a signal
+	const cldExited = 1                     // CLD_EXITED of sigaction(2)
 	if si.code == cldExited {
-		return Child{int(si.pid), fmt.Sprintf("exit status %d", si.status)}, true
+		status <<= 8
 	}
-	return Child{int(si.pid), "signal: " + unix.Signal(si.status).String()}, true
+	return Child{int(si.pid), proc.ExitText(status)}, true
 }

@@ -73,7 +73,7 @@ func TestByPID(t *testing.T) {
 		}
 		return poll.Success()
 	}, poll.WithTimeout(30*time.Second))
-	assert.Equal(t, found, Child{cmd.Process.Pid, "exit status 3"})
+	assert.Equal(t, found, Child{cmd.Process.Pid, "exited with status 3"})
 	assert.ErrorContains(t, cmd.Wait(), "exit status 3")
 	_, is := ByPID(cmd.Process.Pid)
 	assert.Assert(t, !is)

@@ -81,6 +81,9 @@ func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 // uses DHCP.
 func (r Runtime) Uplink() string { return filepath.Join(r.Dir, "uplink.json") }
 
+// Failure is the file with the error that ended the roles inside, an errdefs.Report. The first role that fails writes it.
+func (r Runtime) Failure() string { return filepath.Join(r.Dir, "failure.json") }
+
 // Removal is the file with the request to remove a data dir from inside a user namespace, a datadir.Request.
 func (r Runtime) Removal() string { return filepath.Join(r.Dir, "removal.json") }
 

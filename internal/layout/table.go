@@ -26,10 +26,11 @@ func Files(r Runtime, d Data) []Handover {
 			"parent, at each change", "node, waits", run},
 		{"Runtime.PortFaults", r.PortFaults(), "Forwarded ports that currently accept no connections (`PortFault`)",
 			"parent, at each change", "node, waits", "from the first fault to the end of the run"},
+		{"Runtime.Failure", r.Failure(), "The error that ended the roles inside (`errdefs.Report`)", "child, node", "parent", run},
 		{"Runtime.Removal", r.Removal(), "The data dir to remove (`datadir.Request`)", "remove", "remove-inside", "the removal"},
 		{"Runtime.Removed", r.Removed(), "The result of the removal (`datadir.Result`)", "remove-inside, remove-child", "remove", "the removal"},
 		{"Data.LastExit", d.LastExit(), "The error that ended the last run (`errdefs.Report`)",
-			"child, node, parent, guard", "parent, commands", "until the next start"},
+			"parent, guard", "commands", "until the next start"},
 		{"Data.BootstrapKubeconfig", d.BootstrapKubeconfig(), "The kubeconfig with the bootstrap token, on a worker",
 			"host program", "node", "until the node has its certificate"},
 	}

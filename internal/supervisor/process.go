@@ -125,15 +125,7 @@ func describeExit(state *os.ProcessState, err error) (how string, success bool) 
 	if state == nil {
 		return fmt.Sprintf("wait for process: %v", err), false
 	}
-	status, ok := state.Sys().(syscall.WaitStatus)
-	if !ok || !status.Signaled() {
-		return fmt.Sprintf("exited with status %d", state.ExitCode()), state.ExitCode() == 0
-	}
-	name := unix.SignalName(status.Signal())
-	if name == "" {
-		name = "signal " + strconv.Itoa(int(status.Signal()))
-	}
-	return "killed by " + name, false
+	return proc.ExitText(state.Sys().(syscall.WaitStatus)), state.ExitCode() == 0
 }
 
 // signal sends sig to the process group, or with KeepChildren only to the main process.

@@ -103,8 +103,11 @@ func (u *unit) setFault(err error) {
 
 // componentError returns err as an error of component u, with the last lines of its output.
 func (u *unit) componentError(err error) error {
-	return errdefs.Class(errdefs.ErrComponent,
-		errdefs.WithLog(fmt.Errorf("%s: %w", u.Name, err), u.Name, u.out.logPath(), u.out.last()))
+	e := errdefs.Component("%s: %w", u.Name, err)
+	if u.out.logPath() == "" {
+		return errdefs.WithLog(e, u.Name, "", u.out.last())
+	}
+	return errdefs.WithLog(e.Do(errdefs.ShowLogs, u.Name), u.Name, u.out.logPath(), u.out.last())
 }
 
 // awaitNeeds waits until all needs of u are met, makes it Starting and returns true. It returns false if u must not start.

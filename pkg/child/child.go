@@ -25,7 +25,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/noderole"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
-	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // reapAfter is how long an orphaned process may stay a zombie, and the longest time that a caller may take to wait for
@@ -33,8 +32,17 @@ import (
 const reapAfter = time.Second
 
 // Run executes the child role: RootlessKit's child with the node's file system. It returns when the node role has
-// ended, with an error unless the node role exited with status 0. Only node.Dispatch calls it.
+// ended, with an error unless the node role exited with status 0. The parent reads the error from the runtime dir. Only
+// node.Dispatch calls it.
 func Run(log logrus.FieldLogger, rt layout.Runtime) error {
+	failures, err := openFailures(rt)
+	if err != nil {
+		return err
+	}
+	return failures.report(run(log, rt))
+}
+
+func run(log logrus.FieldLogger, rt layout.Runtime) error {
 	cfg, err := effectiveConfig(rt)
 	if err != nil {
 		return err
@@ -57,13 +65,14 @@ func Run(log logrus.FieldLogger, rt layout.Runtime) error {
 	// RootlessKit's reaper also reaps children that other code waits for. Its port driver would then fail to find nft,
 	// and forwarded connections would lose their client addresses.
 	defer deadchild.ReapOrphans(reapAfter)()
-	return rkchild.Child(rkchild.Opt{
+	target := []string{"/proc/self/exe", layout.RoleNode, cfg.Name}
+	err = rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey:             layout.EnvPipeFD,
 		ChildUseActivationEnvKey: layout.EnvChildActivation,
 		StateDirEnvKey:           layout.EnvStateDir,
-		TargetCmd:                []string{"/proc/self/exe", layout.RoleNode, cfg.Name},
+		TargetCmd:                target,
 		NetworkDriver:            nd,
-		CopyUpDriver:             reportingDriver{copyup.NewDriver(fileSystem(cfg, rt), log), layout.NewData(cfg.DataDir)},
+		CopyUpDriver:             copyUpDriver{copyup.NewDriver(fileSystem(cfg, rt), log), cfg.DataDir},
 		CopyUpDirs:               cfg.Mounts.CopyUp,
 		PortDriver:               ports,
 		MountProcfs:              true,
@@ -72,12 +81,21 @@ func Run(log logrus.FieldLogger, rt layout.Runtime) error {
 		// (cgroupv2.Subtree.Arrange).
 		EvacuateCgroup2: true,
 	})
+	return describeExit(err, target)
 }
 
 // RunNode executes the node role: it prepares the namespaces, renders and supervises the components, and serves status
-// and exec until SIGTERM, SIGINT, SIGHUP or a stop request on the status socket. Errors are also written to the data
-// dir, where the parent reads them. Only node.Dispatch calls it.
+// and exec until SIGTERM, SIGINT, SIGHUP or a stop request on the status socket. The parent reads the error from the
+// runtime dir. Only node.Dispatch calls it.
 func RunNode(log *logrus.Logger, rt layout.Runtime, version string) error {
+	failures, err := openFailures(rt)
+	if err != nil {
+		return err
+	}
+	return failures.report(runNode(log, rt, version))
+}
+
+func runNode(log *logrus.Logger, rt layout.Runtime, version string) error {
 	// The parent forwards signals of its terminal; they must not arrive twice.
 	if _, err := syscall.Setsid(); err != nil {
 		return fmt.Errorf("create a session: %w", err)
@@ -87,15 +105,12 @@ func RunNode(log *logrus.Logger, rt layout.Runtime, version string) error {
 		return err
 	}
 	handover, err := readHandover(rt)
-	if err == nil {
-		err = noderole.Run(noderole.Options{
-			Config: cfg, Runtime: rt, Handover: handover, FileSystem: fileSystem(cfg, rt), Version: version, Log: log,
-		})
-	}
 	if err != nil {
-		err = errors.Join(err, layout.WriteJSON(layout.NewData(cfg.DataDir).LastExit(), errdefs.ReportOf(err)))
+		return err
 	}
-	return err
+	return noderole.Run(noderole.Options{
+		Config: cfg, Runtime: rt, Handover: handover, FileSystem: fileSystem(cfg, rt), Version: version, Log: log,
+	})
 }
 
 // readHandover reads the parent's handover, and completes its network settings with those that the child got from DHCP.

@@ -296,7 +296,7 @@ func offlineStatus(n *Node) (*status.Status, error) {
 		s.State, s.Reason = status.NodeStopping, "cleaning up after the last run"
 	default:
 		if r := lastExit(n); r != nil {
-			s.State, s.Reason = status.NodeFailed, r.Message
+			s.State, s.Reason, s.Failure = status.NodeFailed, r.Message, r
 		}
 	}
 	return s, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -127,9 +128,9 @@ func TestLastRun(t *testing.T) {
 	assert.ErrorContains(t, err, "disk full")
 }
 
-// TestAwaitLastExit checks that awaitLastExit waits for the report of a node that is ending. Such a node closes its status socket
-// before it writes the report, and holds its lock until then.
-func TestAwaitLastExit(t *testing.T) {
+// TestAwaitExit checks that awaitExit waits for the error of a node that is ending. Such a node closes its status socket before its
+// parent has the error, and holds its lock until the guard has cleaned up.
+func TestAwaitExit(t *testing.T) {
 	home(t)
 	n, err := New(config.Default(), Options{})
 	assert.NilError(t, err)
@@ -138,17 +139,37 @@ func TestAwaitLastExit(t *testing.T) {
 	lock, err := os.Create(n.Runtime().Lock())
 	assert.NilError(t, err)
 	assert.NilError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	report := errdefs.ReportOf(errdefs.WithLog(errdefs.Component("join: denied"), "join", "/log/join.log", []string{"401"}))
 	synctest.Test(t, func(t *testing.T) {
-		result := make(chan *errdefs.Report, 1)
-		go func() { result <- awaitLastExit(t.Context(), n) }()
+		result := make(chan error, 1)
+		go func() { result <- awaitExit(t.Context(), n) }()
 		synctest.Wait()
 		assert.Equal(t, len(result), 0)
-		assert.NilError(t, layout.WriteJSON(n.Data().LastExit(), errdefs.ReportOf(errors.New("join: denied"))))
-		assert.Equal(t, (<-result).Message, "join: denied")
+		assert.NilError(t, layout.WriteJSON(n.Data().LastExit(), report))
+		synctest.Wait()
+		assert.Equal(t, len(result), 0, "the guard has not cleaned up")
+		assert.NilError(t, lock.Close())
+		assert.DeepEqual(t, errdefs.ReportOf(<-result), report)
 	})
+	s, err := n.Status(t.Context())
+	assert.NilError(t, err)
+	assert.DeepEqual(t, s.Failure, report)
 	assert.NilError(t, os.Remove(n.Data().LastExit()))
-	assert.NilError(t, lock.Close())
-	assert.Assert(t, awaitLastExit(t.Context(), n) == nil, "the run ended without a report")
+	assert.NilError(t, awaitExit(t.Context(), n), "the run ended without a report")
+}
+
+// TestLostReport checks that the error of a killed parent is the error that its guard has recorded, also if the guard is still cleaning up.
+func TestLostReport(t *testing.T) {
+	home(t)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	killed := exec.Command("sh", "-c", "kill -KILL $$").Run()
+	assert.Error(t, lostReport(n, layout.RoleParent, killed), "the parent process ended unexpectedly: killed by SIGKILL")
+	assert.NilError(t, os.MkdirAll(n.Data().Dir, 0o700))
+	assert.NilError(t, layout.WriteJSON(n.Data().LastExit(), errdefs.ReportOf(errdefs.Component("the parent was killed"))))
+	err = lostReport(n, layout.RoleParent, killed)
+	assert.Error(t, err, "the parent was killed")
+	assert.ErrorIs(t, err, errdefs.ErrComponent)
 }
 
 // TestPreflightStopsStart checks that Start returns the preflight findings and creates nothing on a host that cannot run a node.

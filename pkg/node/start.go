@@ -15,6 +15,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/descriptors"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
 )
@@ -177,12 +178,12 @@ func (n *Node) startHelper(role string) (*helper, error) {
 		_, _ = feed.Write(input) // the helper reports incomplete input
 		_ = feed.Close()
 	}()
-	go h.wait(role, report)
+	go h.wait(n, role, report)
 	return h, nil
 }
 
 // wait reads the helper's report and waits for the process.
-func (h *helper) wait(role string, report *os.File) {
+func (h *helper) wait(n *Node, role string, report *os.File) {
 	var r helperReport
 	derr := json.NewDecoder(report).Decode(&r) // blocks until the helper reports or ends
 	werr := h.cmd.Wait()
@@ -191,12 +192,29 @@ func (h *helper) wait(role string, report *os.File) {
 	case derr == nil:
 		h.err, h.removed = r.Error.Err(), r.Removed
 	case werr != nil:
-		h.err = errdefs.Component("the %s process: %w", role, werr)
+		h.err = lostReport(n, role, werr)
 	}
 	if h.lifeline != nil {
 		_ = h.lifeline.Close()
 	}
 	close(h.ended)
+}
+
+// lostReport returns the error for a helper that has ended with err and without a report, because it was killed. The guard then
+// records the error of the run.
+func lostReport(n *Node, role string, err error) error {
+	if role == layout.RoleParent {
+		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
+		defer cancel()
+		cleaned := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked })
+		if r := lastExit(n); cleaned == nil && r != nil {
+			return r.Err()
+		}
+	}
+	if text, ended := proc.ErrorText(err); ended {
+		return errdefs.Component("the %s process ended unexpectedly: %s", role, text)
+	}
+	return errdefs.Component("the %s process: %w", role, err)
 }
 
 // openLog opens the node's log for appending. It rotates the log first if it is larger than logRotateSize. Roles other than the

@@ -23,7 +23,7 @@ import (
 func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
+	following, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if h := n.current(); h != nil {
 		// Notice the end of the parent immediately, not when the next request fails.
@@ -31,14 +31,17 @@ func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) erro
 			select {
 			case <-h.ended:
 				cancel(errEnded)
-			case <-ctx.Done():
+			case <-following.Done():
 			}
 		}()
 	}
 	var last *status.Status
 	for {
-		s, err := nextStatus(ctx, n, c, last)
+		s, err := nextStatus(following, n, c, last)
 		if err != nil {
+			if errors.Is(context.Cause(following), errEnded) {
+				err = errEnded
+			}
 			return notReady(ctx, n, last, err)
 		}
 		if progress != nil {
@@ -79,48 +82,47 @@ func nextStatus(ctx context.Context, n *Node, c *status.Client, last *status.Sta
 	}
 }
 
-// notReady returns the error for a wait that ended before the node was ready.
+// notReady returns the error for a wait that ended before the node was ready. err is the error of the last request.
 func notReady(ctx context.Context, n *Node, last *status.Status, err error) error {
-	if h := n.current(); h != nil {
-		select {
-		case <-h.ended:
-			if h.err != nil {
-				return h.err
-			}
-			return errdefs.Component("the node was stopped before it was ready")
-		default:
+	if errors.Is(err, errEnded) || errors.Is(err, errdefs.ErrNotRunning) {
+		// The status socket is closed before the parent has the node's error.
+		if ended := awaitExit(ctx, n); ended != nil {
+			return ended
 		}
 	}
-	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+	switch {
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return timedOut(n, last)
-	}
-	if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	}
-	if errors.Is(err, errdefs.ErrNotRunning) {
-		if r := awaitLastExit(ctx, n); r != nil {
-			return r.Err()
-		}
 	}
 	return err
 }
 
-// awaitLastExit returns the report of the run that is ending, or nil if it leaves none. The status socket is closed a moment
-// before the report is written.
-func awaitLastExit(ctx context.Context, n *Node) *errdefs.Report {
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
-	for {
-		h, err := parent.Holder(n.rt)
-		if r := lastExit(n); r != nil || err != nil || !h.Locked {
-			return r
-		}
+// awaitExit waits until the run has ended and its guard has cleaned up, and returns the error of the run. It returns nil if ctx ends
+// first, or if the node was not started by this handle and has left no error.
+func awaitExit(ctx context.Context, n *Node) error {
+	h := n.current()
+	if h != nil {
 		select {
+		case <-h.ended:
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
 		}
 	}
+	if err := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked }); err != nil && h == nil {
+		return nil
+	}
+	if h != nil && h.err != nil {
+		return h.err
+	}
+	if r := lastExit(n); r != nil {
+		return r.Err()
+	}
+	if h == nil {
+		return nil
+	}
+	return errdefs.Component("the node was stopped before it was ready")
 }
 
 // timedOut returns an error that names the components that are not ready.

@@ -18,6 +18,7 @@ import (
 // the parent. RootlessKit has no callback for this.
 type networkHook struct {
 	network.ParentDriver
+	name  string
 	after func(childPID int, n layout.NetworkInfo) error
 	// uplink is the file where the child records its address if the driver uses DHCP.
 	uplink string
@@ -66,6 +67,9 @@ func (h *networkHook) Info(ctx context.Context) (*api.NetworkDriverInfo, error) 
 	}
 	return &known, nil
 }
+
+// String returns the name of the driver. RootlessKit prints the driver in its errors.
+func (h *networkHook) String() string { return "driver " + h.name }
 
 // childPID returns the pid of the child, or 0 before RootlessKit configures the network.
 func (h *networkHook) childPID() int {

@@ -72,6 +72,9 @@ func playNode(fault string, rt layout.Runtime) error {
 	if fault == "target" {
 		return errors.New("the node role fails immediately")
 	}
+	if fault == "report" {
+		return errors.Join(layout.WriteJSON(rt.Failure(), insideReport()), errors.New("the parent must use the report"))
+	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	if fault == "slow" { // still starting and does not handle signals
@@ -86,6 +89,11 @@ func playNode(fault string, rt layout.Runtime) error {
 		<-term
 	}
 	return nil
+}
+
+// insideReport is the report of the node role with the fault "report".
+func insideReport() *errdefs.Report {
+	return errdefs.ReportOf(errdefs.WithLog(errdefs.Preflight("etcd: no space").Hint("df"), "etcd", "/etcd.log", []string{"full"}))
 }
 
 // playChild runs the child role. It fails in the phase that fault names.

@@ -62,6 +62,7 @@ func Run(ctx context.Context, o Options) error {
 		o.LogWriter = os.Stderr
 	}
 	r := &run{Options: o, data: layout.NewData(o.Config.DataDir), started: time.Now()}
+	r.output = currentOutput(r.data.Log(nodeLog))
 	lock, err := takeLock(o.Runtime)
 	if err != nil {
 		return err
@@ -84,6 +85,7 @@ type run struct {
 	Options
 	data    layout.Data
 	started time.Time
+	output  output
 	subtree *cgroupv2.Subtree
 	claimed cgroupv2.Delegation
 	// uncapped has the caps of Config.Resources that the kernel refused, with the reason.
@@ -149,7 +151,7 @@ func (r *run) node(ctx context.Context) error {
 	if s, ok := network.(*slirp); ok {
 		r.networkWarnings = s.Warnings
 	}
-	hook := &networkHook{ParentDriver: network, after: r.finishSetup, uplink: r.Runtime.Uplink()}
+	hook := &networkHook{ParentDriver: network, name: r.Config.Network.Driver, after: r.finishSetup, uplink: r.Runtime.Uplink()}
 	watch := newWatch(r.Options, hook)
 	defer watch.close()
 	addresses, err := watchAddresses(func(err error) { r.Log.WithError(err).Warn("update the host's addresses") }, r.addressFiles(ctx)...)
@@ -255,14 +257,15 @@ func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
 
 // conclude returns the error with which the node ended, and records it for `status`.
 func (r *run) conclude(err error) error {
-	// The node role's report has more detail than the exit status of its process. prepare has removed the report of an earlier run.
+	// The report of the roles inside has more detail than their exit status.
 	var inside errdefs.Report
-	if layout.ReadJSON(r.data.LastExit(), &inside) == nil {
-		return inside.Err()
+	if layout.ReadJSON(r.Runtime.Failure(), &inside) == nil {
+		err = inside.Err()
 	}
 	if err == nil {
 		return nil
 	}
+	err = r.output.attach(err)
 	if werr := layout.WriteJSON(r.data.LastExit(), errdefs.ReportOf(err)); werr != nil {
 		r.Log.WithError(werr).Warn("record the error of this run")
 	}

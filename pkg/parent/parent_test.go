@@ -34,6 +34,17 @@ type rig struct {
 	cfg  *config.NodeConfig
 	rt   layout.Runtime
 	data layout.Data
+	// logged is set if the parent writes to the node's log instead of the output that start returns.
+	logged bool
+}
+
+// openLog opens the node's log as the host program does.
+func (r *rig) openLog() *os.File {
+	r.t.Helper()
+	assert.NilError(r.t, os.MkdirAll(r.data.LogDir(), 0o700))
+	log, err := os.OpenFile(r.data.Log(nodeLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	assert.NilError(r.t, err)
+	return log
 }
 
 func newRig(t *testing.T) *rig {
@@ -60,6 +71,11 @@ func (r *rig) start(fault string) (cmd *exec.Cmd, output *strings.Builder) {
 	cmd.Env = append(cmd.Env, layout.RoleEnv(layout.RoleParent, r.rt)...)
 	output = &strings.Builder{}
 	cmd.Stdout, cmd.Stderr = output, output
+	if r.logged {
+		log := r.openLog()
+		defer log.Close()
+		cmd.Stdout, cmd.Stderr = log, log
+	}
 	cmd.WaitDelay = 5 * time.Second // the guard has the same standard error for a short time
 	assert.NilError(r.t, cmd.Start())
 	return cmd, output
@@ -135,22 +151,42 @@ func lives(pid int) bool {
 }
 
 // TestChildFails checks that the parent returns an error and cleans up when the child ends in any phase. RootlessKit's parent would wait
-// forever after most of these failures.
+// forever after most of these failures. Only the log has the reason, because this child does not report it.
 func TestChildFails(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []string{"hello", "idmap", "copyup", "network", "target"} {
 		t.Run(phase, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
+			r.logged = true
+			log := r.openLog()
+			_, err := log.WriteString("error: of an earlier run\n")
+			assert.NilError(t, errors.Join(err, log.Close()))
 			cmd, output := r.start(phase)
 			code := r.ends(cmd, output)
 			assert.Equal(t, code, errdefs.ExitComponent, "%s", output)
 			r.gone("")
 			var report errdefs.Report
 			assert.NilError(t, layout.ReadJSON(r.data.LastExit(), &report))
-			assert.Assert(t, report.Message != "")
+			assert.Assert(t, cmp.Contains(report.Message, "ended unexpectedly: exited with status"))
+			assert.Equal(t, report.LogPath, r.data.Log(nodeLog))
+			tail := strings.Join(report.LogTail, "\n")
+			assert.Assert(t, cmp.Contains(tail, "error: "+map[bool]string{true: "the node role fails immediately", false: "fails in phase " + phase}[phase == "target"]))
+			assert.Assert(t, !strings.Contains(tail, "earlier run"), tail)
 		})
 	}
+}
+
+// TestChildReports checks that the report of a role inside is the error of the node, with its class, hint and log.
+func TestChildReports(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("report")
+	assert.Equal(t, r.ends(cmd, output), errdefs.ExitPreflight, "%s", output)
+	r.gone("")
+	var report errdefs.Report
+	assert.NilError(t, layout.ReadJSON(r.data.LastExit(), &report))
+	assert.DeepEqual(t, &report, insideReport())
 }
 
 func TestStops(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -91,7 +92,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		case d := <-dead.found:
 			if d.PID == w.hook.childPID() || w.hook.childPID() == 0 {
 				if !stopping {
-					cause = errdefs.Component("the child ended during setup: %s", d.Status)
+					cause = childEnded(d.Status)
 				}
 				gone = time.After(returnLimit)
 				break
@@ -130,9 +131,16 @@ func (w *watch) result(err, cause error, stopping bool) error {
 		return nil
 	case isPermission(err) && w.hook.childPID() == 0:
 		return errdefs.Preflight("create the namespaces: %w", err).Do(errdefs.CheckHost)
-	default:
-		return errdefs.Component("run the node: %w", err)
 	}
+	if text, ended := proc.ErrorText(err); ended {
+		return childEnded(text)
+	}
+	return errdefs.Component("run the node: %w", err)
+}
+
+// childEnded returns the error for the end of the child, unless the roles inside have reported the reason.
+func childEnded(how string) error {
+	return errdefs.Component("the node's process 1 ended unexpectedly: %s", how)
 }
 
 func isPermission(err error) bool {

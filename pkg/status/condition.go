@@ -139,4 +139,7 @@ func (s *Status) Render(words func(errdefs.Step) string) {
 			c.Hint, c.Steps = c.Steps.Render(words), nil
 		}
 	}
+	if s.Failure != nil {
+		s.Failure.Render(words)
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // ComponentState is the state of a component.
@@ -205,6 +206,8 @@ type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since,omitzero"`
+	// Failure is the error with which the last run ended, with its hints and a log excerpt, if State is NodeFailed.
+	Failure *errdefs.Report `json:"failure,omitempty"`
 	// StartedAt is when the parent process started.
 	StartedAt time.Time `json:"startedAt,omitzero"`
 	// Version is the version of rootlessnode, Kubernetes that of Kubernetes.
