@@ -140,31 +140,6 @@ func parseStat(b []byte) (s Stat, ok bool) {
 	return s, ok
 }
 
-// Handle refers to a process by a pidfd. Unlike its ID, a handle never refers to another process.
-type Handle struct{ fd int }
-
-// Open returns a handle of a process. The error is unix.ESRCH if there is no such process. If the process is not a child of the caller,
-// it may have ended and another process may have got the ID: compare again afterwards whatever has named the process.
-func Open(pid int) (Handle, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return Handle{}, fmt.Errorf("open pidfd of process %d: %w", pid, err)
-	}
-	return Handle{fd}, nil
-}
-
-// Signal sends a signal to the process. It does nothing if the process has ended.
-func (h Handle) Signal(sig unix.Signal) error {
-	err := unix.PidfdSendSignal(h.fd, sig, nil, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	return err
-}
-
-// Close closes the handle.
-func (h Handle) Close() { _ = unix.Close(h.fd) }
-
 // Exists reports whether there is a process, or zombie, with this ID.
 func Exists(pid int) bool { return !errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 

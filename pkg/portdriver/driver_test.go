@@ -2,6 +2,7 @@ package portdriver
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -240,13 +241,17 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-// If no program listens in the node, clients are reset, as without a forward.
+// If no program listens in the node, clients are reset, as without a forward, and the log has the reason.
 func TestNoListener(t *testing.T) {
-	d, _ := run(t)
+	var log bytes.Buffer
+	d, stop := runWith(t, Options{Log: &log, StateDir: shortDir(t)})
 	s := spec(freePort(t), freePort(t))
 	add(t, d, s)
 	_, err := dial(t, s.ParentPort).Read(make([]byte, 1))
 	assert.ErrorIs(t, err, syscall.ECONNRESET)
+	stop()
+	assert.Equal(t, log.String(), fmt.Sprintf("port %d/tcp4: connect to the node: dial tcp %s:%d: connect: connection refused\n",
+		s.ParentPort, nodeSide, s.ChildPort))
 }
 
 func TestPortsAreNumberedTogether(t *testing.T) {

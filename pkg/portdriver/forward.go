@@ -2,6 +2,7 @@ package portdriver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -225,11 +226,23 @@ func requestConnection(ctx context.Context, socket string, spec port.Spec, clien
 	defer stop()
 	fd, err := msg.ConnectToChild(child.(*net.UnixConn), spec, client)
 	if err != nil {
-		return nil, err
+		return nil, childError(child, err)
 	}
 	file := os.NewFile(uintptr(fd), "node")
 	defer file.Close() // FileConn duplicates the descriptor
 	return net.FileConn(file)
+}
+
+// childError returns the error in the child's reply, or err if there is none. ConnectToChild (RootlessKit 3.3.0) does not read a reply
+// without a descriptor, except for its first byte, and only returns that the descriptor is missing.
+func childError(child io.Reader, err error) error {
+	const restOfHeader = 3
+	rest, _ := io.ReadAll(io.LimitReader(child, 1<<16)) // an incomplete reply is not decoded
+	var reply msg.Reply
+	if len(rest) <= restOfHeader || json.Unmarshal(rest[restOfHeader:], &reply) != nil || reply.Error == "" {
+		return err
+	}
+	return errors.New(reply.Error)
 }
 
 func (f *forward) requestConnection(ctx context.Context, client net.Addr) (*net.TCPConn, error) {

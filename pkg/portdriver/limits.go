@@ -1,7 +1,7 @@
 package portdriver
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -149,7 +149,9 @@ func (m *monitor) check() (idle bool) {
 	m.changed = false
 	m.mu.Unlock()
 	if changed && m.report != nil {
-		slices.SortFunc(faults, func(a, b Fault) int { return strings.Compare(fmt.Sprint(a.Spec), fmt.Sprint(b.Spec)) })
+		slices.SortFunc(faults, func(a, b Fault) int {
+			return cmp.Or(cmp.Compare(a.Spec.ParentPort, b.Spec.ParentPort), strings.Compare(a.Spec.ParentIP, b.Spec.ParentIP), strings.Compare(a.Spec.Proto, b.Spec.Proto))
+		})
 		if m.report(faults) != nil { // most likely also a lack of descriptors: retry at the next check
 			m.mu.Lock()
 			m.changed, idle = true, false
