@@ -34,7 +34,7 @@ type HostFacts struct {
 // plane, and a node that serves others gets the same API server port inside as outside.
 func (c *NodeConfig) Complete(h HostFacts) {
 	if c.NodeName == "" {
-		c.NodeName = strings.ToLower(strings.TrimSuffix(h.Hostname, "."))
+		c.NodeName = NodeNameOf(h.Hostname)
 	}
 	if c.DataDir == "" && h.XDGDataHome != "" {
 		c.DataDir = layout.DefaultDataDir(h.XDGDataHome, c.Name)
@@ -67,6 +67,9 @@ func (c *NodeConfig) Complete(h HostFacts) {
 		}
 	}
 }
+
+// NodeNameOf returns the name of the Node object of a host if the config sets none.
+func NodeNameOf(hostname string) string { return strings.ToLower(strings.TrimSuffix(hostname, ".")) }
 
 // UseName sets the node's name, as --name and ROOTLESSNODE_NAME do. It returns an error of class errdefs.ErrConfig if the
 // config has another name, such as an effective config that was printed for another node; otherwise this node would use the

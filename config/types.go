@@ -33,7 +33,8 @@ type NodeConfig struct {
 	// The name of the node among the nodes of one account: at most 32 lower case letters, digits and inner hyphens. Do not set it
 	// here, but with --name or ROOTLESSNODE_NAME. Only a printed effective config contains it.
 	Name string `json:"name,omitempty" example:"default"`
-	// The name of the Node object: a DNS name of at most 63 characters. Default: the host's name in lower case.
+	// The name of the Node object: a DNS name of at most 63 characters. Default: the name of the last start, else the host's name in
+	// lower case. A change renames the Node object.
 	NodeName string `json:"nodeName,omitempty" example:"node1"`
 	// Labels for the Node object. The node sets labels of rootlessnode.dev itself. Of kubernetes.io, only the labels that a
 	// kubelet may set are allowed.

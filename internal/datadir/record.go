@@ -20,9 +20,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// Format is the version of the record that this program writes. Increase it when the meaning of the data changes, so that older
-// programs refuse the data instead of damaging it. New fields do not need a new version, because programs keep unknown fields.
-const Format = 1
+// Format is the version of the data dir that this program writes. See layout.StateFormat.
+const Format = layout.StateFormat
 
 // Record marks a directory as the data dir of one node (layout.Data.Record).
 type Record struct {
@@ -32,6 +31,7 @@ type Record struct {
 	Created time.Time `json:"created"`
 	// IDs is the id map with which the files in the data dir were created.
 	IDs IDs `json:"ids"`
+	Identity
 }
 
 // maxRecord is the maximum size of a record in bytes.
@@ -42,20 +42,35 @@ const maxRecord = 1 << 20
 // Errors: fs.ErrNotExist if there is no record; of class errdefs.ErrConfig if the record is malformed, has a newer format, or belongs to
 // an account other than uid.
 func ReadRecord(d layout.Data, uid int) (*Record, error) {
+	r, owner, err := readRecord(d)
+	switch {
+	case owner >= 0 && owner != uid:
+		return nil, recordFault(d, "# use the account with uid "+fmt.Sprint(owner)+", or choose another dataDir",
+			"%s belongs to uid %d, but this account has uid %d", d.Record(), owner, uid)
+	case err != nil:
+		return nil, err
+	case r.IDs.UID != uid:
+		return nil, recordFault(d, "# use the account with uid "+fmt.Sprint(r.IDs.UID)+", or choose another dataDir",
+			"the data belongs to uid %d, but this account has uid %d", r.IDs.UID, uid)
+	}
+	return r, nil
+}
+
+// recordFault returns an error about the record of d, of class errdefs.ErrConfig.
+func recordFault(d layout.Data, hint, format string, args ...any) error {
+	err := fmt.Errorf("read the record of data dir %s: %w", d.Dir, fmt.Errorf(format, args...))
+	return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), hint)
+}
+
+// readRecord returns the record of a data dir and the owner of its file, or -1 if the file is not readable. The errors are those of
+// ReadRecord, without those about owners.
+func readRecord(d layout.Data) (*Record, int, error) {
 	b, owner, err := readRegular(d.Record())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	fault := func(hint, format string, args ...any) error {
-		err := fmt.Errorf("read the record of data dir %s: %w", d.Dir, fmt.Errorf(format, args...))
-		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), hint)
+		return nil, -1, err
 	}
 	if err != nil {
-		return nil, fault("", "%w", err)
-	}
-	if owner != uid {
-		return nil, fault("# use the account with uid "+fmt.Sprint(owner)+", or choose another dataDir",
-			"%s belongs to uid %d, but this account has uid %d", d.Record(), owner, uid)
+		return nil, -1, recordFault(d, "", "%w", err)
 	}
 	var head struct {
 		Format int `json:"format"`
@@ -64,8 +79,7 @@ func ReadRecord(d layout.Data, uid int) (*Record, error) {
 	err = json.Unmarshal(b, &head)
 	switch {
 	case err == nil && head.Format > Format:
-		return nil, fault("# use the version of the program that wrote the data, or a newer one",
-			"format %d is newer than this program, which supports formats up to %d", head.Format, Format)
+		return nil, owner, recordFault(d, newerHint, "format %d is newer than this program, which supports formats up to %d", head.Format, Format)
 	case err == nil:
 		err = json.Unmarshal(b, &r)
 	}
@@ -73,14 +87,13 @@ func ReadRecord(d layout.Data, uid int) (*Record, error) {
 		err = r.validate()
 	}
 	if err != nil {
-		return nil, fault("rm "+hostinfo.Quote(d.Record())+"    # the next start writes it again, if the data is valid", "%s: %w", d.Record(), err)
+		return nil, owner, recordFault(d, "rm "+hostinfo.Quote(d.Record())+"    # the next start writes it again, if the data is valid", "%s: %w", d.Record(), err)
 	}
-	if r.IDs.UID != uid {
-		return nil, fault("# use the account with uid "+fmt.Sprint(r.IDs.UID)+", or choose another dataDir",
-			"the data belongs to uid %d, but this account has uid %d", r.IDs.UID, uid)
-	}
-	return &r, nil
+	return &r, owner, nil
 }
+
+// newerHint is the fix for state of a newer version.
+const newerHint = "# use the version of the program that wrote the data, or a newer one"
 
 func (r *Record) validate() error {
 	if r.Format < 1 || r.Name == "" {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // NodePod contains the fields of a Pod that determine the order in which the pods of a node are stopped.
@@ -111,4 +112,20 @@ func (c nodes) MarkContainersWaiting(ctx context.Context, p NodePod, containers 
 		return fmt.Errorf("mark containers of pod %s/%s as waiting: %w", p.Namespace, p.Name, err)
 	}
 	return nil
+}
+
+// RemovePods deletes the pods of a node that does not exist any more, without a grace period, and returns their number.
+func (c nodes) RemovePods(ctx context.Context, node string) (int, error) {
+	pods, err := c.NodePods(ctx, node)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range pods {
+		path := namespacesPath + "/" + url.PathEscape(p.Namespace) + "/pods/" + url.PathEscape(p.Name)
+		err := c.do(ctx, request{method: http.MethodDelete, path: path, query: url.Values{"gracePeriodSeconds": {"0"}}}, nil)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return 0, fmt.Errorf("delete pod %s/%s of the former node %s: %w", p.Namespace, p.Name, node, err)
+		}
+	}
+	return len(pods), nil
 }

@@ -49,3 +49,25 @@ func TestMarkContainersWaiting(t *testing.T) {
 	assert.Equal(t, got, "PATCH /api/v1/namespaces/a/pods/db/status "+mimeStrategicPatch+
 		` {"metadata":{"uid":"1"},"status":{"containerStatuses":[{"name":"c",`+state+`,"initContainerStatuses":[{"name":"s",`+state+`}}`)
 }
+
+func TestRemovePods(t *testing.T) {
+	t.Parallel()
+	var deleted []string
+	f := &fakeAPI{Server: httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			answer(w, 200, object{"items": []object{
+				{"metadata": object{"namespace": "a", "name": "web"}}, {"metadata": object{"namespace": "b", "name": "gone"}},
+			}})
+			return
+		}
+		deleted = append(deleted, r.Method+" "+r.URL.RequestURI())
+		answer(w, 404, status(404, "NotFound", "gone"))
+	}))}
+	defer f.Close()
+	removed, err := f.client(t).RemovePods(t.Context(), "old")
+	assert.NilError(t, err)
+	assert.Equal(t, removed, 2)
+	assert.DeepEqual(t, deleted, []string{
+		"DELETE /api/v1/namespaces/a/pods/web?gracePeriodSeconds=0", "DELETE /api/v1/namespaces/b/pods/gone?gracePeriodSeconds=0",
+	})
+}

@@ -7,7 +7,10 @@
 // Runs in: parent, child or either.
 package layout
 
-import "path/filepath"
+import (
+	"path/filepath"
+	"strings"
+)
 
 // Environment keys. Keys with a leading underscore are private to the processes of one node.
 const (
@@ -94,6 +97,11 @@ func (r Runtime) Removed() string { return filepath.Join(r.Dir, "removed.json") 
 func (r Runtime) LongestSocket() string {
 	return filepath.Join(r.StateDir(), "gvisortapvsock", "tap.sock")
 }
+
+// StateFormat is the version of the state files that survive a run (Data.StateFiles). Increase it when the meaning of one of them changes,
+// so that older programs refuse the data instead of damaging it. New fields do not need a new version, because programs ignore or keep
+// unknown fields.
+const StateFormat = 1
 
 // Data returns the paths of the host files that survive a stop.
 type Data struct{ Dir string }
@@ -184,6 +192,16 @@ func (d Data) Binds() []Bind {
 		{d.sub("pod-logs"), InsidePodLogs, 0o755},
 		{d.sub("container-logs"), InsideContainerLogs, 0o755},
 	}
+}
+
+// OnHost returns the path on the host of a path inside that is stored in the data dir. ok is false for other paths.
+func (d Data) OnHost(inside string) (path string, ok bool) {
+	for _, b := range d.Binds() {
+		if below, found := strings.CutPrefix(inside, b.Inside); found && (below == "" || below[0] == '/') {
+			return b.Host + below, true
+		}
+	}
+	return "", false
 }
 
 // Entries returns the names of all entries that a node creates directly in its data dir, the record last. A test compares them with

@@ -64,6 +64,12 @@ func TestEntriesAreComplete(t *testing.T) {
 			for _, b := range f() {
 				listed(name, b.Host)
 			}
+		case func(string) (string, bool):
+			path, ok := f(layout.InsidePKI + "/ca.crt")
+			assert.Assert(t, ok)
+			assert.Equal(t, path, data.ClusterCA())
+			_, ok = f(layout.InsideEtcd + "-other")
+			assert.Assert(t, !ok)
 		case func() []string:
 			assert.Equal(t, name, "Entries")
 		default:

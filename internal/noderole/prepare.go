@@ -65,6 +65,11 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	changed, err := recordIdentity(n.env, n.data)
+	n.warn(changed...)
+	if err != nil {
+		return err
+	}
 	n.components = slices.DeleteFunc(catalogue.Enabled(n.cfg), func(c component.Component) bool { return c.When != nil && !c.When(n.env) })
 	if n.env.OCIRuntime == n.binary(shimProgram) {
 		if err := component.Write([]component.File{ociShim(n.env, n.runtime.Cgroup())}); err != nil {

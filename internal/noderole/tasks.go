@@ -73,6 +73,11 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		units = append(units, join)
 	} else {
 		addons := &clusterAddons{env: n.env, client: n.client, warn: n.warn}
+		if former := (&formerNodes{data: n.data, log: n.log, client: n.client}); former.any() {
+			u := oneShot(unitFormerNodes, former.Run, component.UnitRegistered)
+			u.Essential, u.GiveUpAfter = false, 0
+			units = append(units, u)
+		}
 		units = append(units, oneShot(component.UnitRoles, addons.waitRoles, apiserver.Name), oneShot(component.UnitAddons, addons.apply, apiserver.Name))
 	}
 	units = append(units, n.podNetwork(oneShot)...)

@@ -30,6 +30,8 @@ const (
 	unitHostPorts = "host-ports"
 	// Blocks connections to the host's own addresses.
 	unitHostAccess = "host-access"
+	// Removes the Node objects of former names.
+	unitFormerNodes = "former-nodes"
 	// Keeps the node's address up to date in the cluster.
 	unitAddress = "node-address"
 	// Decides which nodes may join the cluster.

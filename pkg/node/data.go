@@ -81,6 +81,9 @@ func claim(n *Node) error {
 	if err := datadir.Claim(n.data, name, ids, account); err != nil {
 		return err
 	}
+	if err := recordIdentity(n); err != nil {
+		return err
+	}
 	if before := slices.Concat(dirs, []string{defaultDataDir(n)})[0]; before != n.data.Dir && exists(before) {
 		n.log.Warnf("node %q used the data dir %s before, and its data is still there; "+
 			"to continue with that data, stop the node and start it with --data-dir %[2]s", name, before)

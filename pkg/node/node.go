@@ -66,18 +66,23 @@ type Options struct {
 	// time. Start and RunForeground use it once. It is not written to the config and not passed to components. A node that has
 	// already joined does not need it.
 	JoinToken string
+
+	// hostname replaces os.Hostname in tests.
+	hostname func() (string, error)
 }
 
 // Node is a handle for one node, which may be running or stopped. Its methods are safe for concurrent use.
 type Node struct {
-	cfg       atomic.Pointer[config.NodeConfig] // replaced when a worker receives the settings of its cluster
-	rt        layout.Runtime
-	data      layout.Data
-	reg       datadir.Registry
-	log       logrus.FieldLogger
-	detach    bool
-	tried     []string // directories that were searched for components without success
-	listeners inheritedListeners
+	cfg         atomic.Pointer[config.NodeConfig] // replaced when a worker receives the settings of its cluster
+	rt          layout.Runtime
+	data        layout.Data
+	reg         datadir.Registry
+	log         logrus.FieldLogger
+	detach      bool
+	host        string   // the host's name, as the name of a Node object
+	namedByUser bool     // the caller's config sets nodeName
+	tried       []string // directories that were searched for components without success
+	listeners   inheritedListeners
 	// joinToken is Options.JoinToken, cleared after its use.
 	joinToken string
 
@@ -106,14 +111,17 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 // handle uses the path where the runtime dir is expected. It checks the data dir only if start is set.
 func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir, err error) {
 	own := *cfg
-	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
+	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken, namedByUser: cfg.NodeName != ""}
 	n.cfg.Store(&own)
 	if n.log == nil {
 		discard := logrus.New()
 		discard.SetOutput(io.Discard)
 		n.log = discard
 	}
-	host, err := os.Hostname()
+	if o.hostname == nil {
+		o.hostname = os.Hostname
+	}
+	host, err := o.hostname()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the host name: %w", err)
 	}
@@ -124,6 +132,12 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	n.reg = datadir.Registry{XDGDataHome: xdgData}
 	if err := locate(n, &own); err != nil {
 		return nil, nil, err
+	}
+	n.host = config.NodeNameOf(host)
+	was := formerIdentity(&own)
+	recall(&own, was)
+	if !start && own.NodeName == "" && !config.ValidNodeName(n.host) {
+		own.NodeName = own.Name // only a start needs a valid name
 	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
 	unreadable := rejoin(&own, facts) // returned last, because errors of the config and the data dir are more useful
@@ -142,7 +156,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	if start && filepath.IsAbs(own.DataDir) {
-		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check())
+		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check(), checkIdentity(n, cfg, was))
 	}
 	if invalid != nil {
 		return nil, nil, invalid

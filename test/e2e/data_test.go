@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,6 +53,56 @@ func (n *testNode) otherIDs() {
 	assert.Assert(n.t, cmp.Contains(text, "the subordinate uids were 2147483648-2147549183 and are now "))
 	assert.Assert(n.t, cmp.Contains(text, "usermod --add-subuids 2147483648-2147549183 "))
 	assert.NilError(n.t, layout.WriteJSON(d.Record(), was))
+}
+
+// upWithName starts the node. It checks that the first two starts have one Node object, although the host is renamed between them, and that
+// the user can rename the Node object at the third.
+func (n *testNode) upWithName(round int) {
+	n.t.Helper()
+	want, other := "first-name", ""
+	args := n.args
+	switch {
+	case round == 0:
+		args = append(args, "--set", "nodeName="+want)
+	case round > 1:
+		want, other = "second-name", want
+		args = append(args, "--set", "nodeName="+want)
+	}
+	_, stderr, code := n.try(upLimit, append([]string{"up"}, args...)...)
+	assert.Equal(n.t, code, errdefs.ExitOK, stderr)
+	eventually(n.t, podLimit, "the Node object", func() error {
+		if got := n.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"); got != want {
+			return fmt.Errorf("got %q, want %q", got, want)
+		}
+		return nil
+	})
+	switch round {
+	case 0: // as if the host had this name
+		assert.NilError(n.t, datadir.UpdateIdentity(layout.NewData(n.status().DataDir), func(i *datadir.Identity) { i.HostName = want }))
+	case 1:
+		assert.Assert(n.t, cmp.Contains(stderr, `was called "first-name", but the node keeps the name "first-name" of its Node object`))
+	default:
+		pods := n.kubectl("get", "pods", "-A", "-o", "jsonpath={.items[*].spec.nodeName}")
+		assert.Assert(n.t, !strings.Contains(pods, other), pods)
+	}
+}
+
+// changedSettings checks that other networks and a missing encryption key are refused together before anything starts.
+func (n *testNode) changedSettings() {
+	d := layout.NewData(n.status().DataDir)
+	key := filepath.Join(d.PKI(), "encryption-config.yaml")
+	assert.NilError(n.t, os.Rename(key, key+".away"))
+	_, text, code := n.try(upLimit, "up", "--set", "cluster.serviceCIDR=10.60.0.0/16", "--set", "cluster.podCIDR=10.61.0.0/16",
+		"--set", "cluster.domain=example.org")
+	assert.Equal(n.t, code, errdefs.ExitConfig, text)
+	assert.NilError(n.t, os.Rename(key+".away", key))
+	for _, want := range []string{
+		"cluster.podCIDR: 10.61.0.0/16: the cluster of node \"e2e-again\" was created with 10.42.0.0/16",
+		"cluster.serviceCIDR: 10.60.0.0/16: ", "cluster.domain: example.org: ", "encryption: the Secrets",
+		"up --set cluster.podCIDR=10.42.0.0/16 --set cluster.serviceCIDR=10.43.0.0/16 --set cluster.domain=cluster.local",
+	} {
+		assert.Assert(n.t, cmp.Contains(text, want))
+	}
 }
 
 // otherDataDir checks that down --delete-data deletes only the data dir of the last start, also if its path is a symbolic link.

@@ -174,11 +174,12 @@ func TestAgainAndAgain(t *testing.T) {
 		rounds = v
 	}
 	n := newNode(t, "e2e-again")
-	for range rounds {
-		n.up()
+	for round := range rounds {
+		n.upWithName(round)
 		n.down()
 		noTrace(t, n.name)
 	}
+	t.Run("settings that the data does not permit", func(t *testing.T) { n.in(t).changedSettings() })
 	t.Run("a data dir that is not the node's", func(t *testing.T) { n.in(t).foreignDataDirs() })
 	t.Run("data of other ids", func(t *testing.T) { n.in(t).otherIDs() })
 	t.Run("another data dir", func(t *testing.T) { n.in(t).otherDataDir() })

@@ -154,7 +154,7 @@ func storage(e component.Env) []string {
 		component.Flag("etcd-cafile", pki.CertFile(pki.EtcdCA)),
 		component.Flag("etcd-certfile", pki.CertFile(etcd.ClientCert)),
 		component.Flag("etcd-keyfile", pki.KeyFile(etcd.ClientCert)),
-		component.Flag("encryption-provider-config", pki.EncryptionConfig()),
+		component.Flag(encryptionFlag, pki.EncryptionConfig()),
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 )
 
+// ServiceName is the DNS name of the API server's Service, without the domain of the cluster.
+const ServiceName = "kubernetes.default.svc"
+
 // certificates returns the certificates of the API server, of its clients at other servers, and of the administrator.
 func certificates(e component.Env) ([]component.Certificate, error) {
 	server, err := serverCertificate(e)
@@ -33,7 +36,7 @@ func serverCertificate(e component.Env) (component.Certificate, error) {
 	c := component.Certificate{
 		Name: Certificate, Authority: pki.ClusterCA, CommonName: Name, Server: true,
 		DNSNames: []string{
-			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + cfg.Cluster.Domain,
+			"kubernetes", "kubernetes.default", ServiceName, ServiceName + "." + cfg.Cluster.Domain,
 			pki.Localhost, cfg.NodeName,
 		},
 		Addresses: pki.LoopbackAddresses(),

@@ -24,10 +24,10 @@ import (
 // Name of the component.
 const Name = "kubelet"
 
-// Names of certificates.
+// Names of certificates. ClientCertificate is that of the embedded control plane for its own node.
 const (
-	serverCert = "kubelet-server"
-	clientCert = "kubelet-client"
+	serverCert        = "kubelet-server"
+	ClientCertificate = "kubelet-client"
 )
 
 // Component returns the kubelet's entry in the catalogue. Its programs include those that the container runtime runs
@@ -64,7 +64,7 @@ func certificates(e component.Env) ([]component.Certificate, error) {
 	server := pki.Client(serverCert, pki.ClusterCA, user, pki.GroupNodes)
 	server.Client, server.Server, server.DNSNames = false, true, []string{e.Config.NodeName, pki.Localhost}
 	server.Addresses = append(addresses, pki.LoopbackAddresses()...)
-	return []component.Certificate{server, pki.Client(clientCert, pki.ClusterCA, user, pki.GroupNodes)}, nil
+	return []component.Certificate{server, pki.Client(ClientCertificate, pki.ClusterCA, user, pki.GroupNodes)}, nil
 }
 
 // LabelUnenforced is the node label that lists the cgroup controllers whose limits are not enforced. It is not in the
@@ -127,7 +127,7 @@ func Render(e component.Env) (component.Rendered, error) {
 
 // Kubeconfig returns the kubelet's kubeconfig, for the embedded control plane or for the cluster that the node joined.
 func Kubeconfig(e component.Env) ([]byte, error) {
-	return pki.ClientKubeconfig(e, clientCert)
+	return pki.ClientKubeconfig(e, ClientCertificate)
 }
 
 // Ready returns a check that requests healthz, which the kubelet serves on loopback without TLS.
