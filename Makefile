@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static, because the same file runs on the host and, as the OCI runtime, inside the node.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance fuzz lint bench bench-scale install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance soak fuzz lint bench bench-scale install uninstall clean
 
 help: ## show this help
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -46,6 +46,9 @@ test-e2e: ## run the end-to-end tests with real components
 
 test-vm: ## run the tests that need a machine with systemd and delegated controllers, in a virtual machine (root; VERDICTS=)
 	@hack/vm.sh $(VERDICTS)
+
+soak: ## do random harm to a node for a long time, and check that it recovers (SOAK=1h)
+	@ROOTLESSNODE_E2E_SOAK=$(or $(SOAK),1h) ROOTLESSNODE_E2E_LIMIT=3h RUN='TestSoak$$' hack/test.sh e2e
 
 conformance: ## run the Kubernetes end-to-end suite on the node of `make up` (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh

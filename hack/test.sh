@@ -5,7 +5,7 @@
 #   hack/test.sh [all|unit|e2e]
 #
 # ROOTLESSNODE_TEST_LXC=1 sets up LXC's bridge for the test of the network driver lxc-user-nic (root only).
-# RUN is a regular expression that selects end-to-end tests.
+# RUN is a regular expression that selects end-to-end tests. ROOTLESSNODE_E2E_LIMIT is the time limit of all of them.
 # ROOTLESSNODE_TEST_PROMISES lists requirements that the machine must meet. A test that needs one of them fails instead of being
 # skipped if it is missing.
 set -euo pipefail
@@ -18,7 +18,7 @@ required=${ROOTLESSNODE_TEST_PROMISES:-}
 lxc=
 [ "$(id -u)" != 0 ] || lxc=${ROOTLESSNODE_TEST_LXC:-}
 test_account=${ROOTLESSNODE_TEST_ACCOUNT:-rootlessnode-test}
-e2e_limit=40m
+e2e_limit=${ROOTLESSNODE_E2E_LIMIT:-40m}
 unit_limit=15m
 
 # required_without NAME...: prints ROOTLESSNODE_TEST_PROMISES without these names. Some requirements can be met only by root, others
@@ -104,7 +104,7 @@ e2e() {
 	say "Kubernetes' own end-to-end suite and its images"
 	hack/conformance.sh build "$suite"
 	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(required_without root)"
-		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}")
+		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}" "ROOTLESSNODE_E2E_SOAK=${ROOTLESSNODE_E2E_SOAK:-}")
 	if [ "$(id -u)" != 0 ]; then
 		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
 			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"

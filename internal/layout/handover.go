@@ -57,6 +57,11 @@ type PortFault struct {
 	Message  string `json:"message"`
 }
 
+// NetworkFault is the state of the network driver's process. An empty Message means that it runs.
+type NetworkFault struct {
+	Message string `json:"message"`
+}
+
 // CgroupInfo describes the node's cgroup subtree. Path is a path on the host; Enabled are the enabled controllers; Unenforced are the
 // wanted controllers that are not available.
 type CgroupInfo struct {

@@ -77,6 +77,10 @@ func (r Runtime) NodeAddress() string { return filepath.Join(r.Dir, "node-addres
 // they change. It does not exist before the first fault.
 func (r Runtime) PortFaults() string { return filepath.Join(r.Dir, "port-faults.json") }
 
+// NetworkFault is the file with the state of the network driver's process, a NetworkFault. The parent replaces it when the process ends
+// and when it runs again. It does not exist before the first end.
+func (r Runtime) NetworkFault() string { return filepath.Join(r.Dir, "network-fault.json") }
+
 // CgroupFile is the file with the path of the node's cgroup subtree on the host.
 func (r Runtime) CgroupFile() string { return filepath.Join(r.Dir, "cgroup") }
 

@@ -27,6 +27,8 @@ func Files(r Runtime, d Data) []Handover {
 		{"Runtime.PortFaults", r.PortFaults(), "Forwarded ports that currently accept no connections (`PortFault`)",
 			"parent, at each change", "node, waits", "from the first fault to the end of the run"},
 		{"Runtime.Failure", r.Failure(), "The error that ended the roles inside (`errdefs.Report`)", "child, node", "parent", run},
+		{"Runtime.NetworkFault", r.NetworkFault(), "Whether the network driver's process runs (`NetworkFault`)",
+			"parent, at each change", "node, waits", "from the first fault to the end of the run"},
 		{"Runtime.Removal", r.Removal(), "The data dir to remove (`datadir.Request`)", "remove", "remove-inside", "the removal"},
 		{"Runtime.Removed", r.Removed(), "The result of the removal (`datadir.Result`)", "remove-inside, remove-child", "remove", "the removal"},
 		{"Data.LastExit", d.LastExit(), "The error that ended the last run (`errdefs.Report`)",

@@ -81,6 +81,20 @@ func (f FS) Name(pid int) (string, error) {
 	return strings.TrimSuffix(string(b), "\n"), err
 }
 
+// Args returns the command line of a process (/proc/PID/cmdline of proc_pid_cmdline(5)), and an error if it is empty, as it is for a
+// zombie.
+func (f FS) Args(pid int) ([]string, error) {
+	path := f.File(pid, "cmdline")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) == 0 {
+		return nil, fmt.Errorf("%s is empty", path)
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
+}
+
 // SelfStatus returns the value of a line of /proc/self/status (proc_pid_status(5)), or "" if the line is missing.
 func (f FS) SelfStatus(key string) string {
 	b, _ := os.ReadFile(filepath.Join(string(f), "self/status"))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -78,7 +79,6 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 	case config.DriverPasta:
 		d, err = pasta.NewParentDriver(r.LogWriter, config.DriverPasta, n.MTU, ipnet, tapName,
 			r.portSocket(config.PortsPesto), !n.AllowHostLoopback, n.IPv6, false)
-		d = &subreaper{ParentDriver: d, programs: []string{config.DriverPasta, "passt"}, log: r.Log}
 	case config.DriverLXCUserNIC:
 		program := cmp.Or(findProgram(n.Driver, hostinfo.LXCDirs()), n.Driver) // distributions install it outside of PATH
 		d, err = lxcusernic.NewParentDriver(program, n.MTU, n.LXCBridge, nicName)
@@ -93,6 +93,29 @@ func (r *run) networkDriver() (network.ParentDriver, error) {
 		return nil, errdefs.Preflight("network driver %s: %w", n.Driver, err)
 	}
 	return d, nil
+}
+
+// uplink returns a wrapper for driver that starts its program again when it ends, or nil if the driver runs no program, or one that is
+// only a helper.
+func (r *run) uplink(driver network.ParentDriver) *uplink {
+	u := &uplink{ParentDriver: driver, log: r.Log, out: r.LogWriter, report: r.writeNetworkFault}
+	switch r.Config.Network.Driver {
+	case config.DriverSlirp:
+		u.programs = []string{config.DriverSlirp}
+	case config.DriverPasta:
+		u.programs, u.daemonizes = []string{config.DriverPasta, "passt"}, true
+	default:
+		return nil
+	}
+	u.restarts = r.Config.Ports.NeedsNetwork() == ""
+	return u
+}
+
+// writeNetworkFault publishes the state of the network process for the node role.
+func (r *run) writeNetworkFault(f layout.NetworkFault) {
+	if err := layout.WriteJSON(r.Runtime.NetworkFault(), f); err != nil {
+		r.Log.WithError(err).Warn("record the state of the network process")
+	}
 }
 
 // findProgram returns the path of a program on PATH or in the first one of dirs that has it, or "".

@@ -15,6 +15,8 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/pasta"
 	"github.com/rootless-containers/rootlesskit/v3/pkg/network/slirp4netns"
+	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
+	slirpports "github.com/rootless-containers/rootlesskit/v3/pkg/port/slirp4netns"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
@@ -110,18 +112,32 @@ func playChild(fault string, rt layout.Runtime) error {
 	return rkchild.Child(rkchild.Opt{
 		PipeFDEnvKey: layout.EnvPipeFD, ChildUseActivationEnvKey: layout.EnvChildActivation, StateDirEnvKey: layout.EnvStateDir,
 		TargetCmd: []string{"/proc/self/exe"}, NetworkDriver: faultyNetwork{playedNetwork(), fault},
-		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: portdriver.NewChild(os.Stderr),
+		CopyUpDriver: faultyCopyUp{fault}, CopyUpDirs: []string{"/etc"}, PortDriver: playedPorts(),
 		MountProcfs: true, Propagation: "rslave", Reaper: true, EvacuateCgroup2: true,
 	})
 }
 
+// playedConfig returns the config of the test.
+func playedConfig() config.NodeConfig {
+	var cfg config.NodeConfig
+	_ = json.Unmarshal([]byte(os.Getenv(envConfig)), &cfg) // the parent has read it too
+	return cfg
+}
+
 // playedNetwork returns the child's network driver for the config of the test.
 func playedNetwork() network.ChildDriver {
-	var cfg config.NodeConfig
-	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &cfg); err == nil && cfg.Network.Driver == config.DriverPasta {
+	if playedConfig().Network.Driver == config.DriverPasta {
 		return pasta.NewChildDriver()
 	}
 	return slirp4netns.NewChildDriver()
+}
+
+// playedPorts returns the child's port driver for the config of the test.
+func playedPorts() port.ChildDriver {
+	if playedConfig().Ports.Driver == config.DriverSlirp {
+		return slirpports.NewChildDriver()
+	}
+	return portdriver.NewChild(os.Stderr)
 }
 
 // mapped reports whether the user namespace of this process has an id map.

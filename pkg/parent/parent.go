@@ -151,8 +151,12 @@ func (r *run) node(ctx context.Context) error {
 	if s, ok := network.(*slirp); ok {
 		r.networkWarnings = s.Warnings
 	}
+	up := r.uplink(network)
+	if up != nil {
+		network = up
+	}
 	hook := &networkHook{ParentDriver: network, name: r.Config.Network.Driver, after: r.finishSetup, uplink: r.Runtime.Uplink()}
-	watch := newWatch(r.Options, hook)
+	watch := newWatch(r.Options, hook, up)
 	defer watch.close()
 	addresses, err := watchAddresses(func(err error) { r.Log.WithError(err).Warn("update the host's addresses") }, r.addressFiles(ctx)...)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 )
 
-// unreaped finds zombie children of this process that stay unreaped. Other children are reaped immediately after their end, but
+// unreaped finds zombie children of this process that stay unreaped, and reports each one repeatedly until it is reaped. Other children are reaped immediately after their end, but
 // RootlessKit does not wait for its network program and, during setup, for its child.
 type unreaped struct {
 	found   chan deadchild.Child
@@ -56,8 +56,8 @@ func (u *unreaped) run() {
 			select {
 			case u.found <- d:
 			case <-u.quit:
+				return
 			}
-			return
 		}
 		u.check() // there may be another one
 	}

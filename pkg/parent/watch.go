@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,14 +31,15 @@ const returnLimit = time.Second
 type watch struct {
 	o       Options
 	hook    *networkHook
+	uplink  *uplink // nil if the network driver runs no process
 	signals chan os.Signal
 	chld    chan os.Signal
 	// forced is set if the node did not stop in time and was killed.
 	forced bool
 }
 
-func newWatch(o Options, hook *networkHook) *watch {
-	w := &watch{o: o, hook: hook, signals: make(chan os.Signal, 4), chld: make(chan os.Signal, 1)}
+func newWatch(o Options, hook *networkHook, up *uplink) *watch {
+	w := &watch{o: o, hook: hook, uplink: up, signals: make(chan os.Signal, 4), chld: make(chan os.Signal, 1)}
 	signal.Notify(w.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	signal.Notify(w.chld, syscall.SIGCHLD)
 	return w
@@ -58,13 +60,23 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		lifeline = endOf(w.o.Lifeline)
 		gone     <-chan time.Time
 		ended    = ctx.Done()
+		lost     = make(chan deadchild.Child, 1)
 	)
 	defer dead.close()
+	running, cancel := context.WithCancel(ctx)
+	var keeper sync.WaitGroup
+	defer keeper.Wait()
+	defer close(lost)
+	defer cancel()
+	if w.uplink != nil {
+		keeper.Go(func() { w.uplink.keep(running, lost) })
+	}
 	stop := func(why string, signalled bool) {
 		if stopping {
 			return
 		}
 		stopping = true
+		cancel()
 		w.o.Log.WithField("reason", why).Info("stopping the node")
 		killAt = time.After(w.o.Config.Timeouts.Stop.D())
 		w.terminate(signalled)
@@ -97,7 +109,14 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 				gone = time.After(returnLimit)
 				break
 			}
-			if cause == nil && !stopping { // a signal from the terminal ends the uplink too
+			switch {
+			case cause != nil, stopping: // a signal from the terminal ends the uplink too
+			case w.uplink != nil && w.uplink.restarts && w.uplink.owns(d.PID):
+				select {
+				case lost <- d:
+				default: // is being restarted
+				}
+			default:
 				cause = w.uplinkLost(d)
 				stop(cause.Error(), false)
 			}
