@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/user"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +80,9 @@ func TestNetworkDrivers(t *testing.T) {
 			n.outbound(hostAddress(t), !d.offline)
 			n.outbound(hostAddressV6(t), d.outV6)
 			n.hostLoopbackIsClosed()
+			if d.network == "pasta" {
+				n.uplinkKilled(slices.DeleteFunc([]string{hostAddress(t), hostAddressV6(t)}, func(ip string) bool { return ip == "" })...)
+			}
 			n.down()
 			noTrace(t, n.name)
 		})
@@ -154,7 +158,8 @@ func (n *testNode) openHost(ip string) {
 	if strings.Contains(ip, ":") {
 		family = "ip6"
 	}
-	n.run(podLimit, "exec", "--", "nft", "delete", "table", family, "rootlessnode-host")
+	table := family + " rootlessnode-host"
+	n.run(podLimit, "exec", "--", "nft", "add table "+table+"; delete table "+table) // succeeds without the table too
 }
 
 // hostLoopbackIsClosed checks that servers on the host's loopback cannot be reached at the address of the gateway or of the node.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -78,6 +79,7 @@ func TestComponentKilled(t *testing.T) {
 		assert.Assert(t, n.pidOutside(program) != pid)
 		n.answers(30181)
 	}
+	t.Run("uplink", func(t *testing.T) { n.in(t).uplinkKilled(hostAddress(t)) })
 	eventually(t, podLimit, "the node is ready again", func() error {
 		if s := n.status(); s.State != status.NodeReady {
 			return fmt.Errorf("%s: %s", s.State, s.Reason)
@@ -107,7 +109,6 @@ func TestRolesKilled(t *testing.T) {
 		{"parent", func(s status.Status) int { return s.ParentPID }},
 		{"child", func(s status.Status) int { return s.ChildPID }},
 		{"node role", func(s status.Status) int { return nodeRole(t, s.ChildPID) }},
-		{"uplink", func(status.Status) int { return uplink(t, n) }},
 	} {
 		n.upFromPipe()
 		n.run(podLimit, "down", "--ended") // does nothing while the node runs
@@ -160,10 +161,30 @@ func nodeRole(t *testing.T, childPID int) int {
 
 func uplink(t *testing.T, n *testNode) int {
 	t.Helper()
-	if d := n.status().Network.Driver; d != "slirp4netns" {
-		t.Skipf("network driver %s has no separate process", d)
+	return n.pidOutside(n.status().Network.Driver) // the program has the same name
+}
+
+// uplinkKilled checks that the pod web reaches addresses of the host again after the network process was killed.
+func (n *testNode) uplinkKilled(ips ...string) {
+	n.t.Helper()
+	reach := func() (err error) {
+		for _, ip := range ips {
+			n.openHost(ip)
+			err = errors.Join(err, n.fetch(n.serve(ip, "hello from the host"), "hello from the host"))
+		}
+		return err
 	}
-	return n.pidOutside("slirp4netns")
+	pid := uplink(n.t, n)
+	kill(n.t, pid)
+	eventually(n.t, podLimit, "pods reach the host again", reach)
+	assert.Assert(n.t, uplink(n.t, n) != pid)
+	eventually(n.t, podLimit, "the condition is met again", func() error {
+		s := n.status()
+		if c := s.Condition(status.ConditionUplink); c == nil || !c.OK {
+			return fmt.Errorf("condition %+v", c)
+		}
+		return nil
+	})
 }
 
 // TestAgainAndAgain runs up and down many times in a row, and checks each time that nothing is left.
