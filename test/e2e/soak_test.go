@@ -21,7 +21,7 @@ import (
 // envSoak is the duration of TestSoak, such as 1h. `make soak` sets it.
 const envSoak = "ROOTLESSNODE_E2E_SOAK"
 
-// soakManifest is what the node serves during the soak test: a Deployment behind a node port, and a pod for DNS queries.
+// soakManifest has a Deployment behind a node port, and a pod that sends requests to it.
 const soakManifest = `
 apiVersion: apps/v1
 kind: Deployment
@@ -243,7 +243,7 @@ func (s *soak) report() {
 	}
 }
 
-// inventory is what a node consists of when it is at rest.
+// inventory lists the parts of a node at rest.
 type inventory struct {
 	// Things have the number of each kind of thing, which must be the same again.
 	things map[string]int
@@ -251,7 +251,7 @@ type inventory struct {
 	sizes map[string]int
 }
 
-// inventory returns what the node consists of now.
+// inventory returns the present parts of the node.
 func (s *soak) inventory() inventory {
 	s.t.Helper()
 	in := inventory{map[string]int{}, map[string]int{}}
