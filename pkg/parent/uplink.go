@@ -209,7 +209,12 @@ func (u *uplink) restart(ctx context.Context, d deadchild.Child) {
 func endChildren(pids []int) error {
 	var faults []error
 	for _, pid := range pids {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		child, err := proc.Open(pid) // not reused, because no other code reaps it
+		if err == nil {
+			err = child.Signal(unix.SIGKILL)
+			child.Close()
+		}
+		if err != nil && !proc.Ended(err) {
 			faults = append(faults, fmt.Errorf("kill network process %d: %w", pid, err))
 			continue
 		}

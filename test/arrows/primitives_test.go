@@ -116,6 +116,5 @@ func TestProcessesAreNotKilledByID(t *testing.T) {
 		"internal/nodeexec/process.go":     "signals a group while its leader is not reaped",
 		"internal/nodeexec/signals.go":     "stops the calling process",
 		"internal/hostsetup/relay.go":      "stops the calling process, and signals a group before its leader is reaped",
-		"pkg/parent/subreaper.go":          "kills children that only it reaps",
 	}, calls("unix.Kill", "syscall.Kill", "unix.Tgkill", "os.FindProcess"))
 }

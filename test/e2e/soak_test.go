@@ -213,7 +213,7 @@ func (s *soak) usable(after string) {
 	eventually(s.t, podLimit, after+": the Service answers", func() error {
 		return get(fmt.Sprintf("http://127.0.0.1:%d/", soakPort), "hello from the soak test")
 	})
-	s.kubectlUntil(after, "exec", "client", "--", "wget", "-q", "-T", "2", "-O", "/dev/null", "http://web.default.svc.cluster.local/")
+	s.kubectlUntil(after, "exec", "client", "--", "netprobe", "get", "http://web.default.svc.cluster.local/")
 	eventually(s.t, podLimit, after+": the node is ready", func() error {
 		if st := s.status(); st.State != status.NodeReady {
 			return fmt.Errorf("%s: %s", st.State, st.Reason)
