@@ -96,7 +96,8 @@ type NodeConfig struct {
 	Flannel Flannel `json:"flannel"`
 	// The control plane inside the node.
 	ControlPlane ControlPlane `json:"controlPlane"`
-	// Certificates of the embedded control plane. A certificate with less than a third of its lifetime left is renewed at start.
+	// Certificates of the embedded control plane. A certificate with less than a third of its lifetime left is renewed, at start and
+	// while the node runs.
 	Certificates Certificates `json:"certificates"`
 	// TCP ports that components listen on in the node's own network namespace. They do not conflict with ports of the host, only
 	// with those of hostNetwork pods, which use the network namespace of the node.

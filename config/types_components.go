@@ -101,7 +101,7 @@ type ControlPlane struct {
 	Embedded bool `json:"embedded" default:"true"`
 	// The number of writes after which etcd makes a snapshot and truncates its log.
 	EtcdSnapshotCount int `json:"etcdSnapshotCount" default:"10000" check:"min 1"`
-	// The maximum size of etcd's database in bytes, at least 67108864 (64 MiB).
+	// The maximum size of etcd's database in bytes, at least 67108864 (64 MiB). It cannot be smaller than the data on disk.
 	EtcdQuotaBytes int64 `json:"etcdQuotaBytes" default:"2147483648" check:"min 67108864 bytes"`
 	// Allows etcd to respond before its writes are on the disk. This is faster, but the cluster can be lost if the host crashes.
 	// For tests.
@@ -132,10 +132,10 @@ type ControlPlane struct {
 
 // Certificates has the settings of the certificates of the embedded control plane.
 type Certificates struct {
-	// Lifetime of a new certificate authority.
+	// Lifetime of a new certificate authority, at least certificates.lifetime.
 	CALifetime Duration `json:"caLifetime" default:"87600h0m0s" check:"positive"`
-	// Lifetime of a new certificate.
-	Lifetime Duration `json:"lifetime" default:"8760h0m0s" check:"positive"`
+	// Lifetime of a new certificate, at least 10m, also of those that the cluster issues to other nodes and to users.
+	Lifetime Duration `json:"lifetime" default:"8760h0m0s"`
 }
 
 // Inside are the TCP ports of components in the node's network namespace. They can conflict only with hostNetwork pods,

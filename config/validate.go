@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -142,8 +143,15 @@ func validateControlPlane(c *NodeConfig, fs *faults) {
 	}
 }
 
+// minCertificateLifetime leaves running components the time to read a renewed certificate, which can take five minutes
+// (internal/component/pki).
+const minCertificateLifetime = Duration(10 * time.Minute)
+
 func validateTimes(c *NodeConfig, fs *faults) {
 	t, r := c.Timeouts, c.Restart
+	if l := c.Certificates.Lifetime; l < minCertificateLifetime {
+		fs.add("certificates.lifetime", "", "%s: must be at least %s", l.D(), minCertificateLifetime.D())
+	}
 	notLonger(fs, "certificates.lifetime", c.Certificates.Lifetime, "certificates.caLifetime", c.Certificates.CALifetime)
 	if rest := t.Stop - t.ComponentStop; t.PodStop > rest && rest > 0 {
 		fs.add("timeouts.podStop", "", "%s: must be at most timeouts.stop minus timeouts.componentStop, which is %s", t.PodStop.D(), rest.D())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
@@ -61,8 +62,20 @@ type Component struct {
 	OutlivesPods bool
 	// KeepsChildren is set if the component's child processes continue when it is restarted.
 	KeepsChildren bool
+	// ReadsAuthoritiesOnce are the authorities (package pki) whose renewed certificate the component reads only when it
+	// starts. Components read all other certificates again by themselves.
+	ReadsAuthoritiesOnce []string
 	// ReadsAddressOnce is set if the component must be restarted when the address of the Node object changes.
 	ReadsAddressOnce bool
+}
+
+// AllCertificates returns Certificates and HostCertificates.
+func (c Component) AllCertificates(e Env) ([]Certificate, error) {
+	if c.HostCertificates == nil {
+		return c.Certificates, nil
+	}
+	host, err := c.HostCertificates(e)
+	return slices.Concat(c.Certificates, host), err
 }
 
 // Port is a port on which a component listens inside the node.

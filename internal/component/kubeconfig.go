@@ -3,6 +3,8 @@ package component
 import (
 	"errors"
 	"fmt"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Kubeconfig is the content of a kubeconfig for one user of one cluster. Certificates are either file names, so that
@@ -72,6 +74,18 @@ func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
 		Contexts:       []namedContext{{Name: k.Cluster, Context: contextRef{Cluster: k.Cluster, User: k.User}}},
 		CurrentContext: k.Cluster,
 	})
+}
+
+// KubeconfigCertificate returns the PEM data of the client certificate in a kubeconfig that RenderKubeconfig has encoded.
+func KubeconfigCertificate(data []byte) ([]byte, error) {
+	var k kubeconfig
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return nil, err
+	}
+	if len(k.Users) != 1 {
+		return nil, fmt.Errorf("%d users in place of one", len(k.Users))
+	}
+	return k.Users[0].User.CertData, nil
 }
 
 func (k Kubeconfig) check() error {

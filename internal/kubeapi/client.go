@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -38,6 +39,10 @@ const (
 	// maxErrorBody limits how much of an error response's body is read, in bytes.
 	maxErrorBody = 64 << 10
 )
+
+// init shortens the interval in which client-go looks for a new client certificate. A node whose certificates expired while
+// the machine was suspended renews them; its client must not use the connections of the former one for five more minutes.
+func init() { transport.CertCallbackRefreshDuration = 30 * time.Second }
 
 // Options are the arguments of New. The zero value is useful.
 type Options struct {

@@ -81,7 +81,9 @@ func (s *conditionSet) keep(ctx context.Context, w conditionWatch, report condit
 
 // conditionWatches returns the watches of the node's conditions. Other units set the conditions that result from their work.
 func (n *nodeRole) conditionWatches() map[string]conditionWatch {
-	return map[string]conditionWatch{
-		status.ConditionUplink: uplinkWatch{n.rt.NetworkFault()},
+	watches := map[string]conditionWatch{
+		status.ConditionUplink:       uplinkWatch{n.rt.NetworkFault()},
+		status.ConditionCertificates: n.certificateWatch(),
 	}
+	return watches
 }

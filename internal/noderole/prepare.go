@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -17,7 +16,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
@@ -58,7 +56,13 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	})
 	if !n.cfg.Joins() {
-		g.Go(func() error { return certificates(given, n.data.AdminKubeconfig(), n.log) })
+		g.Go(func() error {
+			changes, err := ownCertificates{given, n.data.AdminKubeconfig()}.renew(time.Now())
+			if len(changes.Renewed) > 0 {
+				n.log.WithField("certificates", changes.Renewed).Info("certificates renewed")
+			}
+			return err
+		})
 	}
 	err = g.Wait()
 	n.warn(slices.Concat(detected, filtered)...)
@@ -112,33 +116,6 @@ func textOf(ip netip.Addr) string {
 		return ""
 	}
 	return ip.String()
-}
-
-// certificates creates or renews the control plane's keys and certificates, and writes the admin kubeconfigs.
-func certificates(env component.Env, hostKubeconfig string, log logrus.FieldLogger) error {
-	spec, err := catalogue.Spec(env)
-	if err != nil {
-		return err
-	}
-	changes, err := pki.Ensure(layout.InsidePKI, spec, time.Now())
-	if err != nil {
-		return err
-	}
-	if len(changes.Renewed) > 0 {
-		log.WithField("certificates", changes.Renewed).Info("certificates renewed")
-	}
-	admin, err := apiserver.AdminKubeconfig(env, layout.InsidePKI)
-	if err != nil {
-		return err
-	}
-	inside, err := pki.FileKubeconfig(apiserver.Admin, env.APIServerURL, apiserver.ClusterName(env))
-	if err != nil {
-		return err
-	}
-	return component.Write([]component.File{
-		{Path: hostKubeconfig, Mode: 0o600, Data: admin},
-		{Path: insideAdmin, Mode: 0o600, Data: inside},
-	})
 }
 
 // insideAdmin is the admin kubeconfig for programs inside.

@@ -43,7 +43,9 @@ func Component() component.Component {
 	return component.Component{
 		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, OutlivesPods: true,
 		Ports: ports, HostCertificates: certificates,
-		Manifest: func(component.Env) ([]byte, error) { return []byte(rbac), nil },
+		// Its client of etcd is etcd's. All other files are watched (k8s.io/apiserver, dynamiccertificates).
+		ReadsAuthoritiesOnce: []string{pki.EtcdCA},
+		Manifest:             func(component.Env) ([]byte, error) { return []byte(rbac), nil },
 		Needs: func(component.Env) []supervisor.Need {
 			// The API server waits for etcd itself, and has a second of work to do before it connects.
 			return []supervisor.Need{{Name: etcd.Name, State: supervisor.Running}}

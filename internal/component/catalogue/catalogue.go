@@ -65,11 +65,8 @@ func Spec(e component.Env) (pki.Spec, error) {
 	var all []component.Certificate
 	var errs []error
 	for _, c := range Enabled(e.Config) {
-		all = append(all, c.Certificates...)
-		if c.HostCertificates != nil {
-			certificates, err := c.HostCertificates(e)
-			all, errs = append(all, certificates...), append(errs, err)
-		}
+		certificates, err := c.AllCertificates(e)
+		all, errs = append(all, certificates...), append(errs, err)
 	}
 	return pki.NodeSpec(e, all), errors.Join(errs...)
 }

@@ -34,8 +34,10 @@ func Component() component.Component {
 			return []component.Port{component.LoopbackPort(c.Inside.ControllerManagerPort, "inside.controllerManagerPort")}
 		},
 		Certificates: []component.Certificate{pki.Local(certificate, pki.ClusterCA, user)},
-		Needs:        func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
-		Render:       Render, Ready: Ready,
+		// It publishes the authority for the pods of all namespaces (root-ca-file).
+		ReadsAuthoritiesOnce: []string{pki.ClusterCA},
+		Needs:                func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
+		Render:               Render, Ready: Ready,
 	}
 }
 
@@ -47,7 +49,7 @@ func Render(e component.Env) (component.Rendered, error) {
 	}
 	kubeconfig := component.RunFile("controller-manager.kubeconfig")
 	var args []string
-	for _, part := range [][]string{access(e, kubeconfig), signing(), network(e), controllers(e)} {
+	for _, part := range [][]string{access(e, kubeconfig), signing(e), network(e), controllers(e)} {
 		args = append(args, part...)
 	}
 	return component.Rendered{
@@ -70,8 +72,9 @@ func access(e component.Env, kubeconfig string) []string {
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)))
 }
 
-func signing() []string {
+func signing(e component.Env) []string {
 	return []string{
+		component.Flag("cluster-signing-duration", e.Config.Certificates.Lifetime.D().String()),
 		component.Flag("cluster-signing-cert-file", pki.CertFile(pki.ClusterCA)),
 		component.Flag("cluster-signing-key-file", pki.KeyFile(pki.ClusterCA)),
 		component.Flag("root-ca-file", pki.CertFile(pki.ClusterCA)),

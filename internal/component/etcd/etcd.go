@@ -38,6 +38,8 @@ func Component() component.Component {
 		Certificates: []component.Certificate{
 			pki.Local(serverCert, pki.EtcdCA, "etcd-server"), pki.Local(peerCert, pki.EtcdCA, "etcd-peer"),
 		},
+		// Certificates are read for each connection, authorities once (client/pkg/transport, listener.go).
+		ReadsAuthoritiesOnce: []string{pki.EtcdCA},
 	}
 }
 

@@ -37,14 +37,16 @@ const (
 type Changes struct {
 	// Created did not exist before. Renewed existed, and were close to their end or did not match the Spec.
 	Created, Renewed []string
+	// Late are those of Renewed that are not valid now, or will expire before running programs have read the new file.
+	Late []string
 }
 
 // None reports whether nothing was changed.
 func (c Changes) None() bool { return len(c.Created) == 0 && len(c.Renewed) == 0 }
 
 // Ensure creates and renews the authorities and certificates of want below dir, the service account key pair and the
-// encryption configuration. Valid files are kept. A certificate is renewed if less than a third of its lifetime is left
-// at now, if it is not valid yet, or if its subject, names, usages or authority differ from want.
+// encryption configuration. Valid files are kept. A certificate is renewed if it is close to its end at now (see
+// Validity.RenewAt), if it is not valid yet, or if its subject, names, usages or authority differ from want.
 //
 // All existing files are read and checked before anything is written. If files cannot be read or parsed, all errors are
 // returned and nothing is changed.
@@ -139,7 +141,7 @@ func (e *ensurer) authority(a Authority) error {
 		return fmt.Errorf("%s: %w", a.Name, err)
 	}
 	e.authorities[a.Name] = pair{key, cert}
-	return e.add(a.Name, pair{key, cert}, old.cert != nil, true)
+	return e.add(a.Name, pair{key, cert}, old.cert, true)
 }
 
 func (e *ensurer) certificate(c component.Certificate) error {
@@ -163,7 +165,7 @@ func (e *ensurer) certificate(c component.Certificate) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
 	}
-	return e.add(c.Name, pair{key, cert}, old.cert != nil, false)
+	return e.add(c.Name, pair{key, cert}, old.cert, false)
 }
 
 // valid reports whether the pair has a certificate and the matching key. An interrupted write can leave a pair that
@@ -172,22 +174,24 @@ func (p pair) valid() bool {
 	return p.cert != nil && p.key != nil && p.key.PublicKey.Equal(p.cert.PublicKey)
 }
 
-// fresh reports whether cert is valid now and has at least a third of its lifetime left.
+// fresh reports whether cert is valid now and needs no renewal yet.
 func (e *ensurer) fresh(cert *x509.Certificate) bool {
-	life := cert.NotAfter.Sub(cert.NotBefore)
-	return !e.now.Before(cert.NotBefore) && cert.NotAfter.Sub(e.now) >= life/3
+	return !e.now.Before(cert.NotBefore) && !validity("", cert).RenewAt().Before(e.now)
 }
 
-// add schedules a pair to be written. Keys that cannot be created again are durable, so that they survive a crash of
-// the host.
-func (e *ensurer) add(name string, p pair, renewed, durable bool) error {
+// add schedules a pair to be written in place of old, which may be nil. Keys that cannot be created again are durable,
+// so that they survive a crash of the host.
+func (e *ensurer) add(name string, p pair, old *x509.Certificate, durable bool) error {
 	keyPEM, err := encodeKey(p.key)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	e.keys = append(e.keys, component.File{Path: e.path(name + keySuffix), Mode: keyMode, Data: keyPEM, Durable: durable})
 	e.certs = append(e.certs, component.File{Path: e.path(name + certSuffix), Mode: certMode, Data: encodeCert(p.cert)})
-	e.note(name, renewed)
+	e.note(name, old != nil)
+	if old != nil && (old.NotAfter.Sub(e.now) < reloadTime || e.now.Before(old.NotBefore)) {
+		e.changes.Late = append(e.changes.Late, name)
+	}
 	return nil
 }
 
