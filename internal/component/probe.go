@@ -47,7 +47,7 @@ func (p Probe) checkUnix(ctx context.Context) error {
 const bodyLimit = 4 << 10
 
 func (p Probe) checkURL(ctx context.Context) error {
-	transport, err := p.transport()
+	transport, err := p.Transport()
 	if err != nil {
 		return fmt.Errorf("probe %s: %w", p.URL, err)
 	}
@@ -72,7 +72,9 @@ func (p Probe) checkURL(ctx context.Context) error {
 	return nil
 }
 
-func (p Probe) transport() (*http.Transport, error) {
+// Transport returns a transport with the client certificate and the CA of the probe, which it reads now. It opens a
+// connection for each request, and uses no proxy of the environment.
+func (p Probe) Transport() (*http.Transport, error) {
 	t := &http.Transport{DisableKeepAlives: true}
 	if p.Unix != "" {
 		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {

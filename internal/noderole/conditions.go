@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -84,6 +85,9 @@ func (n *nodeRole) conditionWatches() map[string]conditionWatch {
 	watches := map[string]conditionWatch{
 		status.ConditionUplink:       uplinkWatch{n.rt.NetworkFault()},
 		status.ConditionCertificates: n.certificateWatch(),
+	}
+	if component.EmbeddedControlPlane(n.cfg) {
+		watches[status.ConditionDatastore] = n.datastoreWatch()
 	}
 	return watches
 }

@@ -156,7 +156,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	if start && filepath.IsAbs(own.DataDir) {
-		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check(), checkIdentity(n, cfg, was))
+		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check(), checkIdentity(n, cfg, was), checkQuota(n))
 	}
 	if invalid != nil {
 		return nil, nil, invalid
