@@ -64,16 +64,16 @@ func familyOf(osRelease []byte) string {
 func packages(family, program string) string {
 	byFamily := map[string]map[string]string{
 		debian: {"newuidmap": "uidmap", "newgidmap": "uidmap", "ip": "iproute2", "nft": "nftables", "pasta": "passt",
-			"lxc-user-nic": "lxc", "dnsmasq": "dnsmasq-base", "mount": "mount", "umount": "mount", "modprobe": "kmod", "useradd": "passwd"},
+			"lxc-user-nic": "lxc", "dnsmasq": "dnsmasq-base", "mount": "mount", "umount": "mount", "nsenter": "util-linux", "modprobe": "kmod", "useradd": "passwd"},
 		fedora: {"newuidmap": "shadow-utils", "newgidmap": "shadow-utils", "ip": "iproute", "nft": "nftables",
 			"iptables": "iptables-nft", "conntrack": "conntrack-tools", "pasta": "passt", "lxc-user-nic": "lxc",
-			"mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow-utils"},
+			"mount": "util-linux", "umount": "util-linux", "nsenter": "util-linux", "modprobe": "kmod", "useradd": "shadow-utils"},
 		suse: {"newuidmap": "shadow", "newgidmap": "shadow", "ip": "iproute2", "nft": "nftables", "conntrack": "conntrack-tools",
-			"pasta": "passt", "lxc-user-nic": "lxc", "mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow"},
+			"pasta": "passt", "lxc-user-nic": "lxc", "mount": "util-linux", "umount": "util-linux", "nsenter": "util-linux", "modprobe": "kmod", "useradd": "shadow"},
 		arch: {"newuidmap": "shadow", "newgidmap": "shadow", "ip": "iproute2", "nft": "nftables", "conntrack": "conntrack-tools",
-			"pasta": "passt", "lxc-user-nic": "lxc", "mount": "util-linux", "umount": "util-linux", "modprobe": "kmod", "useradd": "shadow"},
+			"pasta": "passt", "lxc-user-nic": "lxc", "mount": "util-linux", "umount": "util-linux", "nsenter": "util-linux", "modprobe": "kmod", "useradd": "shadow"},
 		alpine: {"newuidmap": "shadow-uidmap", "newgidmap": "shadow-uidmap", "ip": "iproute2", "nft": "nftables",
-			"conntrack": "conntrack-tools", "pasta": "passt", "lxc-user-nic": "lxc", "modprobe": "kmod", "useradd": "shadow"},
+			"conntrack": "conntrack-tools", "pasta": "passt", "lxc-user-nic": "lxc", "nsenter": "util-linux-misc", "modprobe": "kmod", "useradd": "shadow"},
 	}
 	if p, ok := byFamily[family][program]; ok {
 		return p

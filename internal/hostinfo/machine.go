@@ -50,6 +50,28 @@ func ReadMachine(root string) (Machine, error) {
 	return m, nil
 }
 
+// AvailableMemory returns the memory that programs can allocate without disturbing others, with free swap, in bytes (proc_meminfo(5)).
+// root is prepended to the path.
+func AvailableMemory(root string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(root, "/proc/meminfo"))
+	if err != nil {
+		return 0, fmt.Errorf("read the available memory: %w", err)
+	}
+	var sum int64
+	for line := range strings.Lines(string(text)) {
+		for _, key := range []string{"MemAvailable:", "SwapFree:"} {
+			if rest, ok := strings.CutPrefix(line, key); ok {
+				kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+				if err != nil {
+					return 0, fmt.Errorf("read the available memory: %w", err)
+				}
+				sum += kb << 10
+			}
+		}
+	}
+	return sum, nil
+}
+
 // onlineCPUs returns the number of online CPUs from sysfs, or else from /proc/cpuinfo.
 func onlineCPUs(root string) (int, error) {
 	if text, err := os.ReadFile(filepath.Join(root, "/sys/devices/system/cpu/online")); err == nil {

@@ -8,6 +8,20 @@ import (
 // SbinDirs returns directories with programs that a node needs and that are often not on an account's PATH (Debian).
 func SbinDirs() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
 
+// IDMapPrograms returns the programs that map the ids of every node, for uids and gids.
+func IDMapPrograms() []string { return []string{"newuidmap", "newgidmap"} }
+
+// NodePrograms returns the other programs that every node runs from the host: RootlessKit runs ip for the network, and the kubelet mount
+// and umount for volumes. Further programs depend on the configuration: that of the network driver, TapProgram, nft and iptables.
+func NodePrograms() []string { return []string{"ip", "mount", "umount"} }
+
+// TapProgram is the program with which RootlessKit enters the node's network namespace to create a tap device, and NFTProgram that of
+// the preferred packet filter.
+const (
+	TapProgram = "nsenter"
+	NFTProgram = "nft"
+)
+
 // rootDirs returns the directories of system programs. The last two are those of NixOS.
 func rootDirs() []string {
 	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/wrappers/bin", "/run/current-system/sw/bin"}

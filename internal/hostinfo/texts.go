@@ -21,9 +21,14 @@ const (
 	InotifyWatches   = 524288
 	// UserNamespaces is the usually recommended value if user.max_user_namespaces is 0.
 	UserNamespaces = 28633
+	// Namespaces is the value for the other quotas of namespaces if they are too low.
+	Namespaces = UserNamespaces
 	// OpenFiles is the recommended hard limit of open files. The parent needs a descriptor for each forwarded port.
 	OpenFiles = 65536
 )
+
+// NamespaceKinds returns the kinds of namespaces that nodes and their pods use, as in the sysctls user.max_KIND_namespaces.
+func NamespaceKinds() []string { return []string{"user", "mnt", "net", "pid", "ipc", "uts", "cgroup"} }
 
 // Files of the host that host setup changes or checks.
 const (

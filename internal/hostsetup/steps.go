@@ -61,10 +61,10 @@ func (e *env) shell() string {
 	return "/bin/sh"
 }
 
-// nodePrograms returns the programs of the host that a node uses. slirp4netns is optional: it performs better than the built-in
-// driver.
+// nodePrograms returns the programs of the host that a node with the default configuration uses. slirp4netns is optional: it performs
+// better than the built-in driver.
 func nodePrograms() []string {
-	return []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nft", "conntrack", "slirp4netns"}
+	return slices.Concat(hostinfo.IDMapPrograms(), hostinfo.NodePrograms(), []string{hostinfo.TapProgram, hostinfo.NFTProgram, "conntrack", "slirp4netns"})
 }
 
 func packageStep(p *Plan) (Step, error) {

@@ -23,6 +23,9 @@ const (
 	RoleRemove       = "remove"
 	RoleRemoveChild  = "remove-child"
 	RoleRemoveInside = "remove-inside"
+	// RoleTrial tries operations of the start in namespaces for the preflight. It executes itself again as RoleTrialInside.
+	RoleTrial       = "trial"
+	RoleTrialInside = "trial-inside"
 )
 
 // RoleEnv returns the variables with which a new process has a role.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 )
 
 func checkAccount(_ context.Context, h *host) []Finding {
@@ -266,7 +267,7 @@ func rowsText(rows []hostinfo.SubidRow) string {
 func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 	var found []Finding
 	var missing, weak, nosuid []string
-	for _, name := range []string{"newuidmap", "newgidmap"} {
+	for _, name := range hostinfo.IDMapPrograms() {
 		path := h.lookPath(name)
 		if path == "" {
 			missing = append(missing, name)
@@ -311,45 +312,25 @@ func checkIDMapPrograms(ctx context.Context, h *host) []Finding {
 	return orPass(found, "newuidmap and newgidmap are installed and privileged")
 }
 
-// tryIDMaps runs both programs to map the ids that RootlessKit would request, as the start does, because the decision of the programs
-// and of the kernel depends on more than the files of the host.
+// tryIDMaps returns the failure of one of the programs to map the ids that RootlessKit would request, because their decision and that
+// of the kernel depend on more than the files of the host.
 func tryIDMaps(ctx context.Context, h *host) []Finding {
-	a, ok, err := h.account()
-	if err != nil || !ok {
-		return nil // reported by check account
+	if !h.subidsUsable(ctx) {
+		return nil // reported by check subids or account
 	}
-	for _, kind := range subidKinds() {
-		rows, wrong := subidsOf(ctx, h, a, kind)
-		unusable := slices.ContainsFunc(wrong, func(f Finding) bool { return f.Level == LevelFail })
-		if len(rows) == 0 || unusable || outsideNamespace(h, kind, rows) != nil {
-			return nil // reported by check subids
-		}
-	}
-	ids, _, err := h.probes.IDs(h.cfg.Subids.Source)
-	if err != nil {
+	if _, _, err := h.probes.IDs(h.cfg.Subids.Source); err != nil {
 		return []Finding{fail("cannot determine the ids to map: %v", err)}
 	}
-	for _, m := range []struct {
+	t := h.tried(ctx)
+	for _, s := range []struct {
+		step    trial.Step
 		program string
-		own     int
-		ranges  []datadir.IDRange
-	}{{"newuidmap", ids.UID, ids.Subuids}, {"newgidmap", ids.GID, ids.Subgids}} {
-		if err := h.probes.MapIDs(ctx, h.lookPath(m.program), idMap(m.own, m.ranges)...); err != nil {
-			return []Finding{explainIDMap(h, m.program, err)}
+	}{{trial.StepMapUIDs, "newuidmap"}, {trial.StepMapGIDs, "newgidmap"}} {
+		if fault, ok := t.fault(s.step); ok {
+			return []Finding{explainIDMap(h, s.program, fault)}
 		}
 	}
 	return nil
-}
-
-// idMap returns the arguments of newuidmap or newgidmap after the pid: the account's own id is mapped to 0, the others to 1 and up.
-func idMap(own int, ranges []datadir.IDRange) []string {
-	args := []string{"0", strconv.Itoa(own), "1"}
-	next := int64(1)
-	for _, r := range ranges {
-		args = append(args, strconv.FormatInt(next, 10), strconv.FormatInt(r.Start, 10), strconv.FormatInt(r.Count, 10))
-		next += r.Count
-	}
-	return args
 }
 
 // explainIDMap returns the finding for a failed id map, with the cause that is specific to containers: a process that writes

@@ -6,7 +6,7 @@ func programChecks() []Check {
 		{
 			Code: "RN-PROGRAMS", Name: "programs", Title: "programs that the node runs",
 			Why:   "the node's network and the mounts of volumes are set up with programs of the host",
-			Fails: "`ip`, `mount` or `umount` is missing, or `nft` and `iptables`, depending on `kubeProxy.mode`",
+			Fails: "`ip`, `mount` or `umount` is missing, `nsenter` with the network drivers slirp4netns and gvisor-tap-vsock, or `nft` and `iptables`, depending on `kubeProxy.mode`",
 			Fix:   "Install the packages of the programs.",
 			run:   checkPrograms,
 		},
@@ -33,9 +33,16 @@ func networkChecks() []Check {
 			run:   checkNetworkPolicy,
 		},
 		{
+			Code: "RN-NETWORK-DEVICES", Name: "network-devices", Title: "devices and packet filter rules of the pod network",
+			Why:   "pods are connected by veth devices, a bridge and VXLAN, and Services are rules of the packet filter",
+			Fails: "the kernel refuses one of them in a user namespace (the check tries it)",
+			Fix:   "Load the named kernel modules, or use a kernel that has them.",
+			run:   checkNetworkDevices,
+		},
+		{
 			Code: "RN-TUN", Name: "tun", Title: "/dev/net/tun",
 			Why:   "the node's network interface is a tap device",
-			Fails: "the device is missing or cannot be opened",
+			Fails: "the device is missing, cannot be opened, or is not a TUN device (the check creates a network interface)",
 			Fix:   "Load the module tun, and have root create the device with mode 0666.",
 			run:   checkTun,
 		},
@@ -54,6 +61,34 @@ func networkChecks() []Check {
 			Fix:   "Set the range that the finding proposes.",
 			run:   checkRoutes,
 		},
+		{
+			Code: "RN-RESOLV-CONF", Name: "resolv-conf", Title: "name servers in /etc/resolv.conf",
+			Why:   "the network driver passes the node's queries to the name servers of the host",
+			Warns: "the file cannot be read or has no name server",
+			Fix:   "Configure a name server on the host.",
+			run:   checkResolvConf,
+		},
+		{
+			Code: "RN-HOSTS", Name: "hosts", Title: "localhost in /etc/hosts",
+			Why:   "programs connect to services of the same host by that name",
+			Warns: "the file is missing, a dangling link, unreadable, or has no localhost",
+			Fix:   "Add the line `127.0.0.1 localhost`.",
+			run:   checkHosts,
+		},
+		{
+			Code: "RN-PROXY", Name: "proxy", Title: "proxies in the environment",
+			Why:   "components refuse all connections if the URL of a proxy is malformed",
+			Fails: "HTTP_PROXY or HTTPS_PROXY, in upper or lower case, is not a URL of the scheme http, https or socks5",
+			Fix:   "Correct the variable, or remove it.",
+			run:   checkProxy,
+		},
+		{
+			Code: "RN-CA-FILES", Name: "ca-files", Title: "certificate authorities",
+			Why:   "images are pulled from registries whose certificates are verified",
+			Warns: "none of the files and directories with certificate authorities is readable",
+			Fix:   "Install the package ca-certificates.",
+			run:   checkCAFiles,
+		},
 	}
 }
 
@@ -61,8 +96,16 @@ func networkChecks() []Check {
 func fileChecks() []Check {
 	return []Check{
 		{
+			Code: "RN-TMP", Name: "tmp", Title: "/tmp",
+			Why:   "components create temporary files there, and the start mounts a private file system over it",
+			Fails: "it does not exist, nothing can be mounted over it, or files cannot be created there (the check tries it)",
+			Fix:   "Create the directory with mode 1777.",
+			run:   checkTmp,
+		},
+		{
 			Code: "RN-MOUNTS", Name: "mounts", Title: "mounts of the host reach the node",
 			Why:   "mounts that the host makes after the start reach volumes only if the mount above them is shared",
+			Fails: "the propagation of mounts cannot be changed, as in a chroot (the check tries it)",
 			Warns: "the root mount of the host or of another disk is private",
 			Fix:   "Make the mounts shared before the node starts.",
 			run:   checkMounts,
@@ -81,6 +124,22 @@ func fileChecks() []Check {
 			Warns: "it is nosuid, or on FUSE or 9p; other accounts have access, and the start cannot remove it",
 			Fix:   "Choose a data dir on a local disk with `dataDir`, or make the account its owner.",
 			run:   checkDataDir,
+		},
+		{
+			Code: "RN-DATA-FILES", Name: "data-files", Title: "what files in the data dir can do",
+			Why: "images, volumes and databases need more than reading and writing",
+			Fails: "files cannot be given to subordinate ids, executed, renamed, locked or mapped, or cannot be links, sockets, or have names of " +
+				"255 bytes (the check tries it on that file system)",
+			Fix: "Choose a data dir on a local disk with `dataDir`.",
+			run: checkDataFiles,
+		},
+		{
+			Code: "RN-OVERLAY", Name: "overlay", Title: "overlayfs in the data dir",
+			Why:   "with overlayfs, containers share the files of their images",
+			Fails: "it does not work there, and `containerd.snapshotter` is overlayfs (the check tries it)",
+			Warns: "it does not work there, so that fuse-overlayfs or plain copies are used",
+			Fix:   "Choose a data dir on ext4, xfs or btrfs, or install fuse-overlayfs.",
+			run:   checkOverlay,
 		},
 		{
 			Code: "RN-DATA-IDS", Name: "data-ids", Title: "the ids of the data",

@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // checkCgroup reports the cgroup that pkg/cgroupv2 finds for the node. It is a failure if no cgroup is delegated to the
 // account, and a warning if controllers are missing.
-func checkCgroup(_ context.Context, h *host) []Finding {
+func checkCgroup(ctx context.Context, h *host) []Finding {
 	tree, d, err := h.probes.Delegation()
 	if err != nil {
 		f := fail("%v", err)
@@ -28,6 +29,9 @@ func checkCgroup(_ context.Context, h *host) []Finding {
 			}
 		}
 		return []Finding{f}
+	}
+	if fault, ok := h.tried(ctx).fault(trial.StepCgroup); ok {
+		return []Finding{fail("the node cannot mount its cgroup over /sys/fs/cgroup: %v", withoutPath(fault))}
 	}
 	details := map[string]string{
 		"mount": tree.Mount, "root": d.Root, "source": d.Source,

@@ -2,17 +2,20 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -38,7 +41,7 @@ func goodHost(t *testing.T) *fakeHost {
 		"etc/subuid":                                   "other:100000:65536\ndev:165536:65536\n",
 		"etc/subgid":                                   "dev:165536:65536\n",
 		"proc/sys/kernel/osrelease":                    "6.1.0-30-amd64\n",
-		"proc/meminfo":                                 "MemTotal:        8388608 kB\n",
+		"proc/meminfo":                                 "MemTotal:        8388608 kB\nMemAvailable:    4194304 kB\nSwapFree:              0 kB\n",
 		"proc/sys/kernel/pid_max":                      "32768\n",
 		"sys/devices/system/cpu/online":                "0-3\n",
 		"proc/sys/user/max_user_namespaces":            "63470\n",
@@ -47,8 +50,14 @@ func goodHost(t *testing.T) *fakeHost {
 		"proc/sys/net/ipv4/ip_unprivileged_port_start": "1024\n",
 		"proc/self/status":                             "Name:\ttest\nNoNewPrivs:\t0\nSeccomp:\t0\n",
 		"proc/self/limits": "Limit                     Soft Limit           Hard Limit           Units     \n" +
+			"Max cpu time              unlimited            unlimited            seconds   \n" +
+			"Max processes             63470                63470                processes \n" +
 			"Max open files            1024                 1048576              files     \n",
-		"proc/self/mountinfo": "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n",
+		"etc/hosts":                         "127.0.0.1\tlocalhost\n",
+		"etc/resolv.conf":                   "nameserver 192.0.2.53\n",
+		"etc/ssl/certs/ca-certificates.crt": "-----BEGIN CERTIFICATE-----\n",
+		"tmp/.keep":                         "",
+		"proc/self/mountinfo":               "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n",
 		"proc/net/route": "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
 			"eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n" +
 			"eth0\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n",
@@ -61,7 +70,7 @@ func goodHost(t *testing.T) *fakeHost {
 	} {
 		f.write(path, text)
 	}
-	for _, p := range []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nft", "iptables", "slirp4netns", "sudo"} {
+	for _, p := range []string{"newuidmap", "newgidmap", "ip", "mount", "umount", "nsenter", "nft", "iptables", "slirp4netns", "sudo"} {
 		f.program(p, "answers")
 	}
 	f.dir("data", 0o700)
@@ -84,7 +93,10 @@ func goodHost(t *testing.T) *fakeHost {
 			RootOnly:    func(string) error { return nil },
 			Listen:      func(string, string) error { return nil },
 			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },
-			MapIDs:      func(context.Context, string, ...string) error { return nil },
+			Trial:       func(context.Context, trial.Request) (trial.Result, error) { return nil, nil },
+			Inotify:     func(int) error { return nil },
+			Now:         func() time.Time { return time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC) },
+			BuildTime:   func() time.Time { return time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC) },
 			IDs: func(string) (datadir.IDs, string, error) {
 				ranges := []datadir.IDRange{{Start: 165536, Count: 65536}}
 				return datadir.IDs{UID: uid, GID: 4000, Subuids: ranges, Subgids: ranges}, "dev", nil
@@ -110,6 +122,13 @@ func (f *fakeHost) data(start, count int64) {
 	assert.NilError(f.t, layout.WriteJSON(f.in.Data.Record(), datadir.Record{Format: datadir.Format, Name: "default", IDs: was}))
 	assert.NilError(f.t, os.Lchown(f.in.Data.Record(), f.in.UID, -1))
 	f.in.Probes.IDs = func(string) (datadir.IDs, string, error) { return now, "dev", nil }
+}
+
+// fault makes the trial fail at a step.
+func (f *fakeHost) fault(step trial.Step, err error) {
+	fault := trial.Fault{Message: err.Error()}
+	errors.As(err, &fault.Errno)
+	f.in.Probes.Trial = func(context.Context, trial.Request) (trial.Result, error) { return trial.Result{step: fault}, nil }
 }
 
 func (f *fakeHost) path(p string) string { return filepath.Join(f.root, p) }

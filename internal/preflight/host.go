@@ -28,6 +28,7 @@ type host struct {
 
 	account func() (hostinfo.Account, bool, error)
 	distro  func() hostinfo.Distro
+	tried   func(context.Context) tried
 }
 
 func newHost(ctx context.Context, in Input) *host {
@@ -45,6 +46,12 @@ func newHost(ctx context.Context, in Input) *host {
 		return result{a, ok, err}
 	})
 	h.account = func() (hostinfo.Account, bool, error) { r := find(); return r.a, r.ok, r.err }
+	var once sync.Once
+	var done tried
+	h.tried = func(ctx context.Context) tried {
+		once.Do(func() { done = h.try(ctx) })
+		return done
+	}
 	h.distro = sync.OnceValue(func() hostinfo.Distro { return hostinfo.DetectDistro(in.Root) })
 	return h
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -11,45 +12,93 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
+// Hard limits of open files. Below filesFail the components do not start.
+const filesFail = 1024
+
 func checkOpenFiles(_ context.Context, h *host) []Finding {
-	hard, err := hardOpenFiles(h)
+	n, text, err := h.hardLimit("Max open files")
 	if err != nil {
 		return unreadable(err)
 	}
-	details := map[string]string{"hard": hard}
-	n, err := strconv.ParseUint(hard, 10, 64)
-	if err == nil && n < hostinfo.OpenFiles {
-		found := warn("hard limit of open files is %d: each forwarded port uses one, and components need %d", n, hostinfo.OpenFiles).with(details)
-		if h.confined() {
-			return []Finding{found.hint(hostinfo.OuterSettings(hostinfo.OpenFilesInContainer(h.container()))...)}
-		}
-		name := "NAME"
-		if a, ok, _ := h.account(); ok {
-			name = a.Name
-		}
-		return []Finding{found.hint(
-			addLine("/etc/security/limits.d/rootlessnode.conf", name+" - nofile "+strconv.Itoa(hostinfo.OpenFiles)),
-			"# then log in again; under systemd, set LimitNOFILE= in the unit or DefaultLimitNOFILE= in user.conf instead")}
+	details := map[string]string{"hard": text}
+	if n >= hostinfo.OpenFiles {
+		return []Finding{pass("hard limit of open files is %s", text).with(details)}
 	}
-	return []Finding{pass("hard limit of open files is %s", hard).with(details)}
+	f := warn("hard limit of open files is %d: each forwarded port uses one, and components need %d", n, hostinfo.OpenFiles)
+	if n < filesFail {
+		f = fail("hard limit of open files is %d, but the components need at least %d, and %d with many ports", n, filesFail, hostinfo.OpenFiles)
+	}
+	if h.confined() {
+		return []Finding{f.with(details).hint(hostinfo.OuterSettings(hostinfo.OpenFilesInContainer(h.container()))...)}
+	}
+	return []Finding{f.with(details).hint(h.raiseLimit("nofile", strconv.Itoa(hostinfo.OpenFiles), "NOFILE")...)}
 }
 
-// hardOpenFiles returns the hard limit of open files from /proc/self/limits: "Max open files  SOFT  HARD  files".
-func hardOpenFiles(h *host) (string, error) {
-	const file, title = "/proc/self/limits", "Max open files"
+// unlimited is the value of hardLimit for a resource without a limit.
+const unlimited = math.MaxUint64
+
+// hardLimit returns a hard limit from /proc/self/limits, "TITLE  SOFT  HARD  UNITS", as a number and as text.
+func (h *host) hardLimit(title string) (n uint64, text string, err error) {
+	const file = "/proc/self/limits"
 	b, err := os.ReadFile(h.path(file))
 	if err != nil {
-		return "", err
+		return 0, "", err
 	}
 	for line := range bytes.Lines(b) {
-		if rest, ok := strings.CutPrefix(string(line), title); ok {
-			if f := strings.Fields(rest); len(f) >= 2 {
-				return f[1], nil
-			}
+		rest, ok := strings.CutPrefix(string(line), title)
+		f := strings.Fields(rest)
+		if !ok || len(f) < 2 {
+			continue
 		}
+		if n, err = strconv.ParseUint(f[1], 10, 64); err != nil {
+			n = unlimited
+		}
+		return n, f[1], nil
 	}
-	return "", fmt.Errorf("%s: no line %q", file, title)
+	return 0, "", fmt.Errorf("%s: no line %q", file, title)
 }
+
+// raiseLimit returns the commands that raise a limit for logins of the account. item is its name in limits.conf(5), and unit that of
+// the setting Limit... of systemd.
+func (h *host) raiseLimit(item, value, unit string) []string {
+	name := "NAME"
+	if a, ok, _ := h.account(); ok {
+		name = a.Name
+	}
+	return []string{
+		addLine("/etc/security/limits.d/rootlessnode.conf", name+" - "+item+" "+value),
+		fmt.Sprintf("# then log in again; under systemd, set Limit%[1]s= in the unit or DefaultLimit%[1]s= in user.conf instead", unit),
+	}
+}
+
+// loginLimits are hard limits that end or disturb components. fail is the value below which they do not start.
+var loginLimits = []struct {
+	title, item, unit string
+	fail              uint64
+	why               string
+}{
+	{"Max cpu time", "cpu", "CPU", unlimited, "the kernel ends each component after that many seconds of CPU time"},
+	{"Max file size", "fsize", "FSIZE", 4 << 30, "images and the database need larger files"},
+	{"Max data size", "data", "DATA", 8 << 30, "components cannot allocate enough memory"},
+	{"Max address space", "as", "AS", 64 << 30, "components cannot map enough memory"},
+}
+
+// checkLoginLimits reports hard limits of the login that the start cannot raise.
+func checkLoginLimits(_ context.Context, h *host) []Finding {
+	var found []Finding
+	for _, l := range loginLimits {
+		n, text, err := h.hardLimit(l.title)
+		if err != nil || n >= l.fail { // an incomplete list of limits has no limit
+			continue
+		}
+		found = append(found, fail("the login's hard limit %q is %s: %s", strings.ToLower(l.title), text, l.why).hint(
+			h.raiseLimit(l.item, "unlimited", l.unit)...))
+	}
+	return orPass(found, "the login has no limits that disturb components")
+}
+
+// inotifyNeeded is the number of inotify instances that the components create while they start.
+const inotifyNeeded = 16
 
 func checkInotify(_ context.Context, h *host) []Finding {
 	var found []Finding
@@ -71,6 +120,10 @@ func checkInotify(_ context.Context, h *host) []Finding {
 			f.fix.setup = true
 			found = append(found, f.with(details))
 		}
+	}
+	if err := h.probes.Inotify(inotifyNeeded); err != nil && !h.in.Running {
+		found = append(found, fail("a start needs %d inotify instances, and the account cannot get that many: %v", inotifyNeeded, err).hint(
+			setSysctl("fs.inotify.max_user_instances", 2*hostinfo.InotifyInstances)...))
 	}
 	return orPass(found, "inotify: %s instances, %s watches per user",
 		details["fs.inotify.max_user_instances"], details["fs.inotify.max_user_watches"])

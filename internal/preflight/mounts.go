@@ -10,6 +10,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 )
 
 // mount is the mount that a path is on.
@@ -59,7 +60,7 @@ var ignoredFileSystems = []string{
 
 // checkMounts reports which guarantees for mounts can hold on this host. A host mount propagates to the node only if its parent
 // mount is shared when the node starts (mount_namespaces(7)).
-func checkMounts(_ context.Context, h *host) []Finding {
+func checkMounts(ctx context.Context, h *host) []Finding {
 	f, err := os.Open(h.path("/proc/self/mountinfo"))
 	if err != nil {
 		return unreadable(err)
@@ -68,6 +69,10 @@ func checkMounts(_ context.Context, h *host) []Finding {
 	infos, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
 		return []Finding{warn("not checked: read mountinfo: %v", err)}
+	}
+	if fault, ok := h.tried(ctx).fault(trial.StepPropagation); ok {
+		return []Finding{fail("the node cannot change the propagation of its mounts: %v", withoutPath(fault)).hint(
+			"# the root directory must be a mount point: start outside of a chroot")}
 	}
 	if h.cfg.Mounts.Propagation == "rprivate" {
 		return []Finding{pass("mounts.propagation is rprivate: %s", innerMounts).with(map[string]string{"holds": "2"})}

@@ -7,14 +7,15 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
@@ -29,8 +30,12 @@ type Probes struct {
 	Listen func(network, address string) error
 	// MayMapIDs reports whether the program at path runs with the privilege to map uids (newuidmap) or gids (newgidmap).
 	MayMapIDs func(path string, gids bool) (bool, error)
-	// MapIDs runs the program at path, newuidmap or newgidmap, to map ids into a new user namespace.
-	MapIDs func(ctx context.Context, path string, ids ...string) error
+	// Trial tries operations of the start in namespaces.
+	Trial func(ctx context.Context, r trial.Request) (trial.Result, error)
+	// Inotify creates and closes n inotify instances.
+	Inotify func(n int) error
+	// Now returns the time of the clock, and BuildTime the time of the commit from which this program was built, if known.
+	Now, BuildTime func() time.Time
 	// Delegation returns the cgroup that the node would use.
 	Delegation func() (cgroupv2.Host, cgroupv2.Delegation, error)
 	// PacketRules runs the program nft to load rules in new user and network namespaces, as the node would.
@@ -74,8 +79,17 @@ func (p Probes) orReal() Probes {
 	if p.MayMapIDs == nil {
 		p.MayMapIDs = mayMapIDs
 	}
-	if p.MapIDs == nil {
-		p.MapIDs = mapIDs
+	if p.Trial == nil {
+		p.Trial = trial.Run
+	}
+	if p.Inotify == nil {
+		p.Inotify = inotify
+	}
+	if p.Now == nil {
+		p.Now = time.Now
+	}
+	if p.BuildTime == nil {
+		p.BuildTime = buildTime
 	}
 	if p.Delegation == nil {
 		p.Delegation = delegation
@@ -177,37 +191,15 @@ func mayMapIDs(path string, gids bool) (bool, error) {
 	return binary.LittleEndian.Uint32(buf[4:8])&(1<<capability) != 0, nil
 }
 
-// catPrograms returns the possible paths of cat(1), which waits until its standard input ends.
-func catPrograms() []string { return []string{"/bin/cat", "/usr/bin/cat"} }
-
-// mapIDs runs the program for a waiting process in a new user namespace. The error is the last line of its output.
-func mapIDs(ctx context.Context, path string, ids ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, programTimeout)
-	defer cancel()
-	for _, program := range catPrograms() {
-		if _, err := os.Stat(program); err != nil {
-			continue
-		}
-		waiting := exec.CommandContext(ctx, program)
-		waiting.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
-		stdin, err := waiting.StdinPipe()
-		if err == nil {
-			err = waiting.Start()
-		}
+func inotify(n int) error {
+	for range n {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 		if err != nil {
-			return nil // reported by check user-namespaces
+			return os.NewSyscallError("inotify_init1", err)
 		}
-		mapping := exec.CommandContext(ctx, path, append([]string{strconv.Itoa(waiting.Process.Pid)}, ids...)...)
-		mapping.Env = []string{"LC_ALL=C"} // explainIDMap parses the message
-		out, err := mapping.CombinedOutput()
-		_ = stdin.Close()
-		_ = waiting.Wait() // its exit code does not matter
-		if text := strings.TrimSpace(string(out)); err != nil && text != "" {
-			err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])
-		}
-		return err
+		defer unix.Close(fd)
 	}
-	return nil // no program for the test: the start reports the error, if any
+	return nil
 }
 
 func delegation() (cgroupv2.Host, cgroupv2.Delegation, error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 )
 
 // emptyProcDirs returns the directories of /proc that are only mount points.
@@ -16,7 +17,7 @@ func emptyProcDirs() []string { return []string{"sys/fs/binfmt_misc", "fs/nfsd",
 // checkProc checks for a /proc that is fully visible. The node's pid namespace needs its own /proc, and the kernel lets a user
 // namespace mount one only if a writable /proc without covered parts is already visible (mount_too_revealing in
 // fs/namespace.c returns EPERM otherwise). Container engines cover parts of /proc.
-func checkProc(_ context.Context, h *host) []Finding {
+func checkProc(ctx context.Context, h *host) []Finding {
 	label, err := os.ReadFile(h.path("/proc/self/attr/current"))
 	if err == nil && hostinfo.EngineProfile(string(label)) {
 		return []Finding{fail("the AppArmor profile %s of this container forbids mounting /proc, and all other mounts", strings.Fields(string(label))[0]).hint(
@@ -38,16 +39,24 @@ func checkProc(_ context.Context, h *host) []Finding {
 		}
 		over := coveredPaths(m, mounts)
 		if len(over) == 0 {
-			return []Finding{pass("%s is fully visible: the node can mount its own /proc", m.Mountpoint)}
+			return mountsProc(ctx, h, "%s is fully visible: the node can mount its own /proc", m.Mountpoint)
 		}
 		covered = append(covered, over...)
 	}
 	if len(covered) == 0 {
-		return []Finding{pass("no /proc mount is listed in mountinfo")} // this host hides its mounts: the start reports the error, if any
+		return mountsProc(ctx, h, "no /proc mount is listed in mountinfo") // this host hides its mounts
 	}
 	found := fail("parts of /proc are covered or read-only, so the kernel does not let the node mount its own /proc: %s", abbreviate(covered))
 	found.fix.add(hostinfo.OuterSettings(hostinfo.UnmaskedProc(h.container()))...)
 	return []Finding{found.with(map[string]string{"covered": strings.Join(covered, " ")})}
+}
+
+// mountsProc returns the failure to mount /proc, or else a finding of level pass.
+func mountsProc(ctx context.Context, h *host, format string, args ...any) []Finding {
+	if fault, ok := h.tried(ctx).fault(trial.StepProc); ok {
+		return []Finding{fail("the kernel does not let the node mount its own /proc: %v", withoutPath(fault))}
+	}
+	return []Finding{pass(format, args...)}
 }
 
 // coveredPaths returns the mount points that cover parts of the mount m, and m itself if it is read-only.

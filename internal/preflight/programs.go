@@ -12,14 +12,19 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// checkPrograms checks for the programs that RootlessKit (ip), the kubelet (mount, umount), and kube-proxy and the CNI plugins
-// (nft or iptables) run.
+// checkPrograms checks for the programs that RootlessKit and the kubelet run, and that kube-proxy and the CNI plugins run (nft or
+// iptables).
 func checkPrograms(_ context.Context, h *host) []Finding {
 	var missing []string
-	for _, p := range []string{"ip", "mount", "umount"} {
+	required := hostinfo.NodePrograms()
+	if createsTap(h.cfg) {
+		required = append(required, hostinfo.TapProgram)
+	}
+	for _, p := range required {
 		if h.lookPath(p) == "" {
 			missing = append(missing, p)
 		}
@@ -44,6 +49,15 @@ func checkPrograms(_ context.Context, h *host) []Finding {
 		there = append(there, "iptables")
 	}
 	return []Finding{pass("%s are installed", strings.Join(there, ", "))}
+}
+
+// createsTap reports whether RootlessKit creates the tap device, rather than the network driver.
+func createsTap(c *config.NodeConfig) bool {
+	driver := c.Network.Driver
+	if driver == config.DriverAuto {
+		driver = c.Ports.NeedsNetwork()
+	}
+	return driver == "" || driver == config.DriverSlirp || driver == config.DriverGvisor
 }
 
 // driverProgram returns the program of a network driver, or "" if the driver needs none.
@@ -184,15 +198,23 @@ func programVersion(ctx context.Context, h *host, path string) (string, error) {
 	return strings.TrimSpace(first), nil
 }
 
-// checkTun opens the device with which the node creates its network interface. Opening it creates nothing.
-func checkTun(_ context.Context, h *host) []Finding {
-	if d := h.cfg.Network.Driver; d == config.DriverLXCUserNIC || d == config.DriverNone {
+// needsTun reports whether the node's network interface is a tap device.
+func needsTun(c *config.NodeConfig) bool {
+	return c.Network.Driver != config.DriverLXCUserNIC && c.Network.Driver != config.DriverNone
+}
+
+// checkTun opens the device with which the node creates its network interface, and creates an interface.
+func checkTun(ctx context.Context, h *host) []Finding {
+	if !needsTun(h.cfg) {
 		return []Finding{pass("network driver %s needs no %s", h.cfg.Network.Driver, hostinfo.TunDevice)}
 	}
 	f, err := os.OpenFile(h.path(hostinfo.TunDevice), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_ = f.Close()
-		return []Finding{pass("%s can be opened", hostinfo.TunDevice)}
+		if fault, ok := h.tried(ctx).fault(trial.StepTun); ok {
+			return []Finding{h.tunFault(fault)}
+		}
+		return []Finding{pass("%s creates network devices", hostinfo.TunDevice)}
 	}
 	found := fail("%s: %v", hostinfo.TunDevice, errors.Unwrap(err))
 	found.fix.setup = true

@@ -18,6 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/noderole"
+	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/child"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/parent"
@@ -55,6 +56,8 @@ func roles() map[string]func(*logrus.Logger, layout.Runtime) error {
 		layout.RoleNode:         func(log *logrus.Logger, rt layout.Runtime) error { return child.RunNode(log, rt, Version) },
 		layout.RoleMounts:       func(*logrus.Logger, layout.Runtime) error { return noderole.RunMounts() },
 		layout.RoleRemoveChild:  func(_ *logrus.Logger, rt layout.Runtime) error { return child.RunRemove(rt) },
+		layout.RoleTrial:        func(*logrus.Logger, layout.Runtime) error { return trial.Wait() },
+		layout.RoleTrialInside:  func(*logrus.Logger, layout.Runtime) error { return trial.Do() },
 		layout.RoleRemoveInside: func(_ *logrus.Logger, rt layout.Runtime) error { return child.RemoveInside(rt) },
 	}
 }

@@ -46,6 +46,8 @@ func TestRole(t *testing.T) {
 		{layout.EnvRole, layout.RoleRemove, true},
 		{layout.EnvRole, layout.RoleRemoveChild, true},
 		{layout.EnvRole, layout.RoleRemoveInside, true},
+		{layout.EnvRole, layout.RoleTrial, true},
+		{layout.EnvRole, layout.RoleTrialInside, true},
 	} {
 		t.Setenv(c.env, c.role)
 		name, _ := layout.TakeRole()

@@ -73,7 +73,7 @@ type runcOptions struct {
 	SystemdCgroup bool
 	// NoNewKeyring: the kernel limits the keys of an account (200 by default), and runc would create one for each container.
 	NoNewKeyring bool
-	ShimCgroup    string `toml:",omitempty"`
+	ShimCgroup   string `toml:",omitempty"`
 }
 
 type images struct {
