@@ -55,11 +55,22 @@ func oneOf(fs *faults, field, value string, permitted ...string) {
 	}
 }
 
-func validateIdentity(c *NodeConfig, fs *faults) {
-	if !isDNSLabel(c.Name) || len(c.Name) > maxNameLength {
+// ValidateName validates the name of a node, like Validate.
+func ValidateName(name string) error {
+	var fs faults
+	validateName(name, &fs)
+	return errdefs.Class(errdefs.ErrConfig, fs.err())
+}
+
+func validateName(name string, fs *faults) {
+	if !isDNSLabel(name) || len(name) > maxNameLength {
 		fs.add("name", "use --name with a name such as "+DefaultName+" or test-2",
-			"%q: must be at most %d lower case letters, digits and hyphens, and begin and end with a letter or digit", c.Name, maxNameLength)
+			"%q: must be at most %d lower case letters, digits and hyphens, and begin and end with a letter or digit", name, maxNameLength)
 	}
+}
+
+func validateIdentity(c *NodeConfig, fs *faults) {
+	validateName(c.Name, fs)
 	switch {
 	case c.NodeName == "":
 		fs.add("nodeName", "nodeName: node1", "missing, and there is no default because the host has no name")

@@ -49,7 +49,9 @@ Stopping a stopped node succeeds.`,
 				defer cancel()
 				return n.WaitCleaned(ctx)
 			}
-			s, err := n.Status(ctx)
+			brief, cancel := context.WithTimeout(ctx, statusLimit)
+			defer cancel()
+			s, err := n.Status(brief)
 			if err != nil {
 				return err
 			}
@@ -63,6 +65,9 @@ Stopping a stopped node succeeds.`,
 	_ = fl.MarkHidden("ended") // the flag is there
 	return cmd
 }
+
+// statusLimit is how long down waits for the status of the node.
+const statusLimit = time.Second
 
 // stopNode stops the node, whose status was s, and deletes its data if requested.
 func stopNode(ctx context.Context, a *app, n stopper, s *status.Status, o stopOptions) error {

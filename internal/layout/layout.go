@@ -137,6 +137,10 @@ func RegistryEntry(xdgDataHome, name string) string {
 // Record is the file that marks a directory as the data dir of one node, a datadir.Record. It is written before all other files.
 func (d Data) Record() string { return d.sub("rootlessnode.json") }
 
+// Lock is the second lock file of the node. The parent locks it like Runtime.Lock, so that a running node is found after its runtime dir
+// was removed, for example by the end of a login session.
+func (d Data) Lock() string { return d.sub("lock") }
+
 // LogDir is the directory of the log files, one for each component.
 func (d Data) LogDir() string { return filepath.Join(d.Dir, "log") }
 
@@ -211,7 +215,7 @@ func (d Data) OnHost(inside string) (path string, ok bool) {
 // Entries returns the names of all entries that a node creates directly in its data dir, the record last. A test compares them with
 // the methods of Data.
 func (d Data) Entries() []string {
-	paths := []string{d.AdminKubeconfig(), d.LogDir(), d.LastExit(), d.Verified(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.Inside()}
+	paths := []string{d.AdminKubeconfig(), d.LogDir(), d.LastExit(), d.Verified(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.Inside(), d.Lock()}
 	for _, b := range d.Binds() {
 		paths = append(paths, b.Host)
 	}

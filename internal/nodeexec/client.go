@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +39,7 @@ type Request struct {
 // that ended it. When ctx ends, the program gets SIGHUP, and SIGKILL if it continues to run.
 //
 // Errors: a *StartError, with its code as the exit code, if the program could not be started; of class errdefs.ErrNotRunning if the
-// service is not running.
+// service is not running; errdefs.ErrTimeout if it does not respond.
 //
 // Runs in: parent or either.
 func Run(ctx context.Context, socket string, req Request) (int, error) {
@@ -114,13 +115,18 @@ func send(c *net.UnixConn, req Request, files []*os.File) error {
 	return nil
 }
 
+// startLimit is the time within which the service must have started a program, or have reported why it cannot.
+const startLimit = 30 * time.Second
+
 // waitExit reads the replies until the program has ended.
 func waitExit(c *net.UnixConn, name string) (int, error) {
+	deadline := time.Now().Add(startLimit)
 	for {
 		var r reply
-		if err := readFrame(c, &r); err != nil {
+		if err := errors.Join(c.SetReadDeadline(deadline), readFrame(c, &r)); err != nil {
 			return 1, lost(name, err)
 		}
+		deadline = time.Time{}
 		switch {
 		case r.Exited && r.Error != "":
 			return 1, errors.New(r.Error)
@@ -133,6 +139,9 @@ func waitExit(c *net.UnixConn, name string) (int, error) {
 }
 
 func lost(name string, err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errdefs.Timeout("start %s inside the node: no response from the node role within %v", name, startLimit).Do(errdefs.ShowStatus).Do(errdefs.Stop)
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) {
 		return errdefs.NotRunning("the node ended while %s was running", name)
 	}

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,6 +60,28 @@ func (f FS) Stats() iter.Seq[Stat] {
 
 // Stat returns the state of a process. The error is fs.ErrNotExist or unix.ESRCH if there is no such process.
 func (f FS) Stat(pid int) (Stat, error) { return readStat(f.File(pid, "stat")) }
+
+// Openers returns the IDs of the processes that have the file at path open, except those whose open files the caller may not see.
+func (f FS) Openers(path string) []int {
+	want, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	pids, _ := f.PIDs() // a partial list is useful, too
+	return slices.DeleteFunc(pids, func(pid int) bool { return !f.opens(pid, want) })
+}
+
+func (f FS) opens(pid int, want fs.FileInfo) bool {
+	dir := f.File(pid, "fd")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		st, err := os.Stat(filepath.Join(dir, e.Name()))
+		return err == nil && os.SameFile(st, want)
+	})
+}
 
 // Self returns the state of the calling process.
 func (f FS) Self() (Stat, error) { return readStat(filepath.Join(string(f), "self/stat")) }

@@ -111,3 +111,16 @@ func TestHandleOfEndedProcess(t *testing.T) {
 	_, err = Host.Stat(1 << 30)
 	assert.Assert(t, Ended(err))
 }
+
+func TestOpeners(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	f, err := os.Create(path)
+	assert.NilError(t, err)
+	link := path + ".link"
+	assert.NilError(t, os.Symlink(path, link))
+	assert.DeepEqual(t, Host.Openers(link), []int{os.Getpid()})
+	assert.NilError(t, f.Close())
+	assert.Equal(t, len(Host.Openers(path)), 0)
+	assert.Equal(t, len(Host.Openers(path+".none")), 0)
+}

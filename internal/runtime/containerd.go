@@ -26,11 +26,8 @@ func (containerdRuntime) RunsBundled() bool     { return true }
 func (containerdRuntime) WithoutImport() string { return "" }
 func (containerdRuntime) ManualImport() string  { return "" }
 
-func (r containerdRuntime) HostNeeds() HostNeeds {
-	return HostNeeds{
-		Text:  " is one of the components",
-		Files: map[string]string{"containerd.registryConfigDir": r.cfg.Containerd.RegistryConfigDir},
-	}
+func (containerdRuntime) HostNeeds() HostNeeds {
+	return HostNeeds{Text: " is one of the components"}
 }
 
 func (containerdRuntime) Env() []string {

@@ -38,7 +38,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,7 +46,6 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
-	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/internal/preflight"
@@ -108,16 +106,12 @@ func New(cfg *config.NodeConfig, o Options) (*Node, error) {
 }
 
 // build returns a handle for New and Attach. If the account has no runtime dir, it returns the reason as noRuntimeDir, and the
-// handle uses the path where the runtime dir is expected. It checks the data dir only if start is set.
+// handle uses the path where the runtime dir is expected. It checks the config and the data dir only if start is set.
 func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir, err error) {
 	own := *cfg
-	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken, namedByUser: cfg.NodeName != ""}
+	n := newHandle(o)
+	n.namedByUser = cfg.NodeName != ""
 	n.cfg.Store(&own)
-	if n.log == nil {
-		discard := logrus.New()
-		discard.SetOutput(io.Discard)
-		n.log = discard
-	}
 	if o.hostname == nil {
 		o.hostname = os.Hostname
 	}
@@ -142,11 +136,11 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
 	unreadable := rejoin(&own, facts) // returned last, because errors of the config and the data dir are more useful
 	own.Complete(facts)
-	invalid := own.Validate()
-	base, _, noRuntimeDir := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
-	if noRuntimeDir != nil {
-		base = filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(os.Getuid()))
+	var invalid error
+	if start {
+		invalid = own.Validate()
 	}
+	base, noRuntimeDir := runtimeDirs()
 	if invalid == nil {
 		own.Network.Driver = parent.ResolveDriver(&own)
 	}
@@ -167,29 +161,15 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	return n, noRuntimeDir, nil
 }
 
-// Attach returns a handle for the node called name. The handle has the configuration of the running node; if the node is stopped,
-// it has the default configuration with the data dir of the last start.
-//
-// Errors: as for New; of class errdefs.ErrPreflight if the account has no runtime dir.
-func Attach(name string, o Options) (*Node, error) {
-	cfg := config.Default()
-	cfg.Name = name
-	n, noRuntimeDir, err := build(cfg, o, false)
-	if err == nil {
-		err = noRuntimeDir
+// newHandle returns a handle without a configuration.
+func newHandle(o Options) *Node {
+	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
+	if n.log == nil {
+		discard := logrus.New()
+		discard.SetOutput(io.Discard)
+		n.log = discard
 	}
-	if err != nil {
-		return nil, err
-	}
-	var running config.NodeConfig
-	switch err := layout.ReadJSON(n.rt.Config(), &running); {
-	case err == nil:
-		n.cfg.Store(&running)
-		n.data = layout.NewData(running.DataDir)
-	case !errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("read the running node's config: %w", err)
-	}
-	return n, nil
+	return n
 }
 
 // findComponents returns the components directory, or "" and the searched directories, which the preflight reports.
@@ -254,7 +234,7 @@ func (n *Node) Check(ctx context.Context) ([]Finding, error) {
 
 // runPreflight returns an error if the node is already running or cannot run on this host. It logs the warnings among the findings.
 func runPreflight(ctx context.Context, n *Node) error {
-	h, err := parent.Holder(n.rt)
+	h, err := parent.Holder(n.rt, n.data)
 	if err != nil {
 		return err
 	}
@@ -278,51 +258,8 @@ func runPreflight(ctx context.Context, n *Node) error {
 //
 // Errors: of class errdefs.ErrNotRunning if the node is not running.
 func (n *Node) Exec(ctx context.Context, req ExecRequest) (int, error) {
-	return nodeexec.Run(ctx, n.rt.ExecSocket(), req)
-}
-
-// Status returns the current status. The State of a node that is not running is status.NodeStopped, or status.NodeFailed with the
-// reason if the last run ended with an error.
-func (n *Node) Status(ctx context.Context) (*status.Status, error) {
-	c := status.NewClient(n.rt.NodeSocket())
-	defer c.Close()
-	s, err := c.Status(ctx)
-	if err == nil || !errors.Is(err, errdefs.ErrNotRunning) {
-		return s, err
-	}
-	return offlineStatus(n)
-}
-
-// offlineStatus returns the status of a node whose status socket does not respond.
-func offlineStatus(n *Node) (*status.Status, error) {
-	h, err := parent.Holder(n.rt)
-	if err != nil {
-		return nil, err
-	}
-	s := &status.Status{
-		Name: n.Config().Name, NodeName: n.Config().NodeName, Version: Version, State: status.NodeStopped,
-		DataDir: n.data.Dir, RuntimeDir: n.rt.Dir, ParentPID: h.ParentPID,
-	}
-	switch {
-	case h.ParentPID > 0:
-		s.State, s.Reason = status.NodeStarting, "creating the namespaces"
-	case h.Locked:
-		s.State, s.Reason = status.NodeStopping, "cleaning up after the last run"
-	default:
-		if r := lastExit(n); r != nil {
-			s.State, s.Reason, s.Failure = status.NodeFailed, r.Message, r
-		}
-	}
-	return s, nil
-}
-
-// lastExit returns the error with which the last run ended, or nil if it ended without an error.
-func lastExit(n *Node) *errdefs.Report {
-	var r errdefs.Report
-	if layout.ReadJSON(n.data.LastExit(), &r) != nil {
-		return nil
-	}
-	return &r
+	code, err := nodeexec.Run(ctx, n.rt.ExecSocket(), req)
+	return code, explain(n, err)
 }
 
 // Events calls fn for each event that the node has kept since its start and, if follow is set, for each new event until the node or
@@ -332,7 +269,7 @@ func lastExit(n *Node) *errdefs.Report {
 func (n *Node) Events(ctx context.Context, follow bool, fn func(status.Event) error) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
-	return c.Events(ctx, follow, fn)
+	return explain(n, c.Events(ctx, follow, fn))
 }
 
 // lockPoll is the interval for polling the node's lock. The kernel reports the release of a lock only to processes that wait to
@@ -352,6 +289,6 @@ func executable() string {
 }
 
 func isRunning(n *Node) bool {
-	h, err := parent.Holder(n.rt)
+	h, err := parent.Holder(n.rt, n.data)
 	return err == nil && h.ParentPID > 0
 }

@@ -17,7 +17,7 @@ func (n *Node) AddForward(ctx context.Context, forward string) ([]status.Port, e
 	defer c.Close()
 	owner, err := c.AddForward(ctx, forward)
 	if err != nil {
-		return nil, err
+		return nil, explain(n, err)
 	}
 	return waitPorts(ctx, c, owner, func(ports []status.Port) bool {
 		return len(ports) > 0 && !slices.ContainsFunc(ports, func(p status.Port) bool { return p.State == status.PortPending })
@@ -33,7 +33,7 @@ func (n *Node) RemoveForward(ctx context.Context, forward string) error {
 	defer c.Close()
 	owner, err := c.RemoveForward(ctx, forward)
 	if err != nil {
-		return err
+		return explain(n, err)
 	}
 	_, err = waitPorts(ctx, c, owner, func(ports []status.Port) bool { return len(ports) == 0 })
 	return err
@@ -52,7 +52,7 @@ func (n *Node) WatchStatus(ctx context.Context, fn func(*status.Status) error) e
 			return nil
 		}
 		if err != nil {
-			return err
+			return explain(n, err)
 		}
 		if s.ResourceVersion == since {
 			continue

@@ -38,6 +38,9 @@ func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) erro
 	var last *status.Status
 	for {
 		s, err := nextStatus(following, n, c, last)
+		if errors.Is(err, errdefs.ErrTimeout) {
+			continue // the limit of this wait is that of ctx
+		}
 		if err != nil {
 			if errors.Is(context.Cause(following), errEnded) {
 				err = errEnded
@@ -70,7 +73,7 @@ func nextStatus(ctx context.Context, n *Node, c *status.Client, last *status.Sta
 			return s, err
 		}
 		if n.current() == nil {
-			if h, herr := parent.Holder(n.rt); herr == nil && h.ParentPID == 0 {
+			if h, herr := parent.Holder(n.rt, n.data); herr == nil && h.ParentPID == 0 {
 				return nil, err
 			}
 		}
@@ -165,36 +168,59 @@ func (n *Node) Wait() error {
 }
 
 // Stop stops the node, also if another program started it, and returns when all its processes have ended and its guard has cleaned
-// up. Stopping a stopped node succeeds.
+// up. It also removes what a node has left that was killed together with its guard. Stopping a stopped node succeeds.
 //
 // Errors: of class errdefs.ErrTimeout if ctx ends first; the node is killed then.
 func (n *Node) Stop(ctx context.Context) error {
-	if err := signalParent(n, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("signal node %q to stop: %w", n.Config().Name, err)
+	name := n.Config().Name
+	// SIGCONT resumes a process of the node that was stopped with SIGSTOP: the parent and the child forward it.
+	if err := signalParent(n, syscall.SIGTERM, syscall.SIGCONT); err != nil {
+		return fmt.Errorf("signal node %q to stop: %w", name, err)
 	}
-	if err := waitGone(ctx, n); err == nil {
-		return nil
+	late := waitHolder(ctx, n, func(h parent.LockHolder) bool { return h.ParentPID == 0 })
+	if late != nil {
+		if err := signalParent(n, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("kill node %q: %w", name, err)
+		}
 	}
-	return killNode(n, context.Cause(ctx))
+	if err := awaitCleanup(n); err != nil {
+		return fmt.Errorf("stop node %q: not completely stopped: %w", name, err)
+	}
+	if errors.Is(late, context.DeadlineExceeded) {
+		late = errors.New("not stopped within the time limit")
+	}
+	if late != nil {
+		return errdefs.Timeout("stop node %q: %w; the node was killed", name, late)
+	}
+	return nil
 }
 
-// killNode kills the node's parent, which ends everything inside the node, and waits until the guard has cleaned up.
-func killNode(n *Node, cause error) error {
-	if err := signalParent(n, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill node %q: %w", n.Config().Name, err)
-	}
+// awaitCleanup waits until the guard has cleaned up after a parent that has ended. If the guard does not respond or was killed,
+// awaitCleanup cleans up.
+func awaitCleanup(n *Node) error {
+	free := func(h parent.LockHolder) bool { return !h.Locked }
 	ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 	defer cancel()
-	if err := waitGone(ctx, n); err != nil {
-		return fmt.Errorf("kill node %q: not completely stopped: %w", n.Config().Name, err)
+	if waitHolder(ctx, n, free) != nil {
+		killed, cancel := context.WithTimeout(context.Background(), killLimit)
+		defer cancel()
+		if err := errors.Join(parent.KillHolders(n.rt, n.data), waitHolder(killed, n, free)); err != nil {
+			return err
+		}
 	}
-	return errdefs.Timeout("stop node %q: %w; the node was killed", n.Config().Name, cause)
+	if err := parent.RemoveLeftovers(n.rt); err != nil && !errors.Is(err, errdefs.ErrAlreadyRunning) { // started again meanwhile
+		return err
+	}
+	if h := n.current(); h != nil {
+		<-h.ended
+	}
+	return nil
 }
 
-// signalParent sends sig to the node's parent, if there is one. It reads the holder of the lock again after it has opened the process
+// signalParent sends signals to the node's parent, if there is one. It reads the holder of the lock again after it has opened the process
 // (as a pidfd), because the pid may have been reused before that.
-func signalParent(n *Node, sig syscall.Signal) error {
-	h, err := parent.Holder(n.rt)
+func signalParent(n *Node, signals ...syscall.Signal) error {
+	h, err := parent.Holder(n.rt, n.data)
 	if err != nil || h.ParentPID == 0 {
 		return err
 	}
@@ -206,14 +232,17 @@ func signalParent(n *Node, sig syscall.Signal) error {
 		return err
 	}
 	defer p.Close()
-	again, err := parent.Holder(n.rt)
+	again, err := parent.Holder(n.rt, n.data)
 	if err != nil || again.ParentPID != h.ParentPID {
 		return err
 	}
-	return p.Signal(sig)
+	for _, s := range signals {
+		err = errors.Join(err, p.Signal(s))
+	}
+	return err
 }
 
-// killLimit is the time limit for the cleanup after a node was killed.
+// killLimit is the time limit for the cleanup after the parent has ended.
 const killLimit = 30 * time.Second
 
 // WaitCleaned waits until the guard has cleaned up after a node whose parent has ended. It returns immediately if the parent is
@@ -227,23 +256,12 @@ func (n *Node) WaitCleaned(ctx context.Context) error {
 	return nil
 }
 
-// waitGone waits until no process holds the lock.
-func waitGone(ctx context.Context, n *Node) error {
-	if err := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked }); err != nil {
-		return err
-	}
-	if h := n.current(); h != nil {
-		<-h.ended
-	}
-	return nil
-}
-
 // waitHolder polls the lock until is returns true for its state.
 func waitHolder(ctx context.Context, n *Node, is func(parent.LockHolder) bool) error {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for {
-		h, err := parent.Holder(n.rt)
+		h, err := parent.Holder(n.rt, n.data)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package parent
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 
@@ -25,6 +26,8 @@ type networkHook struct {
 
 	mu    sync.Mutex
 	child int
+	// stopped is set if the node must not start any more.
+	stopped bool
 	// handle refers to the child, also after RootlessKit has reaped it.
 	handle proc.Handle
 }
@@ -37,7 +40,11 @@ func (h *networkHook) ConfigureNetwork(childPID int, stateDir, netns string) (*m
 	}
 	h.mu.Lock()
 	h.child, h.handle = childPID, handle
+	stopped := h.stopped
 	h.mu.Unlock()
+	if stopped {
+		return nil, nil, errors.Join(errStopped, handle.Signal(unix.SIGKILL)) // RootlessKit does not end the child
+	}
 	layout.DropPrivateEnv() // the child has started, and the network program must not have its role
 	msg, cleanup, err := h.ParentDriver.ConfigureNetwork(childPID, stateDir, netns)
 	if err != nil {
@@ -70,6 +77,17 @@ func (h *networkHook) Info(ctx context.Context) (*api.NetworkDriverInfo, error) 
 
 // String returns the name of the driver. RootlessKit prints the driver in its errors.
 func (h *networkHook) String() string { return "driver " + h.name }
+
+// errStopped is the error of a start during which the node was stopped.
+var errStopped = errors.New("the node is stopped")
+
+// refuse makes the start fail if RootlessKit has not configured the network yet. It returns the pid of the child otherwise.
+func (h *networkHook) refuse() (childPID int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped = true
+	return h.child
+}
 
 // childPID returns the pid of the child, or 0 before RootlessKit configures the network.
 func (h *networkHook) childPID() int {

@@ -17,7 +17,7 @@ import (
 // lockRetry is the longest time that takeLock waits for a lock without a parent.
 const lockRetry = time.Second
 
-// nodeLock is a node's lock that this process holds.
+// nodeLock is a node's lock that this process holds. The zero value holds nothing.
 type nodeLock struct{ *os.File }
 
 // ownLocks has the paths of the locks that this process holds. This process must not open these files again, because the kernel drops
@@ -30,14 +30,17 @@ var ownLocks = struct {
 
 // Close releases the lock, unless another process shares it.
 func (l nodeLock) Close() error {
+	if l.File == nil {
+		return nil
+	}
 	ownLocks.Lock()
 	defer ownLocks.Unlock()
 	delete(ownLocks.paths, l.Name())
 	return l.File.Close()
 }
 
-// takeLock acquires the exclusive lock of a node. The lock belongs to the open file, so a process that inherits the descriptor shares
-// it (flock(2)). It is released when the last of these processes has closed the descriptor.
+// takeLock acquires the exclusive lock of a node at Runtime.Lock. The lock belongs to the open file, so a process that inherits the
+// descriptor shares it (flock(2)). It is released when the last of these processes has closed the descriptor.
 //
 // In addition, takeLock acquires a record lock (fcntl(2)), which belongs to this process only. Other processes read the parent's pid
 // from it while this process is running.
@@ -45,26 +48,39 @@ func (l nodeLock) Close() error {
 // The guard removes the file while it is locked, so takeLock retries if it has locked a removed file.
 //
 // Errors: of class errdefs.ErrAlreadyRunning if another process holds the lock.
-func takeLock(rt layout.Runtime) (nodeLock, error) {
+func takeLock(rt layout.Runtime) (nodeLock, error) { return lockAt(rt.Lock(), filepath.Base(rt.Dir)) }
+
+// takeDataLock is takeLock for Data.Lock. It returns a nodeLock without a file if the file cannot be created or the file system does not
+// support both kinds of locks, such as NFS: the node only needs this lock if its runtime dir is removed.
+func takeDataLock(d layout.Data, name string) (nodeLock, error) {
+	lock, err := lockAt(d.Lock(), name)
+	if err != nil && !errors.Is(err, errdefs.ErrAlreadyRunning) {
+		return nodeLock{}, nil
+	}
+	return lock, err
+}
+
+// lockAt acquires the lock in the file path for the node called name.
+func lockAt(path, name string) (nodeLock, error) {
 	ownLocks.Lock()
 	defer ownLocks.Unlock()
-	if ownLocks.paths[rt.Lock()] {
-		return nodeLock{}, alreadyRunning(rt)
+	if ownLocks.paths[path] {
+		return nodeLock{}, alreadyRunning(path, name)
 	}
-	f, err := lockFile(rt)
+	f, err := lockFile(path, name)
 	if err != nil {
 		return nodeLock{}, err
 	}
-	ownLocks.paths[rt.Lock()] = true
+	ownLocks.paths[path] = true
 	return nodeLock{f}, nil
 }
 
-func lockFile(rt layout.Runtime) (*os.File, error) {
+func lockFile(path, name string) (*os.File, error) {
 	for {
-		if err := os.MkdirAll(filepath.Dir(rt.Lock()), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, fmt.Errorf("create the runtime dir: %w", err)
 		}
-		f, err := os.OpenFile(rt.Lock(), os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // the guard of another node has removed the empty directory
 		}
@@ -74,18 +90,18 @@ func lockFile(rt layout.Runtime) (*os.File, error) {
 		if err := tryLock(f); err != nil {
 			defer f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, alreadyRunning(rt)
+				return nil, alreadyRunning(path, name)
 			}
-			return nil, fmt.Errorf("lock %s: %w", rt.Lock(), err)
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
-		if !sameFile(f, rt.Lock()) {
+		if !sameFile(f, path) {
 			f.Close()
 			continue
 		}
 		record := unix.Flock_t{Type: unix.F_WRLCK}
 		if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &record); err != nil {
 			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", rt.Lock(), err)
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		return f, nil
 	}
@@ -123,17 +139,12 @@ func sameFile(f *os.File, path string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-func alreadyRunning(rt layout.Runtime) error {
-	name := filepath.Base(rt.Dir)
-	return errdefs.AlreadyRunning("lock %s: node %q is already running%s", rt.Lock(), name, holderText(rt)).
-		Do(errdefs.ShowStatus).Do(errdefs.Stop)
-}
-
-func holderText(rt layout.Runtime) string {
-	if h, err := holder(rt); err == nil && h.ParentPID > 0 {
-		return fmt.Sprintf(" (parent pid %d)", h.ParentPID)
+func alreadyRunning(path, name string) error {
+	pid := ""
+	if h, err := holder(path); err == nil && h.ParentPID > 0 {
+		pid = fmt.Sprintf(" (parent pid %d)", h.ParentPID)
 	}
-	return ""
+	return errdefs.AlreadyRunning("lock %s: node %q is already running%s", path, name, pid).Do(errdefs.ShowStatus).Do(errdefs.Stop)
 }
 
 // LockHolder describes the state of a node's lock.
@@ -142,24 +153,41 @@ type LockHolder struct {
 	Locked bool
 	// ParentPID is the pid of the running parent in the caller's pid namespace; 0 if there is no parent.
 	ParentPID int
+	// RuntimeLost is set if the parent is running, but its runtime dir was removed. Its sockets cannot be reached then.
+	RuntimeLost bool
 }
 
-// Holder returns the state of a node's lock. It does not depend on the content of a file, because the kernel releases both locks when
-// the processes that hold them end.
+// Holder returns the state of a node's lock. It does not depend on the content of a file, because the kernel releases the locks when
+// the processes that hold them end. If the lock in the runtime dir is free or missing, it looks at the lock in the data dir.
 //
 // Runs in: parent.
-func Holder(rt layout.Runtime) (LockHolder, error) {
+func Holder(rt layout.Runtime, d layout.Data) (LockHolder, error) {
 	ownLocks.Lock()
 	defer ownLocks.Unlock()
-	return holder(rt)
+	h, err := holder(rt.Lock())
+	if err != nil {
+		return h, err
+	}
+	data, err := holder(d.Lock())
+	if err != nil {
+		return h, nil // the data dir is not accessible
+	}
+	if !h.Locked {
+		h = data
+	}
+	// The parent creates the runtime dir before it acquires the lock in the data dir.
+	if _, err := os.Lstat(rt.Dir); data.ParentPID > 0 && errors.Is(err, os.ErrNotExist) {
+		h.RuntimeLost = true
+	}
+	return h, nil
 }
 
-// holder is Holder for callers that have locked ownLocks.
-func holder(rt layout.Runtime) (LockHolder, error) {
-	if ownLocks.paths[rt.Lock()] {
+// holder returns the state of the lock in the file path. The caller has locked ownLocks.
+func holder(path string) (LockHolder, error) {
+	if ownLocks.paths[path] {
 		return LockHolder{Locked: true, ParentPID: os.Getpid()}, nil
 	}
-	f, err := os.OpenFile(rt.Lock(), os.O_RDWR, 0)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return LockHolder{}, nil
 	}
@@ -171,11 +199,11 @@ func holder(rt layout.Runtime) (LockHolder, error) {
 	case err == nil:
 		return LockHolder{}, nil
 	case !errors.Is(err, unix.EWOULDBLOCK):
-		return LockHolder{}, fmt.Errorf("check the lock %s: %w", rt.Lock(), err)
+		return LockHolder{}, fmt.Errorf("check the lock %s: %w", path, err)
 	}
 	record, err := recordLock(f)
 	if err != nil {
-		return LockHolder{}, fmt.Errorf("check the lock %s: %w", rt.Lock(), err)
+		return LockHolder{}, fmt.Errorf("check the lock %s: %w", path, err)
 	}
 	h := LockHolder{Locked: true}
 	if record.Type != unix.F_UNLCK {

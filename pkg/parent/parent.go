@@ -12,10 +12,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	rkparent "github.com/rootless-containers/rootlesskit/v3/pkg/parent"
@@ -47,8 +49,8 @@ type Options struct {
 }
 
 // Run starts the node and blocks until it has ended. The node stops when ctx ends, the lifeline ends, or the process gets SIGTERM,
-// SIGINT or SIGHUP; Run returns nil then, unless the node reports an error. A second signal or the end of
-// Timeouts.Stop kills the node.
+// SIGINT or SIGHUP, in any phase; Run returns nil then, unless the node reports an error. A second SIGINT, such as another ^C in a
+// terminal, or the end of Timeouts.Stop kills the node.
 //
 // Call Run only once in a process, and only from the process's main program, because RootlessKit executes /proc/self/exe with the same
 // arguments.
@@ -63,19 +65,27 @@ func Run(ctx context.Context, o Options) error {
 	}
 	r := &run{Options: o, data: layout.NewData(o.Config.DataDir), started: time.Now()}
 	r.output = currentOutput(r.data.Log(nodeLog))
+	// Before the lock is held, because another process that finds the lock may send a signal.
+	r.signals = make(chan os.Signal, 4)
+	signal.Notify(r.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(r.signals)
 	lock, err := takeLock(o.Runtime)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Close() }() // the guard holds the same lock until it has cleaned up
-	if err := r.prepare(); err != nil {
-		return err
-	}
-	guard, err := startGuard(o.Runtime, lock.File, o.Log)
+	defer func() { _ = lock.Close() }() // the guard holds the same locks until it has cleaned up
+	dataLock, err := r.prepare()
 	if err != nil {
+		removeRuntime(o.Runtime)
 		return err
 	}
-	defer guard.close()
+	defer func() { _ = dataLock.Close() }()
+	r.guard, err = startGuard(o.Runtime, r.data, lock, dataLock, o.Log)
+	if err != nil {
+		removeRuntime(o.Runtime)
+		return err
+	}
+	defer r.guard.close()
 	err = r.node(ctx)
 	return r.conclude(err)
 }
@@ -86,6 +96,8 @@ type run struct {
 	data    layout.Data
 	started time.Time
 	output  output
+	signals chan os.Signal
+	guard   *guard
 	subtree *cgroupv2.Subtree
 	claimed cgroupv2.Delegation
 	// uncapped has the caps of Config.Resources that the kernel refused, with the reason.
@@ -96,20 +108,34 @@ type run struct {
 	portsWhy string
 }
 
-// prepare creates the directories of a run and writes the effective config. It returns an error if the data dir belongs to another
-// node, or if its data was created with other ids than RootlessKit will map.
-func (r *run) prepare() error {
+// prepare creates the directories of a run, acquires the lock in the data dir and writes the effective config. It returns an error if the
+// data dir belongs to another node, or if its data was created with other ids than RootlessKit will map.
+func (r *run) prepare() (nodeLock, error) {
 	if err := clearRuntime(r.Runtime); err != nil {
-		return err
+		return nodeLock{}, err
 	}
 	ids, account, err := datadir.CurrentIDs(r.Config.Subids.Source)
 	if err != nil {
-		return errdefs.Class(errdefs.ErrPreflight, err)
+		return nodeLock{}, errdefs.Class(errdefs.ErrPreflight, err)
 	}
 	if err := datadir.Claim(r.data, r.Config.Name, ids, account); err != nil {
-		return err
+		return nodeLock{}, err
 	}
-	for _, dir := range []string{r.Runtime.Dir, r.Runtime.StateDir(), r.data.LogDir()} {
+	if err := os.MkdirAll(r.Runtime.Dir, 0o700); err != nil {
+		return nodeLock{}, fmt.Errorf("create %s: %w", r.Runtime.Dir, err)
+	}
+	lock, err := takeDataLock(r.data, r.Config.Name)
+	if err != nil {
+		return nodeLock{}, err
+	}
+	if err := r.prepareFiles(); err != nil {
+		return nodeLock{}, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+func (r *run) prepareFiles() error {
+	for _, dir := range []string{r.Runtime.StateDir(), r.data.LogDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("create %s: %w", dir, err)
 		}
@@ -156,7 +182,10 @@ func (r *run) node(ctx context.Context) error {
 		network = up
 	}
 	hook := &networkHook{ParentDriver: network, name: r.Config.Network.Driver, after: r.finishSetup, uplink: r.Runtime.Uplink()}
-	watch := newWatch(r.Options, hook, up)
+	watch, err := newWatch(r.Options, hook, up, r.signals)
+	if err != nil {
+		return err
+	}
 	defer watch.close()
 	addresses, err := watchAddresses(func(err error) { r.Log.WithError(err).Warn("update the host's addresses") }, r.addressFiles(ctx)...)
 	if err != nil {
@@ -236,6 +265,7 @@ func (r *run) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.guard.note(func(n *guardNote) { n.Cgroup = r.subtree.Path() })
 	r.uncapped = r.subtree.Limit(r.Config.Resources.Limits())
 	return atomicfile.Write(r.Runtime.CgroupFile(), []byte(r.subtree.Path()+"\n"), 0o600)
 }
@@ -291,11 +321,18 @@ func ensureDir(dir string, mode os.FileMode) error {
 func clearRuntime(rt layout.Runtime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUpLimit)
 	defer cancel()
-	if err := removeCgroup(ctx, rt); err != nil {
+	if err := removeCgroup(ctx, rt, ""); err != nil {
 		return fmt.Errorf("remove the cgroup of a crashed run: %w", err)
 	}
 	if err := os.RemoveAll(rt.Dir); err != nil {
 		return fmt.Errorf("remove the runtime dir of a crashed run: %w", err)
 	}
 	return nil
+}
+
+// removeRuntime removes the files of a run that has no guard. It ignores errors, because the next run removes them, too.
+func removeRuntime(rt layout.Runtime) {
+	_ = os.RemoveAll(rt.Dir)
+	_ = os.Remove(rt.Lock())
+	_ = os.Remove(filepath.Dir(rt.Lock())) // only if it is empty
 }

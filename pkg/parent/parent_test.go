@@ -100,7 +100,7 @@ func (r *rig) ends(cmd *exec.Cmd, output *strings.Builder) int {
 func (r *rig) gone(cgroup string) {
 	r.t.Helper()
 	r.eventually("everything is gone", func() error {
-		if h, err := Holder(r.rt); err != nil || h.Locked {
+		if h, err := Holder(r.rt, r.data); err != nil || h.Locked {
 			return fmt.Errorf("locked: %+v %w", h, err)
 		}
 		for _, p := range []string{r.rt.Dir, r.rt.Lock(), filepath.Dir(r.rt.Lock()), cgroup} {
@@ -196,7 +196,7 @@ func TestStops(t *testing.T) {
 	cgroup, h := r.ready()
 	assert.Equal(t, h.ParentPID, cmd.Process.Pid)
 	assert.Equal(t, h.Network.IP, "10.0.2.100")
-	holder, err := Holder(r.rt)
+	holder, err := Holder(r.rt, r.data)
 	assert.NilError(t, err)
 	assert.Equal(t, holder, LockHolder{Locked: true, ParentPID: cmd.Process.Pid})
 
@@ -294,9 +294,9 @@ func TestLockIsFreedWithItsFile(t *testing.T) {
 	assert.NilError(t, err)
 	_, err = takeLock(rt)
 	assert.Assert(t, errors.Is(err, errdefs.ErrAlreadyRunning))
-	assert.NilError(t, cleanUp(context.Background(), rt))
+	assert.NilError(t, cleanUp(context.Background(), rt, ""))
 	assert.NilError(t, lock.Close())
-	h, err := Holder(rt)
+	h, err := Holder(rt, layout.Data{})
 	assert.NilError(t, err)
 	assert.Equal(t, h, LockHolder{})
 	lock, err = takeLock(rt)
@@ -311,7 +311,7 @@ func TestLockOutlastsALook(t *testing.T) {
 	lock, err := takeLock(rt)
 	assert.NilError(t, err)
 	t.Cleanup(func() { assert.Check(t, lock.Close()) })
-	h, err := Holder(rt)
+	h, err := Holder(rt, layout.Data{})
 	assert.NilError(t, err)
 	assert.Equal(t, h, LockHolder{Locked: true, ParentPID: os.Getpid()})
 	_, err = takeLock(rt)
@@ -360,7 +360,7 @@ func TestLockUnderLooks(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					_, err := Holder(rt)
+					_, err := Holder(rt, layout.Data{})
 					assert.Check(t, err)
 				}
 			}

@@ -43,6 +43,11 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 	if err != nil {
 		return nil, err
 	}
+	dataLock, err := takeDataLock(layout.NewData(req.Dir), cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dataLock.Close()) }()
 	if err := clearRuntime(rt); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
+	"github.com/rootlessnode/rootlessnode/internal/filewatch"
 	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -25,6 +27,9 @@ const unreapedAfter = 500 * time.Millisecond
 // returnLimit is how long RootlessKit may take to return after its child has ended.
 const returnLimit = time.Second
 
+// stopAgain is the interval at which the signal to stop is repeated.
+const stopAgain = 2 * time.Second
+
 // watch runs in parallel to RootlessKit's blocking call and handles the cases that RootlessKit does not: RootlessKit does not support a
 // context; it does not watch the process of the network driver; and it waits forever for a child that ended during the handshake,
 // because it keeps the write end of its own pipe open (RootlessKit 3.3.0, pkg/parent/parent.go).
@@ -32,22 +37,29 @@ type watch struct {
 	o       Options
 	hook    *networkHook
 	uplink  *uplink // nil if the network driver runs no process
-	signals chan os.Signal
+	signals <-chan os.Signal
 	chld    chan os.Signal
+	// socket reports when the node role listens.
+	socket *filewatch.Watch[fs.FileInfo]
+	// listening is set once the node role has listened, also if its socket was removed later.
+	listening bool
 	// forced is set if the node did not stop in time and was killed.
 	forced bool
 }
 
-func newWatch(o Options, hook *networkHook, up *uplink) *watch {
-	w := &watch{o: o, hook: hook, uplink: up, signals: make(chan os.Signal, 4), chld: make(chan os.Signal, 1)}
-	signal.Notify(w.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+func newWatch(o Options, hook *networkHook, up *uplink, signals <-chan os.Signal) (*watch, error) {
+	socket, err := filewatch.New(o.Runtime.NodeSocket(), os.Lstat)
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{o: o, hook: hook, uplink: up, signals: signals, chld: make(chan os.Signal, 1), socket: socket}
 	signal.Notify(w.chld, syscall.SIGCHLD)
-	return w
+	return w, nil
 }
 
 func (w *watch) close() {
-	signal.Stop(w.signals)
 	signal.Stop(w.chld)
+	w.socket.Close()
 }
 
 // wait blocks until RootlessKit's parent has returned on done, or is known to be blocked forever.
@@ -59,6 +71,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		dead     = newUnreaped()
 		lifeline = endOf(w.o.Lifeline)
 		gone     <-chan time.Time
+		again    <-chan time.Time // the next signal to stop, because the child may not have forwarded the last one
 		ended    = ctx.Done()
 		lost     = make(chan deadchild.Child, 1)
 	)
@@ -79,7 +92,13 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 		cancel()
 		w.o.Log.WithField("reason", why).Info("stopping the node")
 		killAt = time.After(w.o.Config.Timeouts.Stop.D())
+		if w.hook.refuse() == 0 {
+			// RootlessKit's call cannot be canceled. It fails as soon as the child exists, or continues until this process ends.
+			gone = time.After(returnLimit)
+			return
+		}
 		w.terminate(signalled)
+		again = time.After(stopAgain)
 	}
 	for {
 		select {
@@ -92,21 +111,25 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 			lifeline = nil
 			stop("the host program ended", false)
 		case s := <-w.signals:
-			if stopping {
-				w.o.Log.WithField("signal", s).Warn("second signal; killing the node")
+			if stopping && s == syscall.SIGINT {
+				w.o.Log.Warn("second SIGINT; killing the node")
 				w.forced = true
 				w.kill()
 				break
 			}
 			stop("signal "+s.String(), true) // RootlessKit forwards the signal itself
+		case <-w.socket.Changed():
+			w.listening = true
 		case <-w.chld:
 			dead.check()
 		case d := <-dead.found:
 			if d.PID == w.hook.childPID() || w.hook.childPID() == 0 {
+				if gone == nil { // the zombie is found again until RootlessKit reaps it
+					gone = time.After(returnLimit)
+				}
 				if !stopping {
 					cause = childEnded(d.Status)
 				}
-				gone = time.After(returnLimit)
 				break
 			}
 			switch {
@@ -120,6 +143,9 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 				cause = w.uplinkLost(d)
 				stop(cause.Error(), false)
 			}
+		case <-again:
+			w.terminate(false)
+			again = time.After(stopAgain)
 		case <-killAt:
 			w.o.Log.WithField("limit", w.o.Config.Timeouts.Stop.D()).Warn("the node did not stop in time; killing it")
 			w.forced = true
@@ -148,6 +174,8 @@ func (w *watch) result(err, cause error, stopping bool) error {
 		// The error does not matter, because the stop may have come before RootlessKit's processes were ready for one. The node role
 		// records its own errors in the data dir.
 		return nil
+	case w.forced:
+		return errdefs.Component("the node did not stop in time and was killed")
 	case isPermission(err) && w.hook.childPID() == 0:
 		return errdefs.Preflight("create the namespaces: %w", err).Do(errdefs.CheckHost)
 	}
@@ -169,16 +197,18 @@ func isPermission(err error) bool {
 
 // terminate signals the child to stop. It kills the child if the node role is not running yet.
 func (w *watch) terminate(alreadySignalled bool) {
-	if w.hook.childPID() == 0 {
-		return
+	if _, err := w.socket.Read(); err == nil {
+		w.listening = true
 	}
-	if _, err := os.Stat(w.o.Runtime.NodeSocket()); err != nil {
+	if !w.listening {
 		w.kill()
 		return
 	}
 	if !alreadySignalled {
 		w.signal(unix.SIGTERM)
 	}
+	// Resumes a child or a node role that was stopped with SIGSTOP. RootlessKit's child forwards the signal.
+	w.signal(unix.SIGCONT)
 }
 
 // kill kills the child, which is the init process of its pid namespace. The kernel then kills all processes inside.

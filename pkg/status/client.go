@@ -11,44 +11,63 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/rootlessnode/rootlessnode/internal/localsock"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // Client sends requests to a node's status socket. Its methods return an error of class errdefs.ErrNotRunning if the socket does not
-// exist, no process serves it, or the node ends during the request.
+// exist, no process serves it, or the node ends during the request; of class errdefs.ErrTimeout if the node role does not respond in
+// time, for example because it is stopped with SIGSTOP.
 //
 // Runs in: parent or either.
 type Client struct {
 	socket string
-	http   *http.Client
+	limit  time.Duration
+	// poll is for requests whose response comes up to pollTime later.
+	http, poll *http.Client
 }
+
+const (
+	// responseLimit is the time within which the node role must respond.
+	responseLimit = 10 * time.Second
+	// pollTime is the time after which the server responds to WaitStatus without a change.
+	pollTime = 20 * time.Second
+)
 
 // NewClient returns a client for the socket at path. It connects at the first request. The caller must call Close after the last
 // use.
-func NewClient(path string) *Client {
+func NewClient(path string) *Client { return newClient(path, responseLimit) }
+
+func newClient(path string, limit time.Duration) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}
-	return &Client{socket: path, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+	within := func(d time.Duration) *http.Client {
+		return &http.Client{Transport: &http.Transport{DialContext: dial, ResponseHeaderTimeout: d}}
+	}
+	return &Client{socket: path, limit: limit, http: within(limit), poll: within(pollTime + limit)}
 }
 
 // Close closes idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.poll.CloseIdleConnections()
+}
 
 // Status returns the current status.
-func (c *Client) Status(ctx context.Context) (*Status, error) { return c.status(ctx, nil) }
+func (c *Client) Status(ctx context.Context) (*Status, error) { return c.status(ctx, c.http, nil) }
 
 // WaitStatus returns the status as soon as its ResourceVersion differs from since; with 0 it returns immediately. If the server's
 // time limit for requests passes first, it returns the unchanged status, and the caller should call it again.
 func (c *Client) WaitStatus(ctx context.Context, since uint64) (*Status, error) {
-	return c.status(ctx, url.Values{"wait": {strconv.FormatUint(since, 10)}})
+	return c.status(ctx, c.poll, url.Values{"wait": {strconv.FormatUint(since, 10)}, "timeout": {pollTime.String()}})
 }
 
-func (c *Client) status(ctx context.Context, q url.Values) (*Status, error) {
-	body, err := c.do(ctx, http.MethodGet, "/v1/status", q, nil)
+func (c *Client) status(ctx context.Context, within *http.Client, q url.Values) (*Status, error) {
+	body, err := c.do(ctx, within, http.MethodGet, "/v1/status", q, nil)
 	if err != nil {
 		return nil, fmt.Errorf("get node status: %w", err)
 	}
@@ -63,7 +82,7 @@ func (c *Client) status(ctx context.Context, q url.Values) (*Status, error) {
 // Events calls f for each event that the node has kept and, if follow is set, for each new event. It returns nil when ctx or the node
 // ends while it follows, or the error of f.
 func (c *Client) Events(ctx context.Context, follow bool, f func(Event) error) error {
-	body, err := c.do(ctx, http.MethodGet, "/v1/events", url.Values{"follow": {strconv.FormatBool(follow)}}, nil)
+	body, err := c.do(ctx, c.http, http.MethodGet, "/v1/events", url.Values{"follow": {strconv.FormatBool(follow)}}, nil)
 	if err != nil {
 		return fmt.Errorf("get node events: %w", err)
 	}
@@ -109,7 +128,7 @@ func (c *Client) forward(ctx context.Context, method, operation, forward string)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", operation, err)
 	}
-	body, err := c.do(ctx, method, "/v1/forwards", nil, b)
+	body, err := c.do(ctx, c.http, method, "/v1/forwards", nil, b)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", operation, err)
 	}
@@ -126,20 +145,24 @@ func (c *Client) post(ctx context.Context, operation, path string, v any) error 
 	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
-	body, err := c.do(ctx, http.MethodPost, path, nil, b)
+	body, err := c.do(ctx, c.http, http.MethodPost, path, nil, b)
 	if err != nil {
 		return fmt.Errorf("%s: %w", operation, err)
 	}
 	return body.Close()
 }
 
-func (c *Client) do(ctx context.Context, method, path string, q url.Values, b []byte) (io.ReadCloser, error) {
+func (c *Client) do(ctx context.Context, within *http.Client, method, path string, q url.Values, b []byte) (io.ReadCloser, error) {
 	u := url.URL{Scheme: "http", Host: "node", Path: path, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(b))
 	if err != nil {
 		return nil, err
 	}
-	resp, err := c.http.Do(req)
+	resp, err := within.Do(req)
+	var slow net.Error
+	if ctx.Err() == nil && errors.As(err, &slow) && slow.Timeout() {
+		return nil, errdefs.Timeout("no response from the node role on %s within %v", c.socket, c.limit).Do(errdefs.ShowLogs, "node").Do(errdefs.Stop)
+	}
 	if err != nil {
 		return nil, c.classify(err)
 	}

@@ -229,6 +229,26 @@ func TestNotRunning(t *testing.T) {
 	assert.NilError(t, l.Close())
 }
 
+// TestNoResponse checks that requests to a process that does not respond have a limit.
+func TestNoResponse(t *testing.T) {
+	t.Parallel()
+	l, err := Listen(socketPath(t))
+	assert.NilError(t, err)
+	defer l.Close() // the kernel accepts connections, as for a stopped process
+	c := newClient(l.Addr().String(), 10*time.Millisecond)
+	defer c.Close()
+	for name, request := range map[string]func() error{
+		"status":  func() error { _, err := c.Status(t.Context()); return err },
+		"events":  func() error { return c.Events(t.Context(), true, nil) },
+		"stop":    func() error { return c.Stop(t.Context(), "") },
+		"forward": func() error { _, err := c.AddForward(t.Context(), "1:1"); return err },
+	} {
+		err := request()
+		assert.ErrorIs(t, err, errdefs.ErrTimeout, name)
+		assert.ErrorContains(t, err, "no response from the node role", name)
+	}
+}
+
 // TestServerKilledMeanwhile checks the error class when the server is killed during a request.
 func TestServerKilledMeanwhile(t *testing.T) {
 	t.Parallel()

@@ -206,7 +206,8 @@ type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since,omitzero"`
-	// Failure is the error with which the last run ended, with its hints and a log excerpt, if State is NodeFailed.
+	// Failure is the error with which the last run ended, with its hints and a log excerpt, if State is NodeFailed. Otherwise it is the
+	// reason why a running node does not respond.
 	Failure *errdefs.Report `json:"failure,omitempty"`
 	// StartedAt is when the parent process started.
 	StartedAt time.Time `json:"startedAt,omitzero"`
