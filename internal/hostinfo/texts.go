@@ -44,6 +44,22 @@ const (
 	UserRuntimeDirs  = "/run/user"
 )
 
+// LingerFile returns the name of the file in LingerDir for an account. logind escapes the name like a string of C.
+func LingerFile(account string) string {
+	var b strings.Builder
+	for _, c := range []byte(account) {
+		switch {
+		case c == '\\' || c == '"' || c == '\'':
+			b.WriteString("\\" + string(c))
+		case c < ' ' || c >= 0x7f:
+			fmt.Fprintf(&b, "\\%03o", c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
 // AppArmorProfile returns the path and text of a profile that lets exe, an absolute path without symbolic links, create user
 // namespaces if kernel.apparmor_restrict_unprivileged_userns is 1, without other restrictions. It returns an error if a profile
 // cannot match the path exactly.

@@ -80,7 +80,7 @@ func prepareCommands(e *env, tree cgroupv2.Host, uid, gid int, known bool) []str
 		return cgroupv2.PrepareCommands(tree, uid, gid)
 	}
 	const noUID, noGID = 1<<31 - 2, 1<<31 - 3 // placeholders: no host has these ids
-	ids := strings.NewReplacer(strconv.Itoa(noUID), "$(id -u "+e.User+")", strconv.Itoa(noGID), "$(id -g "+e.User+")")
+	ids := strings.NewReplacer(strconv.Itoa(noUID), "$(id -u "+e.quoted()+")", strconv.Itoa(noGID), "$(id -g "+e.quoted()+")")
 	var lines []string
 	for _, line := range cgroupv2.PrepareCommands(tree, noUID, noGID) {
 		lines = append(lines, ids.Replace(line))
@@ -116,7 +116,7 @@ func delegateStep(p *Plan) Step {
 			}
 			return err
 		},
-		Note: errdefs.Text("# takes effect at the next login of " + e.User + ", or now with: systemctl restart user@$(id -u " + e.User + ").service"),
+		Note: errdefs.Text("# takes effect at the next login of " + e.User + ", or now with: systemctl restart user@$(id -u " + e.quoted() + ").service"),
 	}
 }
 

@@ -92,6 +92,9 @@ func newEnv(o Options) *env {
 	return e
 }
 
+// quoted returns the account's name as one word of a shell.
+func (e *env) quoted() string { return hostinfo.Quote(e.User) }
+
 func (e *env) path(p string) string { return filepath.Join(e.Root, p) }
 
 // exeRefused returns why root must not write the path of this executable to its files, or nil if it may.

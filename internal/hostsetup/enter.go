@@ -147,10 +147,19 @@ func prepareAsRoot(runtimeDir string, a hostinfo.Account) error {
 	return descriptors.CloseOnExec()
 }
 
+// quoteAll returns the words of a command line for a shell.
+func quoteAll(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = hostinfo.Quote(w)
+	}
+	return strings.Join(quoted, " ")
+}
+
 func enterable(o EnterOptions) (hostinfo.Account, error) {
 	if os.Geteuid() != 0 {
 		return hostinfo.Account{}, errdefs.Preflight("enter: only root can become another user").
-			Hintf("sudo %s host enter --user %s -- %s", o.Exe, o.User, strings.Join(o.Args, " "))
+			Hint("sudo " + quoteAll(append([]string{o.Exe, "host", "enter", "--user", o.User, "--"}, o.Args...)))
 	}
 	e := newEnv(Options{User: o.User})
 	a, ok, err := e.account(context.Background())

@@ -62,7 +62,7 @@ func elogindStep(p *Plan) (Step, error) {
 	}
 	s := lingerStep(p)
 	s.Why = "without it elogind removes the account's runtime directory when its last session ends"
-	mark := filepath.Join(hostinfo.ElogindLingerDir, e.User)
+	mark := filepath.Join(hostinfo.ElogindLingerDir, hostinfo.LingerFile(e.User))
 	s.Needed = func() (bool, error) { return !e.exists(mark), nil }
 	return s, nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -67,7 +69,7 @@ type Result struct {
 // class errdefs.ErrConfig if the account does not exist and o.CreateUser is not set.
 func NewPlan(o Options) (*Plan, error) {
 	e := newEnv(o)
-	if !isUserName(o.User) {
+	if !isAccountName(o.User) {
 		return nil, errdefs.Config("user %q: not a valid account name", o.User)
 	}
 	if o.SubidCount < 0 || o.PortStart < 0 || o.PortStart > 65535 {
@@ -87,6 +89,10 @@ func NewPlan(o Options) (*Plan, error) {
 	case ok && a.UID == 0:
 		return nil, errdefs.Config("user %s is root: a node must be run by an ordinary user", o.User).
 			Hint("specify another account, or add --create-user")
+	case ok && a.Name != o.User: // a uid, or another spelling that a directory service accepts
+		return nil, errdefs.Config("user %q: use the name of the account, %q", o.User, a.Name)
+	case !ok && o.CreateUser && !isNewName(o.User):
+		return nil, errdefs.Config("user %q: useradd does not accept this name for a new account", o.User)
 	case !ok && !o.CreateUser && len(r.Steps) == 0:
 		return nil, errdefs.Config("user %s does not exist", o.User).Hint("add --create-user to create the account")
 	}
@@ -105,8 +111,17 @@ func NewPlan(o Options) (*Plan, error) {
 	return p, nil
 }
 
-// isUserName reports whether s is a name that useradd(8) accepts. Such a name is safe in a file, a path and a command.
-func isUserName(s string) bool {
+// isAccountName reports whether s can be the name of an account that exists, perhaps in a directory service (dom\user, user@domain). Such a
+// name is safe as the name of a file and as an argument. Commands must quote it.
+func isAccountName(s string) bool {
+	const longest = 240 // with a suffix, a file name
+	return s != "" && len(s) <= longest && s[0] != '-' && s[0] != '.' && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || r == ':' || unicode.IsControl(r)
+	})
+}
+
+// isNewName reports whether s is a name that useradd(8) accepts.
+func isNewName(s string) bool {
 	if s == "" || len(s) > 32 || s[0] == '-' || s[0] >= '0' && s[0] <= '9' {
 		return false
 	}

@@ -427,8 +427,11 @@ func TestNewPlanRefuses(t *testing.T) {
 		"":          `user "": not a valid account name`,
 		"a/b":       `user "a/b": not a valid account name`,
 		"-x":        `user "-x": not a valid account name`,
-		"$(reboot)": `user "$(reboot)": not a valid account name`,
-		"0":         `user "0": not a valid account name`,
+		"a:b":       `user "a:b": not a valid account name`,
+		"a\nb":      `user "a\nb": not a valid account name`,
+		"..":        `user "..": not a valid account name`,
+		"$(reboot)": `user $(reboot) does not exist`,
+		"0":         "user 0 is root: a node must be run by an ordinary user",
 		"root":      "user root is root: a node must be run by an ordinary user",
 	} {
 		f := newHost(t, true)
@@ -437,6 +440,46 @@ func TestNewPlanRefuses(t *testing.T) {
 		assert.Error(t, err, want)
 		assert.ErrorIs(t, err, errdefs.ErrConfig)
 	}
+}
+
+// Every account of passwd can be set up, also those of directory services. The script quotes its name.
+func TestUnusualAccountNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{`dom\u1`, "u1@dom.example", "müller", "my user", "x;touch HURT", "$(touch HURT)", "it's"} {
+		f := newHost(t, true)
+		f.write("etc/passwd", f.read("etc/passwd")+name+":x:2345:2345::/home/x:/bin/sh\n")
+		f.o.User = name
+		script, err := f.plan().Script()
+		assert.NilError(t, err, name)
+		_, err = outcomes(f.plan().Run, t)
+		assert.NilError(t, err, name)
+		assert.Assert(t, strings.Contains(f.read("etc/subuid"), "\n"+name+":") || strings.HasPrefix(f.read("etc/subuid"), name+":"), f.read("etc/subuid"))
+		assert.Assert(t, slices.Contains(f.commands, "loginctl enable-linger "+name), "%v", f.commands)
+		_, err = outcomes(f.plan().Run, t)
+		assert.NilError(t, err, name)
+		_, err = outcomes(f.plan().Undo, t)
+		assert.NilError(t, err, name)
+		assert.Assert(t, !strings.Contains(f.read("etc/subuid"), name+":"), f.read("etc/subuid"))
+
+		for line := range strings.Lines(script) {
+			if !strings.HasPrefix(line, "#") && strings.Contains(line, name) {
+				assert.Assert(t, strings.Contains(line, hostinfo.Quote(name)) || strings.Contains(line, "'"+name+":"), line)
+			}
+		}
+	}
+}
+
+// A uid or another spelling of the name is not the name of the account.
+func TestAccountByAnotherName(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	f.write("etc/passwd", "dev:x:2345:2345::/home/x:/bin/sh\n")
+	f.o.User = "2345"
+	_, err := NewPlan(f.o)
+	assert.Error(t, err, `user "2345": use the name of the account, "dev"`)
+	f.o.User, f.o.CreateUser = "my user", true
+	_, err = NewPlan(f.o)
+	assert.Error(t, err, `user "my user": useradd does not accept this name for a new account`)
 }
 
 func TestOnlyRoot(t *testing.T) {

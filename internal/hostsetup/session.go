@@ -55,7 +55,7 @@ func sessionStep(p *Plan) (Step, error) {
 			fmt.Sprintf("install -d -m 0700 -o %d -g %d %s", a.UID, a.GID, dir),
 		}
 	} else {
-		s.Commands = []string{fmt.Sprintf("install -d -m 0700 -o %[1]s -g $(id -g %[1]s) %[2]s/$(id -u %[1]s)", e.User, hostinfo.UserRuntimeDirs)}
+		s.Commands = []string{fmt.Sprintf("install -d -m 0700 -o %[1]s -g $(id -g %[1]s) %[2]s/$(id -u %[1]s)", e.quoted(), hostinfo.UserRuntimeDirs)}
 	}
 	return s, nil
 }
@@ -88,10 +88,10 @@ func ensureRuntimeDir(dir string, a hostinfo.Account) error {
 
 func lingerStep(p *Plan) Step {
 	e := p.env
-	mark := filepath.Join(hostinfo.LingerDir, e.User)
+	mark := filepath.Join(hostinfo.LingerDir, hostinfo.LingerFile(e.User))
 	return Step{
 		Name: "linger", Title: "enable linger for " + e.User, Why: "without it logind stops the account's processes when its last session ends",
-		Commands: []string{"loginctl enable-linger " + e.User},
+		Commands: []string{"loginctl enable-linger " + e.quoted()},
 		Needed:   func() (bool, error) { return !e.exists(mark), nil },
 		Do: func(ctx context.Context) error {
 			if err := e.Run(ctx, e.LookPath("loginctl"), "enable-linger", e.User); err != nil {

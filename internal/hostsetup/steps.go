@@ -26,7 +26,7 @@ func accountStep(p *Plan) (Step, error) {
 	args := []string{"--create-home", "--shell", e.shell(), e.User}
 	return Step{
 		Name: "account", Title: "create the account " + e.User, Why: "a node must be run by an ordinary user, never by root",
-		Commands: []string{"useradd " + strings.Join(args, " ")},
+		Commands: []string{"useradd " + strings.Join(args, " ")}, // a new name has no special characters
 		Needed: func() (bool, error) {
 			_, ok, err := e.account(context.Background())
 			return !ok, err

@@ -88,7 +88,7 @@ func checkService(ctx context.Context, e *env, service string) error {
 		if have < e.SubidCount {
 			return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(errors.Join(
 				fmt.Errorf("subordinate ids come from %s (subid in /etc/nsswitch.conf), and %s has %d there, but needs %d", service, e.User, have, e.SubidCount), err),
-				"# on the directory server, for FreeIPA:\nipa subid-generate --owner="+e.User))
+				"# on the directory server, for FreeIPA:\nipa subid-generate --owner="+e.quoted()))
 		}
 	}
 	return nil
@@ -176,13 +176,13 @@ func rowCommands(e *env, file, row string) []string {
 	_, local, err := hostinfo.Lookup(context.Background(), e.Root, e.User, "") // without the directory services
 	if e.LookPath("usermod") != "" && (local || e.CreateUser) && err == nil && len(added) == 1 {
 		option := map[string]string{hostinfo.SubuidFile: "--add-subuids", hostinfo.SubgidFile: "--add-subgids"}[file]
-		return []string{fmt.Sprintf("%susermod %s %d-%d %s", unless, option, added[0].Start, added[0].End()-1, e.User)}
+		return []string{fmt.Sprintf("%susermod %s %d-%d %s", unless, option, added[0].Start, added[0].End()-1, e.quoted())}
 	}
 	var lines []string
 	if e.endsMidLine(file) {
 		lines = append(lines, "echo >> "+file)
 	}
-	return append(lines, fmt.Sprintf("%secho %s >> %s", unless, row, file))
+	return append(lines, fmt.Sprintf("%secho %s >> %s", unless, hostinfo.Quote(row), file))
 }
 
 func (e *env) appendRow(file, row string) error {

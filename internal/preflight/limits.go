@@ -64,6 +64,9 @@ func (h *host) raiseLimit(item, value, unit string) []string {
 	name := "NAME"
 	if a, ok, _ := h.account(); ok {
 		name = a.Name
+		if hostinfo.Quote(name) != name { // limits.conf(5) has no quotes, but ranges of uids
+			name = fmt.Sprintf("%[1]d:%[1]d", a.UID)
+		}
 	}
 	return []string{
 		addLine("/etc/security/limits.d/rootlessnode.conf", name+" - "+item+" "+value),

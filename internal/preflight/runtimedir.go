@@ -117,7 +117,7 @@ func checkLinger(_ context.Context, h *host) []Finding {
 	if err != nil || !ok {
 		return []Finding{warn("not checked: the account is unknown")}
 	}
-	if h.exists(filepath.Join(dir, a.Name)) {
+	if h.exists(filepath.Join(dir, hostinfo.LingerFile(a.Name))) {
 		return []Finding{pass("linger is enabled: the node keeps running after logout")}
 	}
 	f := warn("linger is not enabled: "+ends, a.Name).hint(asRoot("loginctl enable-linger " + hostinfo.Quote(a.Name)))

@@ -76,7 +76,7 @@ func (e *NotDelegatedError) hint(account string) errdefs.Hint {
 		return append(errdefs.Text("# Enter the prepared cgroup:"), enter)
 	case e.Systemd:
 		return append(errdefs.Text("# Let systemd run this account's user manager and delegate to it, once:"), setUp(account)).
-			Text("sudo loginctl enable-linger "+account,
+			Text("sudo loginctl enable-linger "+hostinfo.Quote(account),
 				"# then log in again (ssh or machinectl, not su), so that XDG_RUNTIME_DIR is set. To do it manually:").
 			Text(delegateCommands()...)
 	}
