@@ -55,9 +55,10 @@ func networkChecks() []Check {
 		},
 		{
 			Code: "RN-ROUTES", Name: "routes", Title: "the node's networks do not overlap those of the host",
-			Why:   "the node cannot reach addresses of the host's networks that are also in its own networks",
-			Fails: "a network of the host is within the pods' or Services' network",
-			Warns: "a wider network overlaps them, or a network overlaps `network.cidr`",
+			Why: "the node cannot reach addresses of the host's networks that are also in its own networks",
+			Fails: "a network or name server of the host is within the network of the pods, of Services or of `network.cidr`, unless that has its " +
+				"default value: then the node uses another range. Routes of all routing tables count",
+			Warns: "a wider network overlaps them",
 			Fix:   "Set the range that the finding proposes.",
 			run:   checkRoutes,
 		},

@@ -94,6 +94,7 @@ func goodHost(t *testing.T) *fakeHost {
 			Listen:      func(string, string) error { return nil },
 			MayMapIDs:   func(string, bool) (bool, error) { return true, nil },
 			Trial:       func(context.Context, trial.Request) (trial.Result, error) { return nil, nil },
+			Routes:      func() ([]route, error) { return nil, errors.New("no netlink") }, // then the file is read
 			Inotify:     func(int) error { return nil },
 			Now:         func() time.Time { return time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC) },
 			BuildTime:   func() time.Time { return time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC) },

@@ -535,12 +535,25 @@ func TestChecks(t *testing.T) {
 			"warn: cluster.podCIDR 10.42.0.0/16 overlaps the host's route to 10.0.0.0/8 (tun0): addresses in both cannot be reached from the node\n" +
 				"  # if the node must reach these addresses: --set cluster.podCIDR=10.142.0.0/16\n" +
 				"warn: cluster.serviceCIDR 10.43.0.0/16 overlaps the host's route to 10.0.0.0/8 (tun0): addresses in both cannot be reached from the node\n" +
-				"  # if the node must reach these addresses: --set cluster.serviceCIDR=10.143.0.0/16\n" +
-				"warn: network.cidr 10.0.2.0/24 overlaps the host's route to 10.0.0.0/8 (tun0): addresses in both cannot be reached from the node\n" +
-				"  # if the node must reach these addresses: --set network.cidr=10.241.2.0/24\n"},
-		{"a virtual machine", "routes", func(f *fakeHost) { f.route("eth1", "0002000A", "00FFFFFF") },
-			"warn: network.cidr 10.0.2.0/24 overlaps the host's route to 10.0.2.0/24 (eth1): addresses in both cannot be reached from the node\n" +
-				"  # if the node must reach these addresses: --set network.cidr=10.241.2.0/24\n"},
+				"  # if the node must reach these addresses: --set cluster.serviceCIDR=10.143.0.0/16\n"},
+		{"H1 a virtual machine", "routes", func(f *fakeHost) { f.route("eth1", "0002000A", "00FFFFFF") },
+			"pass: the node uses 10.241.2.0/24 instead of the default of network.cidr, 10.0.2.0/24, which overlaps the host's route to 10.0.2.0/24 (eth1)\n"},
+		{"H1 a VPN", "routes", func(f *fakeHost) {
+			f.route("tun0", "0000000A", "000000FF")
+			f.set("cluster.podCIDR", "172.16.0.0/16")
+			f.set("cluster.serviceCIDR", "172.17.0.0/16")
+		},
+			"pass: the node uses 172.31.241.0/24 instead of the default of network.cidr, 10.0.2.0/24, which overlaps the host's route to 10.0.0.0/8 (tun0)\n"},
+		{"H1 a configured range", "routes", func(f *fakeHost) { f.route("eth1", "0003000A", "00FFFFFF"); f.set("network.cidr", "10.0.3.0/24") },
+			"fail: network.cidr 10.0.3.0/24 overlaps the host's route to 10.0.3.0/24 (eth1): addresses in both cannot be reached from the node\n" +
+				"  # choose a range that overlaps no route of the host: --set network.cidr=10.241.2.0/24\n"},
+		{"H1 a name server", "routes", func(f *fakeHost) {
+			f.write("etc/resolv.conf", "nameserver 10.0.3.53\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n")
+			f.set("network.cidr", "10.0.3.0/24")
+		}, "fail: network.cidr 10.0.3.0/24 overlaps the host's route to 10.0.3.53/32 (name server): addresses in both cannot be reached from the node\n" +
+			"  # choose a range that overlaps no route of the host: --set network.cidr=10.241.2.0/24\n"},
+		{"H1 a name server in the default range", "routes", func(f *fakeHost) { f.write("etc/resolv.conf", "nameserver 10.0.2.3\n") },
+			"pass: the node uses 10.241.2.0/24 instead of the default of network.cidr, 10.0.2.0/24, which overlaps the host's route to 10.0.2.3/32 (name server)\n"},
 		{"host root shared", "mounts", func(*fakeHost) {}, "pass: " + allMounts + "\n"},
 		{"E5 host root private", "mounts", func(f *fakeHost) {
 			f.write("proc/self/mountinfo", "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / /home rw - ext4 /dev/x rw\n")

@@ -30,6 +30,8 @@ type Probes struct {
 	Listen func(network, address string) error
 	// MayMapIDs reports whether the program at path runs with the privilege to map uids (newuidmap) or gids (newgidmap).
 	MayMapIDs func(path string, gids bool) (bool, error)
+	// Routes returns the IPv4 routes of all routing tables.
+	Routes func() ([]route, error)
 	// Trial tries operations of the start in namespaces.
 	Trial func(ctx context.Context, r trial.Request) (trial.Result, error)
 	// Inotify creates and closes n inotify instances.
@@ -81,6 +83,9 @@ func (p Probes) orReal() Probes {
 	}
 	if p.Trial == nil {
 		p.Trial = trial.Run
+	}
+	if p.Routes == nil {
+		p.Routes = kernelRoutes
 	}
 	if p.Inotify == nil {
 		p.Inotify = inotify

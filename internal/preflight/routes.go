@@ -6,16 +6,82 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/config"
 )
 
 // route is one IPv4 route of the host.
 type route struct {
 	prefix netip.Prefix
+	// device is the name of the interface, or the kind of another reason why the addresses must be reachable.
 	device string
+}
+
+// hostRoutes returns the routes of the host in all routing tables, also those that policy routing selects, and its name servers. If the
+// kernel does not answer, it returns those of the main table.
+func (h *host) hostRoutes() ([]route, error) {
+	routes, err := h.probes.Routes()
+	if err != nil {
+		b, err := os.ReadFile(h.path("/proc/net/route"))
+		if err != nil {
+			return nil, err
+		}
+		routes = parseRoutes(b)
+	}
+	servers, _ := h.nameServers() // otherwise reported by check resolv-conf
+	for _, s := range servers {
+		if ip, err := netip.ParseAddr(s); err == nil && ip.Is4() && !ip.IsLoopback() {
+			routes = append(routes, route{netip.PrefixFrom(ip, ip.BitLen()), "name server"})
+		}
+	}
+	return routes, nil
+}
+
+// kernelRoutes returns the unicast routes of all tables, without default routes (rtnetlink(7)).
+func kernelRoutes() ([]route, error) {
+	b, err := syscall.NetlinkRIB(unix.RTM_GETROUTE, unix.AF_INET)
+	if err != nil {
+		return nil, os.NewSyscallError("netlink", err)
+	}
+	messages, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return nil, os.NewSyscallError("netlink", err)
+	}
+	var out []route
+	for _, m := range messages {
+		if m.Header.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg || m.Data[7] != unix.RTN_UNICAST { // rtm_type
+			continue
+		}
+		attributes, err := syscall.ParseNetlinkRouteAttr(&m)
+		if err != nil {
+			return nil, os.NewSyscallError("netlink", err)
+		}
+		r := route{device: "no interface"}
+		for _, a := range attributes {
+			switch a.Attr.Type {
+			case unix.RTA_DST:
+				if ip, ok := netip.AddrFromSlice(a.Value); ok {
+					r.prefix = netip.PrefixFrom(ip, int(m.Data[1])) // rtm_dst_len
+				}
+			case unix.RTA_OIF:
+				if i, err := net.InterfaceByIndex(int(binary.NativeEndian.Uint32(a.Value))); err == nil {
+					r.device = i.Name
+				}
+			}
+		}
+		if r.prefix.IsValid() && r.prefix.Bits() > 0 {
+			out = append(out, r)
+		}
+	}
+	return out, nil
 }
 
 // parseRoutes parses /proc/net/route (proc_net(5)): device, destination and mask are columns 0, 1 and 7, and addresses are
@@ -41,67 +107,120 @@ func parseRoutes(b []byte) []route {
 	return out
 }
 
-// checkRoutes compares the node's networks with the routes of the host. If the network of a route is within the network of the
-// pods or Services, the node cannot reach it at all: this is a failure. If the route is for a wider network, the node cannot
-// reach a part of it: a warning. An overlap with the tap network is a warning too, because it is common: virtual machines of
-// QEMU and VirtualBox also use 10.0.2.0/24.
+// checkRoutes compares the node's networks with the networks and name servers of the host, which the node cannot reach if their addresses
+// are in its own networks. It is a failure if a network of the host is within a network of the node, and a warning if only a part of a
+// wider network is unreachable. TapNetwork avoids an overlap with the default of network.cidr.
 func checkRoutes(_ context.Context, h *host) []Finding {
-	b, err := os.ReadFile(h.path("/proc/net/route"))
+	routes, err := h.hostRoutes()
 	if err != nil {
 		return unreadable(err)
 	}
 	c := h.cfg
-	type network struct {
-		field, cidr, other string
-		refuse             bool
-	}
-	networks := []network{
-		{"cluster.podCIDR", c.Cluster.PodCIDR, "10.142.0.0/16", true},
-		{"cluster.serviceCIDR", c.Cluster.ServiceCIDR, "10.143.0.0/16", true},
-		{"network.cidr", c.Network.CIDR, "10.241.2.0/24", false},
-	}
-	routes := parseRoutes(b)
+	tap, why := tapNetwork(c, routes)
 	var found []Finding
-	for _, n := range networks {
+	for _, n := range []struct{ field, cidr, other string }{
+		{"cluster.podCIDR", c.Cluster.PodCIDR, "10.142.0.0/16"},
+		{"cluster.serviceCIDR", c.Cluster.ServiceCIDR, "10.143.0.0/16"},
+		{"network.cidr", tap, otherTaps[0]},
+	} {
 		p, err := netip.ParsePrefix(n.cidr)
 		if err != nil {
 			continue // reported by Validate
 		}
+		free := freeRange([]string{n.other}, append(ownNetworks(c, n.field), routes...))
 		for _, r := range routes {
 			if !p.Overlaps(r.prefix) {
 				continue
 			}
 			f := warn("%s %s overlaps the host's route to %s (%s): addresses in both cannot be reached from the node", n.field, p, r.prefix, r.device)
-			if n.refuse && r.prefix.Bits() >= p.Bits() {
-				f.Level = LevelFail
+			hint := "# if the node must reach these addresses: --set "
+			if r.prefix.Bits() >= p.Bits() {
+				f.Level, hint = LevelFail, "# choose a range that overlaps no route of the host: --set "
 			}
 			f.Details = map[string]string{"field": n.field, "cidr": p.String(), "route": r.prefix.String(), "device": r.device}
-			if f.Level == LevelFail {
-				f.fix.add(fmt.Sprintf("# choose a range that overlaps no route of the host: --set %s=%s", n.field, freeRange(n.other, routes)))
-			} else {
-				f.fix.add(fmt.Sprintf("# if the node must reach these addresses: --set %s=%s", n.field, freeRange(n.other, routes)))
-			}
-			found = append(found, f)
+			found = append(found, f.hint(hint+n.field+"="+free))
 		}
+	}
+	if why != "" {
+		return orPass(found, "%s", why)
 	}
 	return orPass(found, "no network of the host overlaps the node's networks")
 }
 
-// freeRange returns first, or a later range of the same size within 10.0.0.0/8 that no route overlaps.
-func freeRange(first string, routes []route) string {
-	p := netip.MustParsePrefix(first)
-	for p.Addr().As4()[0] == 10 {
-		overlaps := false
-		for _, r := range routes {
-			overlaps = overlaps || r.prefix.Overlaps(p) && r.prefix.Bits() > 8
-		}
-		if !overlaps {
-			break
-		}
-		ip := p.Addr().As4()
-		next := binary.BigEndian.Uint32(ip[:]) + 1<<(32-p.Bits())
-		binary.BigEndian.PutUint32(ip[:], next)
-		p = netip.PrefixFrom(netip.AddrFrom4(ip), p.Bits())
+// otherTaps are ranges for network.cidr if its default is in use on the host: one in each private block (RFC 1918), and one for
+// benchmarks (RFC 2544).
+var otherTaps = []string{"10.241.2.0/24", "172.31.241.0/24", "192.168.241.0/24", "198.18.241.0/24"}
+
+// TapNetwork returns the network between the node and the host: network.cidr, or a free range if that is the default and overlaps a
+// network of the host. The default is also that of QEMU and VirtualBox, so that it is in use in many virtual machines. Runs in: parent.
+func TapNetwork(c *config.NodeConfig) string {
+	routes, err := newHost(context.Background(), Input{Config: c}).hostRoutes()
+	if err != nil {
+		return c.Network.CIDR // reported by the preflight
 	}
-	return p.String()
+	cidr, _ := tapNetwork(c, routes)
+	return cidr
+}
+
+// tapNetwork is TapNetwork for the given routes. why describes the choice of another range.
+func tapNetwork(c *config.NodeConfig, routes []route) (cidr, why string) {
+	p, err := netip.ParsePrefix(c.Network.CIDR)
+	if err != nil || c.Network.CIDR != config.Default().Network.CIDR || !needsTun(c) {
+		return c.Network.CIDR, ""
+	}
+	for _, r := range routes {
+		if !p.Overlaps(r.prefix) {
+			continue
+		}
+		free := freeRange(otherTaps, append(ownNetworks(c, "network.cidr"), routes...))
+		return free, fmt.Sprintf("the node uses %s instead of the default of network.cidr, %s, which overlaps the host's route to %s (%s)", free, p, r.prefix, r.device)
+	}
+	return c.Network.CIDR, ""
+}
+
+// ownNetworks returns the networks of the node except that of a field.
+func ownNetworks(c *config.NodeConfig, except string) []route {
+	var own []route
+	for field, cidr := range map[string]string{
+		"cluster.podCIDR": c.Cluster.PodCIDR, "cluster.serviceCIDR": c.Cluster.ServiceCIDR, "network.cidr": c.Network.CIDR,
+	} {
+		if p, err := netip.ParsePrefix(cidr); err == nil && field != except {
+			own = append(own, route{p, field})
+		}
+	}
+	return own
+}
+
+// freeRange returns the first of ranges, or a later range of the same size in its private block, that overlaps none of taken. If there is
+// no such range because of very wide routes, such as those of a VPN, it ignores routes wider than a /9.
+func freeRange(ranges []string, taken []route) string {
+	const wide, tries = 9, 200
+	for _, least := range []int{0, wide} {
+		for _, first := range ranges {
+			p := netip.MustParsePrefix(first)
+			for range tries {
+				if !overlapsAny(p, taken, least) {
+					return p.String()
+				}
+				ip := p.Addr().As4()
+				binary.BigEndian.PutUint32(ip[:], binary.BigEndian.Uint32(ip[:])+1<<(32-p.Bits()))
+				next := netip.PrefixFrom(netip.AddrFrom4(ip), p.Bits())
+				if next.Addr().IsPrivate() != p.Addr().IsPrivate() {
+					break
+				}
+				p = next
+			}
+		}
+	}
+	return ranges[0]
+}
+
+// overlapsAny reports whether p overlaps a route with at least the given prefix length.
+func overlapsAny(p netip.Prefix, taken []route, least int) bool {
+	for _, r := range taken {
+		if r.prefix.Bits() >= least && r.prefix.Overlaps(p) {
+			return true
+		}
+	}
+	return false
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -152,13 +153,15 @@ func (r *run) prepareFiles() error {
 	return layout.WriteJSON(r.Runtime.Config(), r.Config)
 }
 
-// chooseDrivers resolves the driver auto in a copy of the caller's config.
+// chooseDrivers resolves the driver auto in a copy of the caller's config, and chooses another network than the default if the host uses
+// that.
 func (r *run) chooseDrivers() {
 	c := *r.Config
 	c.Network.Driver = ResolveDriver(&c)
 	c.Ports.Driver, r.portsWhy = resolvePorts(&c, findSystemProgram)
+	c.Network.CIDR = preflight.TapNetwork(&c)
 	r.Config = &c
-	r.Log.WithFields(logrus.Fields{"network": c.Network.Driver, "ports": c.Ports.Driver, "why": r.portsWhy}).Info("selected drivers")
+	r.Log.WithFields(logrus.Fields{"network": c.Network.Driver, "cidr": c.Network.CIDR, "ports": c.Ports.Driver, "why": r.portsWhy}).Info("selected drivers")
 }
 
 // node claims the cgroup and runs RootlessKit's parent until the child ends.
