@@ -169,7 +169,7 @@ type Inside struct {
 
 // Timeouts are the time limits of the node.
 type Timeouts struct {
-	// How long `up` waits until the node is Ready.
+	// How long `up` waits until the node can be used.
 	Ready Duration `json:"ready" default:"5m0s" check:"positive"`
 	// How long a component may take to become ready for the first time.
 	ComponentStart Duration `json:"componentStart" default:"2m0s" check:"positive"`

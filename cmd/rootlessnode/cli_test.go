@@ -99,7 +99,7 @@ func TestUpInAPipe(t *testing.T) {
 	c := newCLI(t)
 	c.node.statuses = upStatuses()
 	assert.Equal(t, c.run("up", "--set", "api.port=7443", "--log-level", "debug", "--timeout", "7s"), 0)
-	assert.DeepEqual(t, c.node.calls, []string{"start", "wait"})
+	assert.DeepEqual(t, c.node.calls, []string{"start", "wait usable"})
 	assert.Equal(t, c.node.cfg.API.Port, 7443)
 	assert.Equal(t, c.node.cfg.LogLevel, "debug")
 	assert.Equal(t, c.node.cfg.Timeouts.Ready.D().String(), "7s")
@@ -115,9 +115,23 @@ func TestUpDegraded(t *testing.T) {
 	golden.Assert(t, strings.ReplaceAll(c.out.String(), c.node.dir, "DATA"), "summary-degraded.txt")
 }
 
+// TestUpWaitsForTheNode checks --wait and the summary of a node whose DNS still starts.
+func TestUpWaitsForTheNode(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	starting := upStatuses()[2]
+	starting.Reason = "waiting for ClusterDNS: no name was resolved yet"
+	c.node.statuses = []status.Status{starting}
+	assert.Equal(t, c.run("up", "--wait", "node"), 0, c.err.String())
+	assert.DeepEqual(t, c.node.calls, []string{"start", "wait node"})
+	assert.Check(t, is.Contains(c.out.String(), "\nNode devbox is Ready after 0.0s (Kubernetes v1.37.2)\n  waiting for ClusterDNS: no name was resolved yet\n"))
+	assert.Equal(t, c.run("up", "--wait", "pods"), errdefs.ExitConfig)
+	assert.Equal(t, c.run("up", "--wait", "node", "--foreground"), errdefs.ExitConfig)
+}
+
 func TestUpFails(t *testing.T) {
 	t.Parallel()
-	for call, class := range map[string]error{"start": errdefs.ErrPreflight, "wait": errdefs.ErrTimeout} {
+	for call, class := range map[string]error{"start": errdefs.ErrPreflight, "wait usable": errdefs.ErrTimeout} {
 		c := newCLI(t)
 		c.node.fails[call] = errdefs.Class(class, errors.New("no luck"))
 		assert.Check(t, is.Equal(c.run("up"), errdefs.ExitCode(class)))

@@ -62,11 +62,11 @@ func (f *fakeNode) Check(context.Context) ([]preflight.Finding, error) {
 }
 func (f *fakeNode) Start(context.Context) error         { return f.call("start") }
 func (f *fakeNode) RunForeground(context.Context) error { return f.call("foreground") }
-func (f *fakeNode) WaitReady(_ context.Context, progress func(status.Status)) error {
+func (f *fakeNode) WaitFor(_ context.Context, m status.Milestone, progress func(status.Status)) error {
 	for _, s := range f.statuses {
 		progress(s)
 	}
-	return f.call("wait")
+	return f.call("wait " + string(m))
 }
 
 func (f *fakeNode) Status(context.Context) (*status.Status, error) {

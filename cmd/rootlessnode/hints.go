@@ -17,7 +17,7 @@ var (
 		errdefs.Start: "up", errdefs.Stop: "down", errdefs.DeleteData: "down --delete-data", errdefs.ShowStatus: "status",
 		errdefs.ShowLogs: "logs ARG", errdefs.CheckHost: "check", errdefs.ListForwards: "ports", errdefs.AddForward: "ports add ARG",
 		errdefs.RemoveForward: "ports remove ARG", errdefs.ListTokens: "token list", errdefs.CreateToken: "token create",
-		errdefs.VerifyMounts: "mounts verify",
+		errdefs.VerifyMounts: "mounts verify", errdefs.Kubectl: "kubectl",
 	}
 	hostCommands = map[errdefs.Action]string{
 		errdefs.ShowConfig: "config default", errdefs.SetUpHost: "host setup --user ARG", errdefs.CreateAccount: "host setup --user ARG --create-user",

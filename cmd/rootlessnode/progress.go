@@ -193,8 +193,15 @@ func renderSummary(s status.Status, kubeconfig string, now time.Time, command fu
 		fmt.Fprintf(&b, " (Kubernetes %s)", s.Kubernetes)
 	}
 	b.WriteString("\n")
-	if s.State == status.NodeDegraded {
+	steps := []string{"kubectl get pods -A", "shell", "down"}
+	if s.State != status.NodeReady {
 		fmt.Fprintf(&b, "  %s\n", oneLine(s.Reason))
+		steps = append([]string{"status"}, steps...)
+	}
+	for _, c := range s.Conditions {
+		if c.OK && c.Warning {
+			fmt.Fprintf(&b, "  warning: %s: %s\n", c.Type, oneLine(c.Message))
+		}
 	}
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "  warning: %s\n", w)
@@ -204,7 +211,7 @@ func renderSummary(s status.Status, kubeconfig string, now time.Time, command fu
 		rows = append(rows, []string{"  API server", s.APIServer})
 	}
 	b.WriteString("\n" + table(rows) + "\nNext steps:\n")
-	for _, c := range []string{"kubectl get pods -A", "shell", "down"} {
+	for _, c := range steps {
 		b.WriteString("  " + command(c) + "\n")
 	}
 	return b.String()

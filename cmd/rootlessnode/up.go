@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -15,6 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -24,7 +26,7 @@ type starter interface {
 	handle
 	Start(ctx context.Context) error
 	RunForeground(ctx context.Context) error
-	WaitReady(ctx context.Context, progress func(status.Status)) error
+	WaitFor(ctx context.Context, m status.Milestone, progress func(status.Status)) error
 	Stop(ctx context.Context) error
 	Kubeconfig() string
 }
@@ -36,12 +38,17 @@ func newUp(a *app) *cobra.Command {
 	var t tokenFlags
 	var foreground bool
 	var timeout time.Duration
+	wait := waitFlag(status.MilestoneUsable)
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start the node and wait until it is Ready",
-		Long: `Start the node and wait until it is Ready. The node keeps running in the background
-until "rootlessnode down" stops it. With --foreground this process does not exit, and
-the node stops when it is terminated. This is for systemd units.
+		Short: "Start the node and wait until it can be used",
+		Long: `Start the node and wait until it can be used: its Node is Ready, the container runtime
+works, and the cluster DNS answers. With --wait=node it waits only for the Node. If this
+takes longer than --timeout, the exit code is 5 and the node keeps running.
+
+The node keeps running in the background until "rootlessnode down" stops it. With
+--foreground this process does not exit, and the node stops when it is terminated. This
+is for systemd units.
 
 With --join the node becomes a worker of another cluster. The first start needs a
 bootstrap token ("rootlessnode token create" on a node of that cluster). --token is
@@ -62,21 +69,38 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 			if err != nil {
 				return err
 			}
+			if foreground && cmd.Flags().Changed("wait") {
+				return errdefs.Config("--wait: must not be used with --foreground, which does not wait")
+			}
 			if foreground {
 				return upForeground(cmd.Context(), a, cfg, token)
 			}
-			return up(cmd.Context(), a, cfg, token)
+			return up(cmd.Context(), a, cfg, token, status.Milestone(wait))
 		},
 	}
 	f.register(cmd)
 	secretFlag(cmd, &t.token, "token", layout.EnvJoinToken, "bootstrap `TOKEN` for --join, ID.SECRET")
 	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which must not be accessible to other users; - is standard input")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "run in the foreground; the node stops when this process exits")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for Ready (default: timeouts.ready)")
+	cmd.Flags().Var(&wait, "wait", "what to wait for: node (Node Ready) or usable (also the container runtime and the cluster DNS)")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait (default: timeouts.ready)")
 	return cmd
 }
 
-func up(ctx context.Context, a *app, cfg *config.NodeConfig, token string) error {
+// waitFlag is the value of --wait.
+type waitFlag status.Milestone
+
+func (f *waitFlag) String() string { return string(*f) }
+func (f *waitFlag) Type() string   { return "MILESTONE" }
+func (f *waitFlag) Set(text string) error {
+	if !slices.Contains(status.Milestones(), status.Milestone(text)) {
+		return fmt.Errorf("must be one of %v", status.Milestones())
+	}
+	*f = waitFlag(text)
+	return nil
+}
+
+func up(ctx context.Context, a *app, cfg *config.NodeConfig, token string, m status.Milestone) error {
 	h, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token})
 	if err != nil {
 		return err
@@ -92,7 +116,7 @@ func up(ctx context.Context, a *app, cfg *config.NodeConfig, token string) error
 	defer cancel()
 	show := newProgress(a)
 	var last status.Status
-	err = n.WaitReady(ready, func(s status.Status) {
+	err = n.WaitFor(ready, m, func(s status.Status) {
 		last = s
 		show.update(s)
 	})

@@ -55,6 +55,8 @@ type Env struct {
 	ShimCgroup string
 	// PublicIP is the address at which other nodes reach this one, if it is not NodeIP. May be empty.
 	PublicIP string
+	// CustomDNS is the user's part of the configuration of the cluster DNS, nil if there is none.
+	CustomDNS map[string]string
 	// Controllers are the cgroup controllers of the node. Unenforced are the missing ones, whose limits are dropped.
 	Controllers, Unenforced []string
 	// Ceiling is the limit of the whole node: the lower of the config's caps and the limits of parent cgroups. Machine

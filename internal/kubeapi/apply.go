@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 )
@@ -29,17 +30,21 @@ const (
 // Apply applies every document of a YAML stream by server-side apply, as FieldManager and with force: it takes over fields
 // that another manager set to a different value, and keeps fields that the document does not name. Unknown fields are
 // errors. Documents are applied in the given order; a List is applied item by item. All documents are tried, and their
-// errors are joined.
-func (c objects) Apply(ctx context.Context, manifest []byte) error {
+// errors are joined. It returns the objects that were applied.
+func (c objects) Apply(ctx context.Context, manifest []byte) ([]ObjectState, error) {
 	docs, err := parseManifest(manifest)
+	var applied []ObjectState
 	errs := []error{err}
 	m := mapper{c: c, seen: map[string][]wireResource{}}
 	for _, d := range docs {
-		if err := c.applyOne(ctx, &m, d); err != nil {
+		o, err := c.applyOne(ctx, &m, d)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("apply %s: %w", d, err))
+			continue
 		}
+		applied = append(applied, stateOf(d, o))
 	}
-	return errors.Join(errs...)
+	return applied, errors.Join(errs...)
 }
 
 // Remove deletes every object of a YAML stream in the given order and reports whether there was anything to delete. Only the
@@ -78,12 +83,13 @@ func (c objects) Remove(ctx context.Context, manifest []byte) (removed bool, err
 	return true, errors.Join(errs...)
 }
 
-func (c objects) applyOne(ctx context.Context, m *mapper, d document) error {
+func (c objects) applyOne(ctx context.Context, m *mapper, d document) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
 	delays := c.applyBackoff
 	var last error
 	for {
+		applied := &metav1.PartialObjectMetadata{}
 		path, err := m.path(ctx, d)
 		if err == nil {
 			err = c.do(ctx, request{
@@ -93,13 +99,13 @@ func (c objects) applyOne(ctx context.Context, m *mapper, d document) error {
 					"force":           {"true"},
 					"fieldValidation": {"Strict"},
 				},
-			}, nil)
+			}, applied)
 		}
 		if last != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return fmt.Errorf("%w; last: %w", err, last)
+			return nil, fmt.Errorf("%w; last: %w", err, last)
 		}
 		if err == nil || !isRetryable(err) || !pause(ctx, &delays, err) {
-			return err
+			return applied, err
 		}
 		last = err
 	}

@@ -132,7 +132,7 @@ func TestApply(t *testing.T) {
 			answer(w, 200, object{})
 		}
 	}
-	err := f.client(t).Apply(t.Context(), []byte(`
+	_, err := f.client(t).Apply(t.Context(), []byte(`
 # only a comment
 ---
 apiVersion: v1
@@ -190,7 +190,7 @@ func TestApplyReportsLastReason(t *testing.T) {
 		}
 		answer(w, 503, status(503, "ServiceUnavailable", "apiserver is shutting down"))
 	}
-	err := f.client(t).Apply(ctx, []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}"))
+	_, err := f.client(t).Apply(ctx, []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}"))
 	assert.ErrorContains(t, err, "apply Namespace x: patch /api/v1/namespaces/x: context canceled; last: ")
 	assert.ErrorContains(t, err, "apiserver is shutting down")
 
@@ -199,7 +199,7 @@ func TestApplyReportsLastReason(t *testing.T) {
 		answer(w, 500, status(500, "", ".spec.bogus: field not declared in schema"))
 	}
 	asked = 0
-	err = f.client(t).Apply(t.Context(), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}"))
+	_, err = f.client(t).Apply(t.Context(), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}"))
 	assert.ErrorContains(t, err, "field not declared in schema")
 	assert.Equal(t, asked, 1)
 }

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -30,8 +31,11 @@ const (
 	// DefaultUserAgent is sent when Options.UserAgent is empty.
 	DefaultUserAgent = "rootlessnode"
 
-	mimeJSON       = "application/json"
-	mimeMergePatch = "application/merge-patch+json"
+	mimeJSON = "application/json"
+	// mimeMetadata and mimeMetadataList request only the metadata of objects.
+	mimeMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	mimeMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	mimeMergePatch   = "application/merge-patch+json"
 	// mimeStrategicPatch changes one condition of a list, selected by its type.
 	mimeStrategicPatch = "application/strategic-merge-patch+json"
 	mimeApplyPatch     = "application/apply-patch+yaml"
@@ -165,6 +169,7 @@ type request struct {
 	query        url.Values
 	contentType  string
 	body         []byte
+	accept       string // empty for mimeJSON
 }
 
 // stream sends r and returns the body of the response, which the caller must close. Every status except 2xx is an error;
@@ -177,7 +182,7 @@ func (c *conn) stream(ctx context.Context, r request) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(r.method), r.path, err)
 	}
-	req.Header.Set("Accept", mimeJSON)
+	req.Header.Set("Accept", cmp.Or(r.accept, mimeJSON))
 	req.Header.Set("User-Agent", c.agent)
 	if r.contentType != "" {
 		req.Header.Set("Content-Type", r.contentType)

@@ -32,6 +32,11 @@ type change struct {
 	obj     object
 }
 
+// collections are the paths of the collection of a fakeAPI.
+var collections = []string{
+	servicesPath, nodesPath, podsPath, slicesPath, csrsPath, namespacesPath + "/kube-system/configmaps", namespacesPath + "/kube-system/pods",
+}
+
 // fakeAPI is an API server with one collection: lists with pages, watches with history, and their failures.
 type fakeAPI struct {
 	*httptest.Server
@@ -46,6 +51,8 @@ type fakeAPI struct {
 	lists   int
 	watches int
 	closed  bool
+	// accept is called with each request for the collection. It may be nil.
+	accept func(*http.Request)
 	// other answers requests outside the collection.
 	other func(w http.ResponseWriter, r *http.Request)
 }
@@ -154,7 +161,10 @@ func (f *fakeAPI) drop(compact bool) {
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case r.Method == http.MethodGet && slices.Contains([]string{servicesPath, nodesPath, podsPath, slicesPath, csrsPath}, r.URL.Path):
+	case r.Method == http.MethodGet && slices.Contains(collections, r.URL.Path):
+		if f.accept != nil {
+			f.accept(r)
+		}
 		if r.URL.Query().Get("watch") != "" {
 			f.serveWatch(w, r)
 		} else {

@@ -35,6 +35,7 @@ type follower[T any, P apiObject[T]] struct {
 	path     string
 	selector string // field selector, may be empty
 	labels   string // label selector, may be empty
+	metadata bool   // request only the metadata of objects
 	replace  func([]P)
 	changed  func(P)
 	deleted  func(P)
@@ -110,7 +111,14 @@ func (f *follower[T, P]) watch(ctx context.Context, o metav1.ListOptions) (watch
 func (f *follower[T, P]) request(o metav1.ListOptions) (request, error) {
 	o.FieldSelector, o.LabelSelector = f.selector, f.labels
 	query, err := queryparams.Convert(&o)
-	return request{method: http.MethodGet, path: f.path, query: query}, err
+	r := request{method: http.MethodGet, path: f.path, query: query}
+	switch {
+	case f.metadata && o.Watch:
+		r.accept = mimeMetadata
+	case f.metadata:
+		r.accept = mimeMetadataList
+	}
+	return r, err
 }
 
 // failed reports err, which is retried unless ctx has ended, and returns it.

@@ -9,7 +9,6 @@ import (
 	"net/url"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -128,15 +127,11 @@ func nodePath(name string) string { return nodesPath + "/" + url.PathEscape(name
 
 // Node returns the Node object name, or nil if it does not exist.
 func (c nodes) Node(ctx context.Context, name string) (*corev1.Node, error) {
-	var node corev1.Node
-	err := c.do(ctx, request{method: http.MethodGet, path: nodePath(name)}, &node)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
+	node, err := read[corev1.Node](ctx, c.conn, nodePath(name))
 	if err != nil {
 		return nil, fmt.Errorf("read node %s: %w", name, err)
 	}
-	return &node, nil
+	return node, nil
 }
 
 // RemoveNode deletes the Node object name if it exists and unfit returns true for it. The pods stay: the control plane

@@ -5,41 +5,75 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
+	"github.com/rootlessnode/rootlessnode/internal/component/coredns"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/component/resources"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// clusterAddons keeps rootlessnode's objects in a cluster that it created up to date.
+// clusterAddons keeps rootlessnode's objects in a cluster that it created up to date. It restores objects that another client
+// deletes or changes while the node runs.
 type clusterAddons struct {
 	env    component.Env
 	client clientFunc
 	warn   func(...string)
+	log    logrus.FieldLogger
+	hub    *status.Hub
 }
 
-// apply applies the roles of rootlessnode's users and the cluster DNS. Applying unchanged manifests has no
-// effect.
-func (a *clusterAddons) apply(ctx context.Context) error {
+// Run applies the objects and is ready then. It restores them until ctx ends.
+func (a *clusterAddons) Run(ctx context.Context, ready func()) error {
 	c, err := a.client()
 	if err != nil {
 		return err
 	}
-	manifests, err := resources.Manifests(a.env)
+	custom, err := c.ConfigMap(ctx, coredns.Namespace, coredns.Custom)
 	if err != nil {
 		return err
 	}
-	if a.env.Config.Serves() {
-		more, err := a.joinManifests()
-		if err != nil {
-			return err
-		}
+	manifests, applied, err := a.apply(ctx, c, custom)
+	if err := errors.Join(err, a.removeObsolete(ctx, c)); err != nil {
+		return err
+	}
+	ready()
+	changes := newAddonChanges(applied, custom)
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() { _ = c.WatchObjects(ctx, manifests, resources.Selector, changes.setObject) })
+	watching.Go(func() { _ = c.WatchConfigMap(ctx, coredns.Namespace, coredns.Custom, changes.setCustom) })
+	a.restore(ctx, c, changes)
+	return nil
+}
+
+// apply applies the roles of rootlessnode's users and the cluster DNS. customDNS is the user's part of its configuration.
+// Applying unchanged manifests has no effect.
+func (a *clusterAddons) apply(ctx context.Context, c *kubeapi.Client, customDNS map[string]string) ([]byte, []kubeapi.ObjectState, error) {
+	env := a.env
+	env.CustomDNS = customDNS
+	manifests, err := resources.Manifests(env)
+	if err == nil && env.Config.Serves() {
+		var more []byte
+		more, err = a.joinManifests()
 		manifests = append(manifests, more...)
 	}
-	return errors.Join(c.Apply(ctx, manifests), a.removeObsolete(ctx, c))
+	if err == nil {
+		manifests, err = resources.Label(manifests)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	applied, err := c.Apply(ctx, manifests)
+	return manifests, applied, err
 }
 
 // removeObsolete deletes the objects that an earlier version or an earlier configuration left in the cluster.

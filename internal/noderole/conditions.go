@@ -9,6 +9,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
+	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
+	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -89,5 +93,20 @@ func (n *nodeRole) conditionWatches() map[string]conditionWatch {
 	if component.EmbeddedControlPlane(n.cfg) {
 		watches[status.ConditionDatastore] = n.datastoreWatch()
 	}
+	if w := newDNSWatch(n.env, n.serving(component.ClusterUnit(n.cfg, apiserver.Name), kubeproxy.Name)); w != nil {
+		watches[status.ConditionClusterDNS] = w
+	}
 	return watches
+}
+
+// serving returns a function that waits for units and then returns the client.
+func (n *nodeRole) serving(units ...string) func(context.Context) (*kubeapi.Client, error) {
+	return func(ctx context.Context) (*kubeapi.Client, error) {
+		for _, u := range units {
+			if err := n.group.WaitFor(ctx, u, supervisor.Ready); err != nil {
+				return nil, err
+			}
+		}
+		return n.client()
+	}
 }

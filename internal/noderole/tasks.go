@@ -7,7 +7,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
-	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 )
@@ -35,12 +34,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	hostPaths := &hostPathWatch{node: cfg.NodeName, files: n.files, client: n.client, events: n.events}
 	forwarder := &portForwarder{
 		driver: cfg.Ports.Driver, manager: n.rt.APISocket(), ledger: n.data.Ports(), log: n.log, hub: n.hub, config: n.ports,
-		events: n.events, hostAccess: n.hostAccess, sources: portSources(cfg, n.rt, func(ctx context.Context) (*kubeapi.Client, error) {
-			if err := n.group.WaitFor(ctx, cluster, supervisor.Ready); err != nil {
-				return nil, err
-			}
-			return n.client()
-		}),
+		events: n.events, hostAccess: n.hostAccess, sources: portSources(cfg, n.rt, n.serving(cluster)),
 	}
 	ports := task(unitPorts, forwarder.Run)
 	ports.Essential, ports.GiveUpAfter = true, 1
@@ -72,13 +66,15 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		join.GiveUpAfter = 1 // it retries temporary errors itself
 		units = append(units, join)
 	} else {
-		addons := &clusterAddons{env: n.env, client: n.client, warn: n.warn}
+		addons := &clusterAddons{env: n.env, client: n.client, warn: n.warn, log: n.log, hub: n.hub}
+		keep := task(component.UnitAddons, addons.Run, apiserver.Name)
+		keep.Essential, keep.GiveUpAfter = true, cfg.Restart.GiveUpAfter
 		if former := (&formerNodes{data: n.data, log: n.log, client: n.client}); former.any() {
 			u := oneShot(unitFormerNodes, former.Run, component.UnitRegistered)
 			u.Essential, u.GiveUpAfter = false, 0
 			units = append(units, u)
 		}
-		units = append(units, oneShot(component.UnitRoles, addons.waitRoles, apiserver.Name), oneShot(component.UnitAddons, addons.apply, apiserver.Name))
+		units = append(units, oneShot(component.UnitRoles, addons.waitRoles, apiserver.Name), keep)
 	}
 	units = append(units, n.podNetwork(oneShot)...)
 	if cfg.Serves() {

@@ -34,6 +34,8 @@ const (
 	VerifyMounts Action = "verify-mounts"
 	// ShowConfig shows every configuration field with its meaning and default.
 	ShowConfig Action = "show-config"
+	// Kubectl runs kubectl as the administrator of the node's cluster. Arguments: those of kubectl, without any that contains =.
+	Kubectl Action = "kubectl"
 	// SetUpHost prepares the host for an account, CreateAccount also creates the account, and UndoHost reverts it. Only root can do
 	// it. Argument: the account.
 	SetUpHost     Action = "set-up-host"
@@ -55,7 +57,7 @@ var plain = map[Action]string{
 	ShowLogs: "show the logs of the node:", CheckHost: "check the host for the node",
 	ListForwards: "list the forwarded ports of the node", AddForward: "forward a port to the node:",
 	RemoveForward: "stop forwarding a port to the node:", ListTokens: "list the bootstrap tokens", CreateToken: "create a bootstrap token",
-	VerifyMounts: "verify the mount guarantees of the node", ShowConfig: "show all configuration fields",
+	VerifyMounts: "verify the mount guarantees of the node", Kubectl: "run kubectl for the cluster of the node:", ShowConfig: "show all configuration fields",
 	SetUpHost: "as root, prepare the host for the account", CreateAccount: "as root, create and prepare the account",
 	UndoHost:     "as root, undo the preparation of the host for the account",
 	CreateMounts: "create the mount namespace", DeleteMounts: "delete the mount namespace",

@@ -194,14 +194,16 @@ func TestTimedOutNamesComponents(t *testing.T) {
 	t.Parallel()
 	n := &Node{}
 	n.cfg.Store(config.Default())
-	err := timedOut(n, &status.Status{Components: []status.Component{
+	err := timedOut(n, status.MilestoneUsable, &status.Status{Components: []status.Component{
 		{Name: "etcd", State: status.Ready},
 		{Name: "kubelet", State: status.Waiting, WaitingFor: []string{"containerd ready"}},
 		{Name: "containerd", State: status.Backoff, Reason: "exit status 1"},
-	}})
+	}, Conditions: []status.Condition{{Type: status.ConditionClusterDNS, Message: "no pods", Steps: errdefs.Do(errdefs.Kubectl, "get", "pods")}}})
 	assert.ErrorIs(t, err, errdefs.ErrTimeout)
-	assert.ErrorContains(t, err, "kubelet: needs containerd ready; containerd: backoff exit status 1")
-	assert.ErrorContains(t, timedOut(n, nil), "namespaces")
+	assert.ErrorContains(t, err, "kubelet is waiting for containerd ready; containerd is backing off: exit status 1; ClusterDNS is not met: no pods")
+	assert.DeepEqual(t, errdefs.ReportOf(err).Hints, []string{
+		"run kubectl for the cluster of the node: get pods\nshow the status of the node\nstop the node"})
+	assert.ErrorContains(t, timedOut(n, status.MilestoneNode, nil), "namespaces")
 }
 
 // TestHelperReports checks that the error of a helper process is returned. The helper fails because the lock's path is a directory.

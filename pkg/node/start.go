@@ -138,7 +138,7 @@ func (n *Node) startHelper(role string) (*helper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the pipes of the helper process: %w", err)
 	}
-	log, err := n.openLog(role)
+	log, err := openLog(n, role)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func lostReport(n *Node, role string, err error) error {
 
 // openLog opens the node's log for appending. It rotates the log first if it is larger than logRotateSize. Roles other than the
 // parent log to /dev/null.
-func (n *Node) openLog(role string) (*os.File, error) {
+func openLog(n *Node, role string) (*os.File, error) {
 	if role != layout.RoleParent {
 		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	}

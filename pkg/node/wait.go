@@ -15,12 +15,17 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// WaitReady blocks until the node is ready or degraded, which implies that its Node object is Ready. progress, if not nil, is called
-// with the first status and after every change.
+// WaitReady blocks until the node can be used: WaitFor with status.MilestoneUsable.
+func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) error {
+	return n.WaitFor(ctx, status.MilestoneUsable, progress)
+}
+
+// WaitFor blocks until the node has reached a milestone. progress, if not nil, is called with the first status and after every change.
 //
 // Errors: the error of the node if it ends first (of class errdefs.ErrComponent or errdefs.ErrPreflight); of class errdefs.ErrTimeout
-// with the components that are not ready if the deadline of ctx passes; errdefs.ErrNotRunning if the node is not running.
-func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) error {
+// with the components that are not ready and the conditions that are not true if the deadline of ctx passes; errdefs.ErrNotRunning if
+// the node is not running.
+func (n *Node) WaitFor(ctx context.Context, m status.Milestone, progress func(status.Status)) error {
 	c := status.NewClient(n.rt.NodeSocket())
 	defer c.Close()
 	following, cancel := context.WithCancelCause(ctx)
@@ -45,12 +50,12 @@ func (n *Node) WaitReady(ctx context.Context, progress func(status.Status)) erro
 			if errors.Is(context.Cause(following), errEnded) {
 				err = errEnded
 			}
-			return notReady(ctx, n, last, err)
+			return notReady(ctx, n, m, last, err)
 		}
 		if progress != nil {
 			progress(*s)
 		}
-		if s.State == status.NodeReady || s.State == status.NodeDegraded {
+		if s.Reached(m) {
 			return nil
 		}
 		last = s
@@ -86,7 +91,7 @@ func nextStatus(ctx context.Context, n *Node, c *status.Client, last *status.Sta
 }
 
 // notReady returns the error for a wait that ended before the node was ready. err is the error of the last request.
-func notReady(ctx context.Context, n *Node, last *status.Status, err error) error {
+func notReady(ctx context.Context, n *Node, m status.Milestone, last *status.Status, err error) error {
 	if errors.Is(err, errEnded) || errors.Is(err, errdefs.ErrNotRunning) {
 		// The status socket is closed before the parent has the node's error.
 		if ended := awaitExit(ctx, n); ended != nil {
@@ -95,7 +100,7 @@ func notReady(ctx context.Context, n *Node, last *status.Status, err error) erro
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return timedOut(n, last)
+		return timedOut(n, m, last)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
@@ -128,24 +133,17 @@ func awaitExit(ctx context.Context, n *Node) error {
 	return errdefs.Component("the node was stopped before it was ready")
 }
 
-// timedOut returns an error that names the components that are not ready.
-func timedOut(n *Node, last *status.Status) error {
-	var waits []string
-	if last == nil {
-		waits = append(waits, "the namespaces are not created yet")
-	} else {
-		for _, c := range last.Components {
-			switch c.State {
-			case status.Ready, status.Done:
-			case status.Waiting:
-				waits = append(waits, fmt.Sprintf("%s: needs %s", c.Name, strings.Join(c.WaitingFor, ", ")))
-			default:
-				waits = append(waits, fmt.Sprintf("%s: %s %s", c.Name, c.State, c.Reason))
-			}
-		}
+// timedOut returns an error that names what keeps the node from the milestone, and the fix.
+func timedOut(n *Node, m status.Milestone, last *status.Status) error {
+	waits, hint := []string{"the namespaces are not created yet"}, errdefs.Hint(nil)
+	if last != nil {
+		waits, hint = last.Missing(m)
 	}
-	return errdefs.Timeout("wait for node %q to become ready: %s", n.Config().Name, strings.Join(waits, "; ")).
-		Do(errdefs.ShowStatus).Do(errdefs.ShowLogs, kubelet.Name).Do(errdefs.Stop)
+	hint = hint.Do(errdefs.ShowStatus)
+	if len(hint) == 1 {
+		hint = hint.Do(errdefs.ShowLogs, kubelet.Name)
+	}
+	return errdefs.Timeout("wait for node %q to become ready: %s", n.Config().Name, strings.Join(waits, "; ")).With(hint.Do(errdefs.Stop))
 }
 
 func (n *Node) current() *helper {

@@ -5,9 +5,12 @@
 package coredns
 
 import (
+	"crypto/sha256"
 	_ "embed" // the manifests
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,11 +20,19 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/internal/manifest"
 )
 
-// Namespace and Deployment identify the Deployment of CoreDNS.
+// Objects of CoreDNS. Users may create Custom, a ConfigMap with parts of the Corefile: *.override inside its server block, *.server
+// as further server blocks.
 const (
 	Namespace  = "kube-system"
 	Deployment = "coredns"
+	Service    = "kube-dns"
+	Selector   = "k8s-app=kube-dns" // of the pods
+	Custom     = "coredns-custom"
 )
+
+// annotationConfig is the annotation of the pods for a hash of their configuration. The Deployment replaces the pods when it
+// changes, and keeps the old ones until a new one is ready, so that DNS survives an invalid Corefile.
+const annotationConfig = "rootlessnode.dev/config"
 
 //go:embed coredns.yaml
 var base []byte
@@ -61,12 +72,23 @@ func render(e component.Env) ([]byte, error) {
 	if err := errors.Join(
 		objects.Set("ConfigMap", Deployment, corefile, "data", "Corefile"),
 		objects.Set("Deployment", Deployment, e.Config.ControlPlane.CoreDNSImage, "spec", "template", "spec", "containers", "0", "image"),
-		objects.Set("Service", "kube-dns", address.String(), "spec", "clusterIP"),
-		objects.Set("Service", "kube-dns", []any{address.String()}, "spec", "clusterIPs"),
+		objects.Set("Deployment", Deployment, map[string]any{annotationConfig: hash(corefile, e.CustomDNS)}, "spec", "template", "metadata", "annotations"),
+		objects.Set("Service", Service, address.String(), "spec", "clusterIP"),
+		objects.Set("Service", Service, []any{address.String()}, "spec", "clusterIPs"),
 	); err != nil {
 		return nil, err
 	}
 	return objects.Encode()
+}
+
+// hash returns a hash of CoreDNS's configuration.
+func hash(corefile string, custom map[string]string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q", corefile)
+	for _, key := range slices.Sorted(maps.Keys(custom)) {
+		fmt.Fprintf(h, "%q%q", key, custom[key])
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 // Corefile returns CoreDNS's configuration for a cluster domain, with an entry for config.HostName at hostAddress. If
@@ -99,7 +121,9 @@ func Corefile(domain, hostAddress string, forward bool) (string, error) {
 		"    loop",
 		"    reload",
 		"    loadbalance",
+		"    import /etc/coredns/custom/*.override",
 		"}",
+		"import /etc/coredns/custom/*.server",
 		"",
 	}
 	if !forward {

@@ -49,6 +49,25 @@ func TestManifests(t *testing.T) {
 	assert.Assert(t, strings.Contains(config.Data["Corefile"], "kubernetes cluster.local "))
 }
 
+// The pods are replaced when the user's part of the configuration changes, and not otherwise.
+func TestManifestsDependOnTheUsersConfiguration(t *testing.T) {
+	t.Parallel()
+	of := func(custom map[string]string) string {
+		e := fixture.Env()
+		e.CustomDNS = custom
+		data, err := Manifests(e)
+		assert.NilError(t, err)
+		return string(data)
+	}
+	a := map[string]string{"a.override": "log", "b.server": "x {\n}"}
+	assert.Equal(t, of(a), of(map[string]string{"b.server": "x {\n}", "a.override": "log"}))
+	seen := map[string]bool{}
+	for _, custom := range []map[string]string{nil, a, {"a.override": "log"}, {"a.override": "", "log": ""}, {"b.override": "log"}} {
+		seen[of(custom)] = true
+	}
+	assert.Equal(t, len(seen), 5)
+}
+
 func TestManifestsCarryAnyValue(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()

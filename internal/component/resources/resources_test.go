@@ -68,3 +68,24 @@ func TestManifestsWithDNS(t *testing.T) {
 	assert.Equal(t, strings.Count(string(data), "---\n"), 9)
 	assert.Assert(t, strings.HasPrefix(string(data), "apiVersion: v1\nkind: Namespace\n"), "the namespace comes first")
 }
+
+func TestLabel(t *testing.T) {
+	t.Parallel()
+	data, err := Label([]byte("kind: A\nmetadata: {name: a}\n---\n# comment\nkind: B\nmetadata: {name: b, labels: {x: z}}\n"))
+	assert.NilError(t, err)
+	assert.Equal(t, string(data), `kind: A
+metadata:
+  labels:
+    app.kubernetes.io/managed-by: rootlessnode
+  name: a
+---
+kind: B
+metadata:
+  labels:
+    app.kubernetes.io/managed-by: rootlessnode
+    x: z
+  name: b
+`)
+	_, err = Label([]byte("kind: A\n"))
+	assert.ErrorContains(t, err, "A without metadata")
+}
