@@ -2,7 +2,6 @@ package node
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,15 +14,16 @@ import (
 
 // Attach returns a handle for the node called name. The handle has the configuration of the running node; if the node is stopped,
 // it has the default configuration with the data dir of the last start. That configuration may be invalid on this host, for example
-// because of its host name: Start reports it, and the node can be inspected, stopped and deleted.
+// because of its host name: Start reports it, and the node can be inspected, stopped and deleted. So can a running node whose file with the
+// configuration is damaged, with a warning.
 //
 // Errors: of class errdefs.ErrConfig if the name is invalid; errdefs.ErrPreflight if the account has no runtime dir.
 func Attach(name string, o Options) (*Node, error) {
 	if err := config.ValidateName(name); err != nil {
 		return nil, err
 	}
-	if n, err := attachRunning(name, o); n != nil || err != nil {
-		return n, err
+	if n := attachRunning(name, o); n != nil {
+		return n, nil
 	}
 	cfg := config.Default()
 	cfg.Name = name
@@ -38,24 +38,25 @@ func Attach(name string, o Options) (*Node, error) {
 }
 
 // attachRunning returns a handle with the configuration that the parent of a running node has written. It returns nil if there is none.
-func attachRunning(name string, o Options) (*Node, error) {
+func attachRunning(name string, o Options) *Node {
 	base, _ := runtimeDirs()
 	rt := layout.NewRuntime(base, name)
 	var running config.NodeConfig
 	err := layout.ReadJSON(rt.Config(), &running)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // not running, or no runtime dir, which build reports
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the running node's config: %w", err)
+		return nil
 	}
 	n := newHandle(o)
+	if err != nil {
+		n.log.WithError(err).Warn("read the running node's config; using the defaults instead")
+		return nil
+	}
 	n.cfg.Store(&running)
 	n.rt, n.data = rt, layout.NewData(running.DataDir)
 	if n.reg.XDGDataHome, err = xdgDataHome(); err != nil {
 		n.log.WithError(err).Warn("the data of the node cannot be deleted")
 	}
-	return n, nil
+	return n
 }
 
 // runtimeDirs returns the account's runtime directory. If it has none, it returns the reason and the path where it is expected.

@@ -8,10 +8,13 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -41,6 +44,24 @@ func locate(n *Node, cfg *config.NodeConfig) error {
 		return nil // the data dir is not accessible; checkDataPresent reports it
 	}
 	return err
+}
+
+// Locate returns where the files of the node called name are expected, and its entry in the account's registry. Unlike Attach, it also
+// works if these files are damaged.
+func Locate(name string) (rt RuntimePaths, data DataPaths, registry string, err error) {
+	xdgData, err := xdgDataHome()
+	if err != nil {
+		return rt, data, "", err
+	}
+	base, _, err := preflight.ResolveRuntimeDir(os.Environ(), os.Getuid(), "")
+	if err != nil {
+		base = filepath.Join(hostinfo.UserRuntimeDirs, strconv.Itoa(os.Getuid()))
+	}
+	dir := layout.DefaultDataDir(xdgData, name)
+	if dirs, err := (datadir.Registry{XDGDataHome: xdgData}).Find(name); err == nil && len(dirs) > 0 {
+		dir = dirs[0]
+	}
+	return layout.NewRuntime(base, name), layout.NewData(dir), layout.RegistryEntry(xdgData, name), nil
 }
 
 // defaultDataDir returns the data dir of a node that sets no dataDir.

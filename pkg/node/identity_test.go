@@ -87,6 +87,22 @@ func TestInvalidHostName(t *testing.T) {
 	assert.Equal(t, n.Config().NodeName, "blue")
 }
 
+// TestAttachDamagedConfig checks that a damaged config of the running node does not prevent commands for it.
+func TestAttachDamagedConfig(t *testing.T) {
+	home(t)
+	log, messages := logtest.NewNullLogger()
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	for _, text := range []string{"", "{", "[1]"} {
+		write(t, n.Runtime().Config())
+		assert.NilError(t, os.WriteFile(n.Runtime().Config(), []byte(text), 0o600))
+		attached, err := Attach("default", Options{Log: log})
+		assert.NilError(t, err)
+		assert.Equal(t, attached.Data().Dir, n.Data().Dir)
+		assert.Equal(t, messages.LastEntry().Message, "read the running node's config; using the defaults instead")
+	}
+}
+
 // TestChangedNetworks checks that settings that the data does not permit are refused together, with their former values.
 func TestChangedNetworks(t *testing.T) {
 	home(t)

@@ -130,9 +130,6 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	n.host = config.NodeNameOf(host)
 	was := formerIdentity(&own)
 	recall(&own, was)
-	if !start && own.NodeName == "" && !config.ValidNodeName(n.host) {
-		own.NodeName = own.Name // only a start needs a valid name
-	}
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
 	unreadable := rejoin(&own, facts) // returned last, because errors of the config and the data dir are more useful
 	own.Complete(facts)
@@ -155,7 +152,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	if invalid != nil {
 		return nil, nil, invalid
 	}
-	if unreadable != nil {
+	if unreadable != nil && start {
 		return nil, nil, unreadable
 	}
 	return n, noRuntimeDir, nil

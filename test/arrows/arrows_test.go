@@ -32,13 +32,13 @@ var floors = []struct {
 	{7, []string{"cmd/rootlessnode", "cmd/rootlessnode-runc", "cmd/rootlessnode-cri"}, "programs are the top floor"},
 	{6, []string{"pkg/node"}, "the API for embedders uses both roles"},
 	{5, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through internal/layout and the config"},
-	{4, []string{"internal/noderole"}, "the child starts the node role"},
+	{4, []string{"internal/noderole", "internal/bugreport"}, "the child starts the node role, and a report collects from all packages below"},
 	{3, []string{"internal/preflight", "internal/component", "internal/component/", "internal/runtime", "internal/hostsetup", "internal/mountverify", "internal/membership"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostport",
 		"internal/userunit", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir", "internal/trial"},
 		"mechanisms do not import one another"},
 	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout", "internal/filewatch"}, "shared types and data"},
-	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/criclient", "internal/criclient/", "internal/proc", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
+	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/criclient", "internal/criclient/", "internal/proc", "internal/redact", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
 // family lists packages of the same floor that may import one another.

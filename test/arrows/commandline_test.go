@@ -15,7 +15,7 @@ import (
 )
 
 // commandLine matches the text of a command line of rootlessnode.
-var commandLine = regexp.MustCompile(`rootlessnode (--|(up|down|status|token|kubectl|kubeconfig|exec|shell|images|ports|mounts|top|events|logs|check|` +
+var commandLine = regexp.MustCompile(`rootlessnode (--|(up|down|status|token|kubectl|kubeconfig|exec|shell|images|ports|mounts|top|events|logs|check|report|` +
 	`install|uninstall|config|host|manifests|mountns|version|drain-and-leave)\b)`)
 
 // writtenByProgram lists texts that files on the host keep. They identify files of this program, so their wording is fixed.

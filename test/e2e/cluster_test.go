@@ -169,6 +169,7 @@ func (n *testNode) use(nodePort int) {
 		}
 	})
 	sub("listens only where docs/security.md says", func(n *testNode) { n.onlyDocumentedListeners() })
+	sub("report has no secrets", func(n *testNode) { n.reportWithoutSecrets() })
 	sub("status shows limits that are not enforced", func(n *testNode) {
 		s := n.status()
 		label := n.kubectl("get", "nodes", "-o", `jsonpath={.items[0].metadata.labels.rootlessnode\.dev/unenforced}`)
