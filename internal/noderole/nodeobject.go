@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +16,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/membership"
-	"github.com/rootlessnode/rootlessnode/internal/supervisor"
-	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 // nodeObject writes the parts of the node's Node object that the kubelet does not write.
@@ -159,45 +156,4 @@ func (o *nodeObject) label(ctx context.Context, c *kubeapi.Client, node *corev1.
 		remove = append(remove, kubelet.LabelUnenforced)
 	}
 	return c.PatchNodeLabels(ctx, o.env.Config.NodeName, set, remove)
-}
-
-// nodeWatch copies the Node object's Ready condition to the status. It is ready when the Node is.
-type nodeWatch struct {
-	name    string
-	started time.Time // the beginning of this run
-	hub     *status.Hub
-	client  clientFunc
-}
-
-func (w *nodeWatch) Run(ctx context.Context, ready func()) error {
-	c, err := w.client()
-	if err != nil {
-		return err
-	}
-	return c.WatchNode(ctx, w.name, func(node *corev1.Node) {
-		ok, reason := kubeapi.NodeReady(node)
-		if node.UID == "" {
-			reason = "the Node object does not exist"
-		}
-		if ok && !reportedSince(node, w.started) {
-			ok, reason = false, "the kubelet has not updated the Node object since the node started"
-		}
-		if ok {
-			reason = ""
-		}
-		w.hub.SetCondition(status.Condition{Type: status.ConditionNodeReady, OK: ok, Message: reason})
-		if ok {
-			ready()
-		} else {
-			supervisor.Progress(ctx, "%s", reason)
-		}
-	})
-}
-
-// reportedSince reports whether the kubelet has reported readiness since start, the beginning of this run. The Node
-// object keeps its condition while the node is stopped. The API's times are in whole seconds.
-func reportedSince(node *corev1.Node, start time.Time) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && !c.LastHeartbeatTime.Time.Before(start.Truncate(time.Second))
-	})
 }

@@ -24,7 +24,10 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	cluster := component.ClusterUnit(cfg, apiserver.Name)
 	object := &nodeObject{env: n.env, data: n.data, log: n.log, client: n.client, address: n.address}
-	node := &nodeWatch{name: cfg.NodeName, started: n.handover.StartedAt, hub: n.hub, client: n.client}
+	node := &nodeWatch{name: cfg.NodeName, started: n.handover.StartedAt, hub: n.hub, log: n.log, client: n.client}
+	if !cfg.Joins() {
+		node.restart = func(unit string) error { return n.group.Restart(unit) }
+	}
 	mounts := &mountWatch{propagation: cfg.Mounts.Propagation, log: n.log, hub: n.hub, processes: func() []supervisor.UnitStatus {
 		return slices.DeleteFunc(n.group.Status(), func(u supervisor.UnitStatus) bool {
 			return u.PID == 0 || u.Name != kubelet.Name && u.Name != n.runtime.Unit()

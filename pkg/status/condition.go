@@ -18,6 +18,7 @@ const (
 	ConditionContainerRuntime = "ContainerRuntime" // the container runtime answers and can start pods
 	ConditionForwarding       = "Forwarding"       // forwarded ports accept connections
 	ConditionDisk             = "Disk"             // the file systems of the node can be written and have free space
+	ConditionNodePressure     = "NodePressure"     // the kubelet lacks no memory, disk space or process ids
 	ConditionHostMounts       = "HostMounts"
 	ConditionSharedMounts     = "SharedMounts"
 	ConditionDelegation       = "Delegation"
