@@ -8,7 +8,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
-// Tasks (threads) of a node. The components of a control plane have about 250 when it is Ready.
+// Tasks (threads) of a node. The components of a control plane have more than 100 when it is Ready.
 const (
 	tasksFail = 512
 	tasksWarn = 4096

@@ -46,6 +46,13 @@ func accountChecks() []Check {
 			run:   checkRuntimeDir,
 		},
 		{
+			Code: "RN-HOME", Name: "home", Title: "the account can write to its data home",
+			Why:   "a file in `~/.local/share/rootlessnode` records where the data of each node is",
+			Fails: "the directory cannot be created, for example because `~/.local/share` belongs to root",
+			Fix:   "Make the account the owner of the directory.",
+			run:   checkHome,
+		},
+		{
 			Code: "RN-LIMITS", Name: "limits", Title: "limits of the login",
 			Why:   "an account can lower its limits and not raise them, and all processes of the node inherit them",
 			Fails: "the hard limit of CPU time, file size, data size or address space is below that of a start",
@@ -122,7 +129,7 @@ func kernelChecks() []Check {
 		},
 		{
 			Code: "RN-PROCESSES", Name: "processes", Title: "the number of processes and threads",
-			Why:   "the components need about 250 threads when the node is Ready, and each pod several more",
+			Why:   "the components need more than 100 threads when the node is Ready, and each pod about 15",
 			Fails: "the login or a cgroup above the node's allows fewer than 512 more",
 			Warns: "they allow fewer than 4096 more",
 			Fix:   "Raise the limit of the login (nproc) or `pids.max` of the cgroup (TasksMax= of systemd).",

@@ -106,7 +106,7 @@ func fileChecks() []Check {
 		{
 			Code: "RN-MOUNTS", Name: "mounts", Title: "mounts of the host reach the node",
 			Why:   "mounts that the host makes after the start reach volumes only if the mount above them is shared",
-			Fails: "the propagation of mounts cannot be changed, as in a chroot (the check tries it)",
+			Fails: "an element of `mounts.copyUp` is not an accessible directory; the propagation of mounts cannot be changed, as in a chroot (the check tries it)",
 			Warns: "the root mount of the host or of another disk is private",
 			Fix:   "Make the mounts shared before the node starts.",
 			run:   checkMounts,
@@ -117,6 +117,13 @@ func fileChecks() []Check {
 			Fails: "the longest socket path has more than 107 characters",
 			Fix:   "Use a shorter `--name` or XDG_RUNTIME_DIR.",
 			run:   checkSocketPaths,
+		},
+		{
+			Code: "RN-DATA-PATH", Name: "data-path", Title: "the path of the data dir",
+			Why:   "the kubeconfig is there, and KUBECONFIG is a list of paths that are separated by colons",
+			Fails: "the path has a colon or a control character",
+			Fix:   "Choose another path with `dataDir`.",
+			run:   checkDataPath,
 		},
 		{
 			Code: "RN-DATA-DIR", Name: "data-dir", Title: "the data dir",
@@ -152,7 +159,7 @@ func fileChecks() []Check {
 		{
 			Code: "RN-DISK-SPACE", Name: "disk-space", Title: "free space and inodes for the data",
 			Why:   "the node's own images and the cluster's state need space, and images of pods more",
-			Fails: "less than 200 MiB or 5000 inodes are free",
+			Fails: "less than 400 MiB are free for the first start, 100 MiB for later ones, or 5000 inodes",
 			Warns: "less than 1 GiB or 50000 inodes are free, or less than the kubelet's eviction threshold",
 			Fix:   "Free space, or move `dataDir` to another file system.",
 			run:   checkDiskSpace,
@@ -173,7 +180,7 @@ func componentChecks() []Check {
 		{
 			Code: "RN-RUNTIME", Name: "runtime", Title: "the container runtime",
 			Why:   "a runtime other than the bundled containerd comes from the host",
-			Fails: "with CRI-O: a program is missing, too old or does not run, or a configured file does not exist",
+			Fails: "a configured file or directory does not exist; with CRI-O: a program is missing, too old or does not run",
 			Warns: "images cannot be imported, because skopeo is missing",
 			Fix:   "Install the programs, or set `cri.runtime: containerd`.",
 			run:   checkRuntime,

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -46,14 +48,6 @@ func networkFS(magic int64) string {
 	return ""
 }
 
-// Minimum free space for data. Below diskFail the node's own images and state do not fit. Below diskWarn few images fit.
-const (
-	diskFail   = 200 << 20
-	diskWarn   = 1 << 30
-	inodesFail = 5_000
-	inodesWarn = 50_000
-)
-
 const localDiskHint = "# keep the data on a local disk: dataDir: /path/on/a/local/disk"
 
 func checkSocketPaths(_ context.Context, h *host) []Finding {
@@ -88,13 +82,54 @@ func checkDataDir(_ context.Context, h *host) []Finding {
 	if on.Flags&unix.ST_RDONLY != 0 {
 		found = append(found, fail("data dir %s is on a read-only mount", dir).hint(localDiskHint))
 	} else if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
-		found = append(found, fail("data dir %s: %s is not writable by uid %d", dir, at, h.in.UID).hint(
-			"# make the account its owner, or choose another directory with dataDir:",
-			asRoot(fmt.Sprintf("install -d -m 0700 -o %d %s", h.in.UID, hostinfo.Quote(dir)))))
+		found = append(found, fail("data dir %s: %s is not writable by uid %d", dir, at, h.in.UID).hint(h.own(at, dir)...))
 	}
 	found = append(found, accessibleToOthers(h, dir)...)
 	found = append(found, mountFlags(h, dir, on.Flags)...)
 	return orPass(found, "data dir %s", dir)
+}
+
+// own returns the commands that let the account create dir, of which only the part at exists. A directory of the account's home must
+// belong to the account, for example because a program that ran as root has created it.
+func (h *host) own(at, dir string) []string {
+	a, ok, _ := h.account()
+	if home := strings.TrimSuffix(a.Home, "/"); ok && home != "" && (at == h.path(home) || strings.HasPrefix(at, h.path(home)+"/")) {
+		return []string{"# make the account its owner:", asRoot(fmt.Sprintf("chown %d:%d %s", a.UID, a.GID, hostinfo.Quote(at)))}
+	}
+	return []string{
+		"# make the account its owner, or choose another directory with dataDir:",
+		asRoot(fmt.Sprintf("install -d -m 0700 -o %d %s", h.in.UID, hostinfo.Quote(dir))),
+	}
+}
+
+// checkHome checks the directory with the registry of the account's data dirs.
+func checkHome(_ context.Context, h *host) []Finding {
+	base := h.env("XDG_DATA_HOME")
+	if home := h.env("HOME"); !filepath.IsAbs(base) && home != "" {
+		base = filepath.Join(home, ".local", "share")
+	}
+	if base == "" {
+		return []Finding{pass("not checked: neither HOME nor XDG_DATA_HOME is set")} // then there is no default data dir either
+	}
+	dir := layout.RegistryDir(base)
+	at := existing(dir)
+	if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
+		return []Finding{fail("%s cannot be created: %s: %v", dir, at, err).hint(h.own(at, dir)...)}
+	}
+	return []Finding{pass("the account's nodes are listed in %s", dir)}
+}
+
+// checkDataPath checks for characters that programs which get the path do not accept.
+func checkDataPath(_ context.Context, h *host) []Finding {
+	dir := h.in.Data.Dir
+	if strings.Contains(dir, ":") {
+		return []Finding{fail("the path of data dir %s has a colon, but KUBECONFIG is a list of paths separated by colons", dir).hint(
+			"# choose another directory: dataDir: " + strings.ReplaceAll(dir, ":", "-"))}
+	}
+	if strings.ContainsFunc(dir, unicode.IsControl) {
+		return []Finding{fail("the path of data dir %q has control characters", dir).hint("# choose another directory with dataDir")}
+	}
+	return []Finding{pass("all programs accept the path of data dir %s", dir)}
 }
 
 // accessibleToOthers warns if other accounts can access the data dir, unless the account owns it: then the start changes its
@@ -162,44 +197,4 @@ func mountFlags(h *host, dir string, flags int64) []Finding {
 			with(details).hint(localDiskHint)}
 	}
 	return nil // nodev has no effect: a user namespace cannot use device files on a disk anyway
-}
-
-func checkDiskSpace(_ context.Context, h *host) []Finding {
-	dir := h.in.Data.Dir
-	fs, err := h.probes.Statfs(existing(dir))
-	if err != nil {
-		return unreadable(err)
-	}
-	details := map[string]string{"available": strconv.FormatUint(fs.Available, 10), "total": strconv.FormatUint(fs.Total, 10)}
-	hint := []string{"# free space on that file system, or move dataDir to another:", "df -h " + hostinfo.Quote(existing(dir))}
-	var found []Finding
-	switch mib := fs.Available >> 20; {
-	case fs.Available < diskFail:
-		found = append(found, fail("%d MiB free for data dir %s, but a node needs %d", mib, dir, diskFail>>20).with(details).hint(hint...))
-	case fs.Available < diskWarn:
-		found = append(found, warn("%d MiB free for data dir %s: few images will fit", mib, dir).with(details).hint(hint...))
-	}
-	if share, ok := evictionShare(h); ok && fs.Total > 0 && float64(fs.Available)*100/float64(fs.Total) < share {
-		found = append(found, warn("less than %g%% free for data dir %s: the kubelet will evict pods (kubelet.evictionHard nodefs.available)", share, dir).
-			with(details).hint(hint...))
-	}
-	switch {
-	case fs.Inodes == 0:
-	case fs.InodesFree < inodesFail:
-		found = append(found, fail("%d inodes free for data dir %s, but a node needs %d", fs.InodesFree, dir, inodesFail).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
-	case fs.InodesFree < inodesWarn:
-		found = append(found, warn("%d inodes free for data dir %s: few images will fit", fs.InodesFree, dir).hint(hint[0], "df -i "+hostinfo.Quote(existing(dir))))
-	}
-	return orPass(found, "%d MiB free for data dir %s", fs.Available>>20, dir)
-}
-
-// evictionShare returns the free space, in percent, below which the kubelet evicts pods. ok is false if it is not set as a
-// percentage.
-func evictionShare(h *host) (float64, bool) {
-	s, ok := strings.CutSuffix(h.cfg.Kubelet.EvictionHard["nodefs.available"], "%")
-	if !ok {
-		return 0, false
-	}
-	share, err := strconv.ParseFloat(s, 64)
-	return share, err == nil
 }

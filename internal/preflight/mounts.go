@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,6 +75,9 @@ func checkMounts(ctx context.Context, h *host) []Finding {
 		return []Finding{fail("the node cannot change the propagation of its mounts: %v", withoutPath(fault)).hint(
 			"# the root directory must be a mount point: start outside of a chroot")}
 	}
+	if found := copiedUp(h); len(found) > 0 {
+		return found
+	}
 	if h.cfg.Mounts.Propagation == "rprivate" {
 		return []Finding{pass("mounts.propagation is rprivate: %s", innerMounts).with(map[string]string{"holds": "2"})}
 	}
@@ -108,4 +112,19 @@ func checkMounts(ctx context.Context, h *host) []Finding {
 			with(details).hint(lines...)}
 	}
 	return []Finding{pass("%s", allMounts).with(details)}
+}
+
+// copiedUp returns a failure for each element of mounts.copyUp that cannot be copied up.
+func copiedUp(h *host) (found []Finding) {
+	for _, dir := range h.cfg.Mounts.CopyUp {
+		st, err := os.Stat(h.path(dir))
+		switch {
+		case errors.Is(err, os.ErrNotExist): // it is skipped
+		case err != nil:
+			found = append(found, fail("mounts.copyUp: %s: %v", dir, errors.Unwrap(err)).hint("# remove it from mounts.copyUp"))
+		case !st.IsDir():
+			found = append(found, fail("mounts.copyUp: %s is not a directory", dir).hint("# remove it from mounts.copyUp"))
+		}
+	}
+	return found
 }

@@ -462,8 +462,8 @@ func TestChecks(t *testing.T) {
 			"  rm /ROOT/data/rootlessnode.json    # the next start writes it again, if the data is valid\n"},
 		{"not there yet", "data-dir", func(f *fakeHost) { f.in.Data = layout.NewData(f.path("data/a/b")) },
 			"pass: data dir /ROOT/data/a/b\n"},
-		{"full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 199 << 20, Total: 1 << 30}) },
-			"fail: 199 MiB free for data dir /ROOT/data, but a node needs 200\n" +
+		{"full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 205 << 20, Total: 1 << 30}) },
+			"fail: 205 MiB free for data dir /ROOT/data, but the first start needs 400\n" +
 				"  # free space on that file system, or move dataDir to another:\n  df -h /ROOT/data\n"},
 		{"nearly full disk", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 1000 << 20, Total: 2 << 30}) },
 			"warn: 1000 MiB free for data dir /ROOT/data: few images will fit\n" +

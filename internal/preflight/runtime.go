@@ -27,10 +27,10 @@ func (h *host) componentProgram(name string) string {
 func checkRuntime(ctx context.Context, h *host) []Finding {
 	needs := runtime.Of(h.cfg).HostNeeds()
 	name := "runtime " + h.cfg.CRI.Runtime
+	found := configuredFiles(h, needs.Files)
 	if len(needs.Programs) == 0 {
-		return []Finding{pass("%s%s", name, needs.Text)}
+		return orPass(found, "%s%s", name, needs.Text)
 	}
-	var found []Finding
 	var missing []string
 	for _, p := range needs.Programs {
 		if h.componentProgram(p) == "" {
@@ -41,15 +41,6 @@ func checkRuntime(ctx context.Context, h *host) []Finding {
 		found = append(found, fail("%s: not found next to the components or on PATH: %s", name, strings.Join(missing, ", ")).hint(
 			"# install "+needs.Text, "# or use the containerd of the components: cri.runtime: containerd"))
 	}
-	for _, field := range slices.Sorted(maps.Keys(needs.Files)) {
-		p := needs.Files[field]
-		if p == "" {
-			continue
-		}
-		if _, err := os.Stat(h.path(p)); err != nil {
-			found = append(found, fail("%s: %s does not exist or is not readable", field, p))
-		}
-	}
 	if path := h.componentProgram(needs.Programs[0]); path != "" {
 		found = append(found, runtimeVersion(ctx, h, name, path, needs)...)
 	}
@@ -59,6 +50,20 @@ func checkRuntime(ctx context.Context, h *host) []Finding {
 		found = append(found, f)
 	}
 	return orPass(found, "%s: %s", name, h.componentProgram(needs.Programs[0]))
+}
+
+// configuredFiles returns a failure for each file that does not exist, by the setting that names it.
+func configuredFiles(h *host, files map[string]string) (found []Finding) {
+	for _, field := range slices.Sorted(maps.Keys(files)) {
+		p := files[field]
+		if p == "" {
+			continue
+		}
+		if _, err := os.Stat(h.path(p)); err != nil {
+			found = append(found, fail("%s: %s does not exist or is not readable", field, p).hint("# create it, or correct "+field))
+		}
+	}
+	return found
 }
 
 // runtimeVersion checks the output of `PROGRAM --version`, which begins like "crio version 1.34.0".

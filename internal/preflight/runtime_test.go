@@ -39,10 +39,10 @@ func TestRuntimeCRIO(t *testing.T) {
 	f.remove("bin/conmon")
 	f.in.Config.CRIO.Conmon = "/opt/conmon"
 	said = f.anonymous(f.run("runtime"))
-	assert.Equal(t, said, "fail: crio.conmon: /opt/conmon does not exist or is not readable\n")
+	assert.Equal(t, said, "fail: crio.conmon: /opt/conmon does not exist or is not readable\n  # create it, or correct crio.conmon\n")
 	f.in.Config.CRIO.RegistriesConf = "/opt/registries.conf"
 	for range 20 { // the order of a map changes
-		assert.Equal(t, f.run("runtime"), said+"fail: crio.registriesConf: /opt/registries.conf does not exist or is not readable\n")
+		assert.Equal(t, f.run("runtime"), said+"fail: crio.registriesConf: /opt/registries.conf does not exist or is not readable\n  # create it, or correct crio.registriesConf\n")
 	}
 	f.write("opt/conmon", "")
 	f.write("opt/registries.conf", "")

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gotest.tools/v3/assert"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
@@ -216,6 +217,24 @@ func TestLimitsAndFiles(t *testing.T) {
 		{"H6 no nsenter", "programs", func(f *fakeHost) { f.remove("bin/nsenter") }, "fail: not found on PATH: nsenter"},
 		{"nsenter is not needed", "programs", func(f *fakeHost) { f.remove("bin/nsenter"); f.set("network.driver", "pasta") },
 			"pass: ip, mount, nft, iptables are installed"},
+		{"205 MiB free", "disk-space", func(f *fakeHost) { f.statfs(FileSystem{Available: 205 << 20, Total: 1 << 30}) },
+			"fail: 205 MiB free for data dir /ROOT/data, but the first start needs 400"},
+		{"205 MiB free for existing data", "disk-space", func(f *fakeHost) {
+			f.authority(2026, 2036)
+			f.statfs(FileSystem{Available: 205 << 20, Total: 1 << 30})
+		}, "warn: 205 MiB free for data dir /ROOT/data: few images will fit"},
+		{"99 MiB free for existing data", "disk-space", func(f *fakeHost) {
+			f.authority(2026, 2036)
+			f.statfs(FileSystem{Available: 99 << 20, Total: 1 << 30})
+		}, "fail: 99 MiB free for data dir /ROOT/data, but a start needs 100"},
+		{"a colon in the path", "data-path", func(f *fakeHost) { f.in.Data.Dir = "/a:b" },
+			"fail: the path of data dir /a:b has a colon, but KUBECONFIG is a list of paths separated by colons"},
+		{"a newline in the path", "data-path", func(f *fakeHost) { f.in.Data.Dir = "/a\nb" }, `fail: the path of data dir "/a\nb" has control characters`},
+		{"an unusual path", "data-path", func(f *fakeHost) { f.in.Data.Dir = `/a '"\%$é,` }, `pass: all programs accept the path of data dir /a '"\%$é,`},
+		{"no registries", "runtime", func(f *fakeHost) { f.set("containerd.registryConfigDir", "/certs.d") },
+			"fail: containerd.registryConfigDir: /certs.d does not exist or is not readable"},
+		{"a file to copy up", "mounts", func(f *fakeHost) { f.set("mounts.copyUp", "[/etc, /etc/hosts]") },
+			"fail: mounts.copyUp: /etc/hosts is not a directory"},
 		{"A3 CRLF", "subids", func(f *fakeHost) { f.write("etc/subuid", "dev:165536:65536\r\n") },
 			"fail: /etc/subuid line 1 (dev:165536:65536) ends with a carriage return (CRLF line ends), which newuidmap does not accept"},
 		{"A3 a blank", "subids", func(f *fakeHost) { f.write("etc/subgid", "dev:165536:65536 \n") },
@@ -283,4 +302,22 @@ func (f *fakeHost) authority(from, until int) {
 	file := f.in.Data.ClusterCA()
 	assert.NilError(f.t, os.MkdirAll(filepath.Dir(file), 0o700))
 	assert.NilError(f.t, os.WriteFile(file, b.Bytes(), 0o600))
+}
+
+// A directory of the home that belongs to root gets its owner back, and no other directory is created.
+func TestHomeThatBelongsToRoot(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.OrdinaryUser) // root has access whatever the mode
+	f := goodHost(t)
+	share := f.dir("home/dev/.local/share", 0o500)
+	f.in.Env = append(f.in.Env, "HOME="+f.path("home/dev"))
+	f.in.Data.Dir = f.path("home/dev/.local/share/rootlessnode/nodes/default")
+	for check, want := range map[string]string{
+		"home":     "/ROOT/home/dev/.local/share/rootlessnode/registry cannot be created: /ROOT/home/dev/.local/share: permission denied",
+		"data-dir": "data dir /ROOT/home/dev/.local/share/rootlessnode/nodes/default: /ROOT/home/dev/.local/share is not writable by uid UID",
+	} {
+		assert.Equal(t, f.run(check), "fail: "+want+"\n  # make the account its owner:\n  sudo chown "+uidOf(f)+":4000 /ROOT/home/dev/.local/share\n")
+	}
+	assert.NilError(t, os.Chmod(share, 0o700))
+	assert.Equal(t, f.run("home"), "pass: the account's nodes are listed in /ROOT/home/dev/.local/share/rootlessnode/registry\n")
 }

@@ -26,8 +26,11 @@ func (containerdRuntime) RunsBundled() bool     { return true }
 func (containerdRuntime) WithoutImport() string { return "" }
 func (containerdRuntime) ManualImport() string  { return "" }
 
-func (containerdRuntime) HostNeeds() HostNeeds {
-	return HostNeeds{Text: " is one of the components"}
+func (r containerdRuntime) HostNeeds() HostNeeds {
+	return HostNeeds{
+		Text:  " is one of the components",
+		Files: map[string]string{"containerd.registryConfigDir": r.cfg.Containerd.RegistryConfigDir},
+	}
 }
 
 func (containerdRuntime) Env() []string {

@@ -21,8 +21,7 @@
 // Limits of copy-up:
 //   - A new entry that the host creates at the top of a copied-up directory is visible only while FollowHost runs.
 //   - A relative link of the host that is two or more levels below a copied-up directory and leads out of it (such as
-//     /var/lib/x/y -> ../../../usr/y) resolves to one level too deep, because its directory is reached through ".roNNN".
-//     Links at the top, and those in directories that this package made real, resolve as before.
+//     /etc/ssl/certs -> ../../var/lib/x) keeps its meaning only below a persistent directory, and only if withEscapes finds it.
 //   - With SELinux enforcing, the tmpfs at /run may have a label that confined host programs (iptables) cannot search.
 //     Labels belong to the policy of the host and are not set here.
 package copyup

@@ -114,7 +114,7 @@ func (d *Driver) prepare(roots []string, open *opened) error {
 	if err := d.applySteps(a, links.steps); err != nil {
 		return err
 	}
-	steps.spec.Merged = mergeable(spec, links.roots)
+	steps.spec.Merged = mergeable(withEscapes(spec, links.roots), links.roots)
 	if err := steps.plan(); err != nil {
 		return fmt.Errorf("plan the directories inside: %w", err)
 	}

@@ -26,7 +26,10 @@ func FollowHost(ctx context.Context, s Spec, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("follow the host's directories: %w", err)
 	}
-	defer func() { _ = w.Close() }() // read only
+	defer func() { _ = w.Close() }()            // read only
+	if roots, err := originals(s); err == nil { // otherwise a directory was not copied up, and add skips it
+		s = withEscapes(s, roots)
+	}
 	f := follower{spec: s, dirs: map[string]followed{}, made: map[string]bool{}}
 	for _, dir := range followedDirs(s) {
 		if err := f.add(w, dir); err != nil {
