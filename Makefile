@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static, because the same file runs on the host and, as the OCI runtime, inside the node.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance soak fuzz lint bench bench-scale install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance soak test-certificates fuzz lint bench bench-scale install uninstall clean
 
 help: ## show this help
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -52,6 +52,9 @@ soak: ## do random harm to a node for a long time, and check that it recovers (S
 
 conformance: ## run the Kubernetes end-to-end suite on the node of `make up` (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh
+
+test-certificates: ## run a node whose certificates live for ten minutes (LIFE=1h)
+	@ROOTLESSNODE_E2E_CERTIFICATES=$(or $(LIFE),1h) ROOTLESSNODE_E2E_LIMIT=3h RUN='TestShortCertificates$$' hack/test.sh e2e
 
 fuzz: ## run all fuzz targets for a limited time (FUZZTIME=10s for each, FUZZPROCS=, TARGETS=REGEXP)
 	@hack/fuzz.sh $(TARGETS)

@@ -134,7 +134,8 @@ type ControlPlane struct {
 type Certificates struct {
 	// Lifetime of a new certificate authority, at least certificates.lifetime.
 	CALifetime Duration `json:"caLifetime" default:"87600h0m0s" check:"positive"`
-	// Lifetime of a new certificate, at least 10m, also of those that the cluster issues to other nodes and to users.
+	// Lifetime of a new certificate, at least 10m, also of those that the cluster issues to other nodes and to users
+	// (there at least an hour).
 	Lifetime Duration `json:"lifetime" default:"8760h0m0s"`
 }
 

@@ -3,6 +3,8 @@ package component
 import (
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 
 	"sigs.k8s.io/yaml"
 )
@@ -76,16 +78,33 @@ func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
 	})
 }
 
-// KubeconfigCertificate returns the PEM data of the client certificate in a kubeconfig that RenderKubeconfig has encoded.
-func KubeconfigCertificate(data []byte) ([]byte, error) {
+// KubeconfigCertificate returns the PEM data of the certificate of a user in a kubeconfig with PEM data.
+func KubeconfigCertificate(data []byte, user string) ([]byte, error) {
 	var k kubeconfig
 	if err := yaml.Unmarshal(data, &k); err != nil {
 		return nil, err
 	}
-	if len(k.Users) != 1 {
-		return nil, fmt.Errorf("%d users in place of one", len(k.Users))
+	i := slices.IndexFunc(k.Users, func(u namedUser) bool { return u.Name == user })
+	if i < 0 {
+		return nil, fmt.Errorf("no user %q", user)
 	}
-	return k.Users[0].User.CertData, nil
+	return k.Users[i].User.CertData, nil
+}
+
+// IncludesKubeconfig reports whether a kubeconfig has all clusters and users of another one. It may have more, which its
+// user has added.
+func IncludesKubeconfig(data, want []byte) bool {
+	var have, other kubeconfig
+	if errors.Join(yaml.Unmarshal(data, &have), yaml.Unmarshal(want, &other)) != nil {
+		return false
+	}
+	return includes(have.Clusters, other.Clusters) && includes(have.Users, other.Users)
+}
+
+func includes[T any](have, want []T) bool {
+	return !slices.ContainsFunc(want, func(w T) bool {
+		return !slices.ContainsFunc(have, func(h T) bool { return reflect.DeepEqual(h, w) })
+	})
 }
 
 func (k Kubeconfig) check() error {

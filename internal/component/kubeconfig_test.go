@@ -35,6 +35,36 @@ func TestRenderKubeconfig(t *testing.T) {
 	}
 }
 
+// TestIncludesKubeconfig checks that changes of a user count as changes only if they concern the credentials.
+func TestIncludesKubeconfig(t *testing.T) {
+	t.Parallel()
+	k := Kubeconfig{Server: "s", Cluster: "c", User: "admin", CAData: []byte("authority"), CertData: []byte("certificate"), KeyData: []byte("key")}
+	render := func(k Kubeconfig) []byte {
+		data, err := RenderKubeconfig(k)
+		assert.NilError(t, err)
+		return data
+	}
+	other := k
+	other.CertData = []byte("renewed")
+	var c clientcmd.Config
+	assert.NilError(t, yaml.UnmarshalStrict(render(k), &c))
+	c.Contexts[0].Context.Namespace = "mine"
+	c.AuthInfos = append(c.AuthInfos, clientcmd.NamedAuthInfo{Name: "more"})
+	changed, err := yaml.Marshal(c)
+	assert.NilError(t, err)
+
+	assert.Assert(t, IncludesKubeconfig(changed, render(k)))
+	assert.Assert(t, !IncludesKubeconfig(changed, render(other)))
+	assert.Assert(t, !IncludesKubeconfig([]byte("{"), render(k)))
+	assert.Assert(t, !IncludesKubeconfig(nil, render(k)))
+
+	cert, err := KubeconfigCertificate(changed, "admin")
+	assert.NilError(t, err)
+	assert.Equal(t, string(cert), "certificate")
+	_, err = KubeconfigCertificate(changed, "nobody")
+	assert.ErrorContains(t, err, `no user "nobody"`)
+}
+
 func TestRenderKubeconfigRefuses(t *testing.T) {
 	t.Parallel()
 	_, err := RenderKubeconfig(Kubeconfig{})

@@ -25,7 +25,7 @@ import (
 const (
 	// certificatesInterval is the interval between two looks at the certificates. It is short, because a timer does not
 	// advance while the machine is suspended, and because the clock may be changed.
-	certificatesInterval = 30 * time.Second
+	certificatesInterval = 10 * time.Second
 	// restartTimeout limits the restart of one unit after a renewal.
 	restartTimeout = 2 * time.Minute
 )
@@ -50,7 +50,7 @@ type certificateWatch struct {
 // certificateWatch returns the watch of the node's certificates.
 func (n *nodeRole) certificateWatch() *certificateWatch {
 	w := &certificateWatch{
-		store: joinedCertificates{n.data.AdminKubeconfig()}, log: n.log,
+		store: joinedCertificates{n.data.AdminKubeconfig(), pki.NodeUser(n.cfg.NodeName)}, log: n.log,
 		restart: func(ctx context.Context, unit string) error {
 			if err := n.group.Restart(unit); err != nil {
 				return err
@@ -157,17 +157,9 @@ type ownCertificates struct {
 	kubeconfig string // the administrator's kubeconfig on the host
 }
 
-// renew creates or renews the control plane's keys and certificates, and writes the admin kubeconfigs.
-func (o ownCertificates) renew(now time.Time) (pki.Changes, error) {
-	spec, err := catalogue.Spec(o.env)
-	if err != nil {
-		return pki.Changes{}, err
-	}
-	changes, err := pki.Ensure(layout.InsidePKI, spec, now)
-	if err != nil {
-		return changes, err
-	}
-	admin, err := apiserver.AdminKubeconfig(o.env, layout.InsidePKI)
+// create creates or renews the control plane's keys and certificates, and writes the admin kubeconfigs.
+func (o ownCertificates) create(now time.Time) (pki.Changes, error) {
+	changes, admin, err := o.ensure(now)
 	if err != nil {
 		return changes, err
 	}
@@ -181,19 +173,51 @@ func (o ownCertificates) renew(now time.Time) (pki.Changes, error) {
 	})
 }
 
+// renew implements certificateStore. It leaves what users have added to the administrator's kubeconfig, for example the
+// namespace of a context, until the credentials in it change.
+func (o ownCertificates) renew(now time.Time) (pki.Changes, error) {
+	changes, admin, err := o.ensure(now)
+	if err != nil {
+		return changes, err
+	}
+	if data, err := os.ReadFile(o.kubeconfig); err == nil && component.IncludesKubeconfig(data, admin) {
+		return changes, nil
+	}
+	return changes, component.Write([]component.File{{Path: o.kubeconfig, Mode: 0o600, Data: admin}})
+}
+
+// ensure creates and renews the certificates, and returns the administrator's kubeconfig.
+func (o ownCertificates) ensure(now time.Time) (pki.Changes, []byte, error) {
+	spec, err := catalogue.Spec(o.env)
+	if err != nil {
+		return pki.Changes{}, nil, err
+	}
+	changes, err := pki.Ensure(layout.InsidePKI, spec, now)
+	if err != nil {
+		return changes, nil, err
+	}
+	admin, err := apiserver.AdminKubeconfig(o.env, layout.InsidePKI)
+	return changes, admin, err
+}
+
 func (o ownCertificates) validities() ([]pki.Validity, error) {
 	spec, err := catalogue.Spec(o.env)
 	if err != nil {
 		return nil, err
 	}
 	all, err := pki.Validities(layout.InsidePKI, spec)
-	return withKubeconfig(all, err, o.kubeconfig, false)
+	admin, fault := kubeconfigValidity(o.kubeconfig, apiserver.Admin)
+	if fault == nil {
+		all = append(all, admin)
+	}
+	return all, errors.Join(err, fault)
 }
 
 // joinedCertificates are the certificates of a worker. The kubelet renews them, and the cluster's first node renews the
 // authority.
 type joinedCertificates struct {
 	kubeconfig string // the worker's kubeconfig on the host
+	user       string // the user in it
 }
 
 func (joinedCertificates) renew(time.Time) (pki.Changes, error) { return pki.Changes{}, nil }
@@ -216,23 +240,23 @@ func (j joinedCertificates) validities() ([]pki.Validity, error) {
 		}
 	}
 	slices.SortFunc(all, func(a, b pki.Validity) int { return strings.Compare(a.Name, b.Name) })
-	return withKubeconfig(all, err, j.kubeconfig, true)
-}
-
-// withKubeconfig adds the certificate in the kubeconfig on the host to all. err is returned too.
-func withKubeconfig(all []pki.Validity, err error, path string, byKubelet bool) ([]pki.Validity, error) {
-	data, readErr := os.ReadFile(path)
-	if readErr != nil {
-		return all, errors.Join(err, readErr)
-	}
-	cert, readErr := component.KubeconfigCertificate(data)
-	if readErr != nil {
-		return all, errors.Join(err, fmt.Errorf("%s: %w", path, readErr))
-	}
-	v, readErr := pki.ParseValidity("kubeconfig", cert)
+	host, readErr := kubeconfigValidity(j.kubeconfig, j.user)
 	if readErr == nil {
-		v.ByKubelet = byKubelet
-		all = append(all, v)
+		host.ByKubelet = true
+		all = append(all, host)
 	}
 	return all, errors.Join(err, readErr)
+}
+
+// kubeconfigValidity returns the validity of the certificate of a user in a kubeconfig on the host.
+func kubeconfigValidity(path, user string) (pki.Validity, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return pki.Validity{}, err
+	}
+	cert, err := component.KubeconfigCertificate(data, user)
+	if err != nil {
+		return pki.Validity{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return pki.ParseValidity("kubeconfig", cert)
 }

@@ -198,14 +198,13 @@ func TestKubeconfigValidity(t *testing.T) {
 	assert.NilError(t, os.WriteFile(path, data, 0o600))
 	own, err := pki.Validities(dir, spec)
 	assert.NilError(t, err)
-	all, err := withKubeconfig(nil, nil, path, false)
+	got, err := kubeconfigValidity(path, "admin")
 	assert.NilError(t, err)
 	admin := own[slices.IndexFunc(own, func(v pki.Validity) bool { return v.Name == "admin" })]
-	assert.Assert(t, len(all) == 1 && all[0].NotAfter.Equal(admin.NotAfter), "%v", all)
+	assert.Assert(t, got.NotAfter.Equal(admin.NotAfter), "%v", got)
 
-	_, err = withKubeconfig(nil, nil, filepath.Join(dir, "missing"), false)
+	_, err = kubeconfigValidity(filepath.Join(dir, "missing"), "admin")
 	assert.ErrorIs(t, err, os.ErrNotExist)
-	assert.NilError(t, os.WriteFile(path, []byte("users: []"), 0o600))
-	_, err = withKubeconfig(nil, nil, path, false)
-	assert.ErrorContains(t, err, "0 users in place of one")
+	_, err = kubeconfigValidity(path, "other")
+	assert.ErrorContains(t, err, `no user "other"`)
 }

@@ -125,7 +125,7 @@ func (w *datastoreWatch) check(ctx context.Context, report conditionReporter) {
 		return
 	}
 	if space.Full {
-		report.set(spaceCondition(space, nil))
+		report.set(fullCondition(space))
 	}
 	if space.Full || low(space) || !w.answered && wasteful(space) {
 		space, err = w.reclaim(ctx, space)

@@ -13,27 +13,33 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// spaceCondition returns the condition for the size of the database. reclaim is the error of freeing space, or nil.
+// spaceCondition returns the condition for the size of the database, after the node has freed space. reclaim is the error of
+// that, or nil.
 func spaceCondition(s etcd.Space, reclaim error) status.Condition {
-	used := fmt.Sprintf("the database has %s, of which %s are in use; the quota is %s", mebibytes(s.Size), mebibytes(s.InUse), mebibytes(s.Quota))
-	if reclaim != nil {
-		used += "; freeing space failed: " + reclaim.Error()
-	}
 	switch {
 	case s.Corrupt:
+		return status.Condition{Reason: reasonDamaged, Message: "etcd has found that its data is damaged", Steps: restoreHint}
+	case s.Full && reclaim == nil:
 		return status.Condition{
-			Reason: reasonDamaged, Message: "etcd has found that its data is damaged", Steps: restoreHint,
-		}
-	case s.Full && reclaim == nil && !fits(s, s.InUse):
-		return status.Condition{
-			Reason: "QuotaExceeded", Message: "etcd refuses writes, because the data in use fills its quota: " + used, Steps: spaceHint(s),
+			Reason: "QuotaExceeded", Message: "etcd refuses writes, because the data in use fills its quota: " + sizes(s), Steps: spaceHint(s),
 		}
 	case s.Full:
-		return status.Condition{Reason: "QuotaReached", Message: "etcd refuses writes: " + used, Steps: spaceHint(s)}
+		c := fullCondition(s)
+		c.Message += "; freeing space failed: " + reclaim.Error()
+		return c
 	case low(s):
-		return status.Condition{OK: true, Warning: true, Reason: "SpaceLow", Message: used, Steps: spaceHint(s)}
+		return status.Condition{OK: true, Warning: true, Reason: "SpaceLow", Message: sizes(s), Steps: spaceHint(s)}
 	}
 	return status.Condition{OK: true}
+}
+
+// fullCondition returns the condition of a full database, in which the node may be able to free space.
+func fullCondition(s etcd.Space) status.Condition {
+	return status.Condition{Reason: "QuotaReached", Message: "etcd refuses writes: " + sizes(s), Steps: spaceHint(s)}
+}
+
+func sizes(s etcd.Space) string {
+	return fmt.Sprintf("the database has %s, of which %s are in use; the quota is %s", mebibytes(s.Size), mebibytes(s.InUse), mebibytes(s.Quota))
 }
 
 // spaceHint is how to get space in the database.

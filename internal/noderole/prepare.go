@@ -57,7 +57,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 	})
 	if !n.cfg.Joins() {
 		g.Go(func() error {
-			changes, err := ownCertificates{given, n.data.AdminKubeconfig()}.renew(time.Now())
+			changes, err := ownCertificates{given, n.data.AdminKubeconfig()}.create(time.Now())
 			if len(changes.Renewed) > 0 {
 				n.log.WithField("certificates", changes.Renewed).Info("certificates renewed")
 			}

@@ -61,7 +61,7 @@ func (n *testNode) waitBack(component string, restarts int) {
 // TestComponentKilled checks that every component is restarted after it was killed, without an effect on pods and their ports.
 func TestComponentKilled(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, "e2e-killed", "--set", "podSecurity=baseline")
+	n := newNode(t, "e2e-killed", append(smallQuota, "--set", "podSecurity=baseline")...)
 	n.up()
 	n.importImage()
 	t.Run("pods are confined", func(t *testing.T) { n.in(t).confined() })
@@ -96,6 +96,8 @@ func TestComponentKilled(t *testing.T) {
 		c := s.Component(component)
 		assert.Assert(t, c.State == status.Ready && c.Restarts == 1, "%+v", c)
 	}
+	t.Run("certificates are renewed", func(t *testing.T) { n.in(t).renewsCertificates() })
+	t.Run("a full datastore", func(t *testing.T) { n.in(t).datastoreIsFreed() })
 }
 
 // TestRolesKilled checks that nothing of the node is left after one of rootlessnode's processes was killed, and that the next up works.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
@@ -72,9 +73,13 @@ func access(e component.Env, kubeconfig string) []string {
 		component.IntFlag("v", component.Verbosity(e.Config.LogLevel)))
 }
 
+// minIssued is the minimum lifetime of certificates that the cluster issues. A worker's kubelet renews its certificate
+// when a tenth of the lifetime is left at the latest, and client-go reads it up to five minutes later.
+const minIssued = time.Hour
+
 func signing(e component.Env) []string {
 	return []string{
-		component.Flag("cluster-signing-duration", e.Config.Certificates.Lifetime.D().String()),
+		component.Flag("cluster-signing-duration", max(e.Config.Certificates.Lifetime.D(), minIssued).String()),
 		component.Flag("cluster-signing-cert-file", pki.CertFile(pki.ClusterCA)),
 		component.Flag("cluster-signing-key-file", pki.KeyFile(pki.ClusterCA)),
 		component.Flag("root-ca-file", pki.CertFile(pki.ClusterCA)),
