@@ -17,7 +17,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -48,7 +50,7 @@ type guardNote struct {
 // cleanUpLimit is the time limit for killing the processes in a node's cgroup and removing the cgroup.
 const cleanUpLimit = 20 * time.Second
 
-// guardRestartPause is the pause before the guard is restarted after it has ended unexpectedly.
+// guardRestartPause is the minimum time between two starts of the guard.
 const guardRestartPause = time.Second
 
 type guard struct {
@@ -104,27 +106,33 @@ func (g *guard) note(change func(*guardNote)) {
 	}
 }
 
-// keep restarts the guard when it ends, until stop.
+// keep restarts the guard when it ends, until stop. A guard is running when keep returns.
 func (g *guard) keep(cmd *exec.Cmd) {
 	defer g.done.Done()
 	for {
+		began := time.Now()
 		ended := make(chan error, 1)
-		go func(c *exec.Cmd) { ended <- c.Wait() }(cmd)
+		go func() { ended <- cmd.Wait() }()
+		var err error
 		select {
+		case err = <-ended:
 		case <-g.stop:
-			return // the guard continues and detects the end of this process
-		case err := <-ended:
-			g.log.WithError(err).Warn("the guard ended unexpectedly, restarting it")
+			if cmd.Process == nil { // it could not be started
+				return
+			}
+			if _, zombie := deadchild.ByPID(cmd.Process.Pid); !zombie && proc.Exists(cmd.Process.Pid) {
+				return // the guard continues and detects the end of this process
+			}
+			err = <-ended
 		}
+		g.log.WithError(err).Warn("the guard ended unexpectedly, restarting it")
 		select {
 		case <-g.stop:
-			return
-		case <-time.After(guardRestartPause):
+		case <-time.After(guardRestartPause - time.Since(began)):
 		}
 		cmd = g.command()
-		if err := cmd.Start(); err != nil {
-			g.log.WithError(err).Error("start the guard; if the parent is killed, the node's cgroup and runtime dir will remain")
-			return
+		if err := cmd.Start(); err != nil { // Wait returns an error too
+			g.log.WithError(err).Error("start the guard; without it, the node's cgroup and runtime dir remain until the next start")
 		}
 		g.note(func(*guardNote) {})
 	}

@@ -258,24 +258,26 @@ func TestParentKilled(t *testing.T) {
 	assert.Equal(t, r.ends(again, output), 0, "%s", output)
 }
 
+// guardPID returns the pid of the guard that a parent has started.
+func guardPID(parent *exec.Cmd) (int, error) {
+	out, err := exec.Command("pgrep", "-P", strconv.Itoa(parent.Process.Pid), "-f", "rootlessnode: guard").Output()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(out)))
+}
+
 // TestGuardKilled checks that a killed guard is replaced, and that the new guard cleans up.
 func TestGuardKilled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	cmd, output := r.start("")
 	cgroup, _ := r.ready()
-	guardPID := func() (int, error) {
-		out, err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid), "-f", "rootlessnode: guard").Output()
-		if err != nil {
-			return 0, err
-		}
-		return strconv.Atoi(strings.TrimSpace(string(out)))
-	}
-	first, err := guardPID()
+	first, err := guardPID(cmd)
 	assert.NilError(t, err)
 	assert.NilError(t, syscall.Kill(first, syscall.SIGKILL))
 	r.eventually("another guard", func() error {
-		pid, err := guardPID()
+		pid, err := guardPID(cmd)
 		if err == nil && pid == first {
 			err = errors.New("still the first")
 		}
@@ -283,6 +285,20 @@ func TestGuardKilled(t *testing.T) {
 	})
 	assert.NilError(t, cmd.Process.Kill())
 	r.ends(cmd, output)
+	r.gone(cgroup)
+}
+
+// TestGuardKilledAtTheEnd checks that a parent that ends before it has replaced a killed guard leaves nothing.
+func TestGuardKilledAtTheEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	cmd, output := r.start("")
+	cgroup, _ := r.ready()
+	pid, err := guardPID(cmd)
+	assert.NilError(t, err)
+	assert.NilError(t, syscall.Kill(pid, syscall.SIGKILL))
+	assert.NilError(t, cmd.Process.Signal(syscall.SIGTERM))
+	assert.Equal(t, r.ends(cmd, output), 0, "%s", output)
 	r.gone(cgroup)
 }
 
