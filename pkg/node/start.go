@@ -206,7 +206,7 @@ func lostReport(n *Node, role string, err error) error {
 	if role == layout.RoleParent {
 		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 		defer cancel()
-		cleaned := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked })
+		cleaned := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked || h.ParentPID > 0 })
 		if r := lastExit(n); cleaned == nil && r != nil {
 			return r.Err()
 		}

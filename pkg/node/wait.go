@@ -118,7 +118,8 @@ func awaitExit(ctx context.Context, n *Node) error {
 			return nil
 		}
 	}
-	if err := waitHolder(ctx, n, func(h parent.LockHolder) bool { return !h.Locked }); err != nil && h == nil {
+	cleaned := func(l parent.LockHolder) bool { return !l.Locked || h != nil && l.ParentPID > 0 } // another program started the node
+	if err := waitHolder(ctx, n, cleaned); err != nil && h == nil {
 		return nil
 	}
 	if h != nil && h.err != nil {

@@ -180,7 +180,7 @@ func TestSlirpConfinement(t *testing.T) {
 			t.Cleanup(func() { assert.Check(t, cleanup()) })
 
 			var found []confinement
-			for pid := range childrenNamed([]string{config.DriverSlirp}) {
+			for _, pid := range childrenNamed([]string{config.DriverSlirp}) {
 				// The program of the other subtest may end at any time.
 				b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 				if slices.Contains(strings.Split(string(b), "\x00"), fmt.Sprint(child.Process.Pid)) {

@@ -189,15 +189,19 @@ func (n *testNode) uplinkKilled(ips ...string) {
 	})
 }
 
+// rounds is how many times in a row a test starts and stops a node: ROOTLESSNODE_E2E_ROUNDS, or least.
+func rounds(least int) int {
+	if v, err := strconv.Atoi(os.Getenv("ROOTLESSNODE_E2E_ROUNDS")); err == nil {
+		return v
+	}
+	return least
+}
+
 // TestAgainAndAgain runs up and down many times in a row, and checks each time that nothing is left.
 func TestAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	rounds := 3
-	if v, err := strconv.Atoi(os.Getenv("ROOTLESSNODE_E2E_ROUNDS")); err == nil {
-		rounds = v
-	}
 	n := newNode(t, "e2e-again")
-	for round := range rounds {
+	for round := range rounds(3) {
 		n.upWithName(round)
 		n.down()
 		noTrace(t, n.name)
@@ -206,36 +210,6 @@ func TestAgainAndAgain(t *testing.T) {
 	t.Run("a data dir that is not the node's", func(t *testing.T) { n.in(t).foreignDataDirs() })
 	t.Run("data of other ids", func(t *testing.T) { n.in(t).otherIDs() })
 	t.Run("another data dir", func(t *testing.T) { n.in(t).otherDataDir() })
-}
-
-// TestTwoStartsAtOnce checks that only one of several concurrent starts of a node succeeds, and that the others report the running node.
-func TestTwoStartsAtOnce(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, "e2e-twice")
-	type result struct {
-		stderr string
-		code   int
-	}
-	results := make(chan result)
-	const starts = 4
-	for range starts {
-		go func() {
-			cmd := n.command(t.Context(), append([]string{"up", "--timeout", upLimit.String()}, n.args...)...)
-			out, _ := cmd.CombinedOutput()
-			results <- result{string(out), cmd.ProcessState.ExitCode()}
-		}()
-	}
-	won := 0
-	for range starts {
-		r := <-results
-		if r.code == 0 {
-			won++
-			continue
-		}
-		assert.Assert(t, strings.Contains(r.stderr, "already running"), "exit %d: %s", r.code, r.stderr)
-	}
-	assert.Equal(t, won, 1)
-	assert.Equal(t, n.status().State, status.NodeReady)
 }
 
 // TestEmbed checks that the example program reaches Ready twice in a row, and leaves nothing when it is killed with SIGKILL.
