@@ -1,5 +1,5 @@
-// Command rootlessnode-cri is a client of the container runtime (CRI). The node role starts it to list images, and at
-// `down`, after the kubelet has ended, to stop the pods. `rootlessnode images list` and `rootlessnode top` start it inside
+// Command rootlessnode-cri is a client of the container runtime (CRI). The node role starts it to list images, to read the
+// conditions of the runtime, and at `down`, after the kubelet has ended, to stop the pods. `rootlessnode images list` and `rootlessnode top` start it inside
 // the node. It is a separate program because its libraries would make every other role larger and slower to start.
 // Package criclient defines its arguments and messages.
 //
@@ -37,8 +37,11 @@ func run(ctx context.Context, args []string) error {
 		return list(ctx, args[1], cristop.Images)
 	case len(args) == 2 && args[0] == criclient.Containers:
 		return list(ctx, args[1], cristop.Containers)
+	case len(args) == 2 && args[0] == criclient.Conditions:
+		return list(ctx, args[1], cristop.Conditions)
 	}
-	return fmt.Errorf("usage: rootlessnode-cri %s | %s SOCKET | %s SOCKET", criclient.StopPods, criclient.Images, criclient.Containers)
+	return fmt.Errorf("usage: rootlessnode-cri %s | %s SOCKET | %s SOCKET | %s SOCKET",
+		criclient.StopPods, criclient.Images, criclient.Containers, criclient.Conditions)
 }
 
 // list prints what query returns for the runtime at a socket.

@@ -28,10 +28,20 @@ const Program = "rootlessnode-cri"
 const (
 	// StopPods reads a Request as JSON from standard input.
 	StopPods = "stop-pods"
-	// Images and Containers print a list of Image or Container as JSON. Their argument is the runtime's socket.
+	// Images, Containers and Conditions print a list of Image, Container or Condition as JSON. Their argument is the runtime's
+	// socket.
 	Images     = "images"
 	Containers = "containers"
+	Conditions = "conditions"
 )
+
+// Condition is a condition of the runtime (CRI Status), such as RuntimeReady and NetworkReady.
+type Condition struct {
+	Type    string `json:"type"`
+	OK      bool   `json:"ok"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
 
 // Image is an image of the runtime.
 type Image struct {
@@ -53,18 +63,30 @@ type Container struct {
 
 // ListImages returns the images of the runtime at a socket. path is the helper program.
 func ListImages(ctx context.Context, path string, env []string, socket string) ([]Image, error) {
-	cmd := exec.CommandContext(ctx, path, Images, socket)
+	return list[Image](ctx, path, env, Images, socket)
+}
+
+// ListConditions returns the conditions of the runtime at a socket. path is the helper program, which is killed when ctx ends.
+func ListConditions(ctx context.Context, path string, env []string, socket string) ([]Condition, error) {
+	return list[Condition](ctx, path, env, Conditions, socket)
+}
+
+func list[T any](ctx context.Context, path string, env []string, command, socket string) ([]T, error) {
+	cmd := exec.CommandContext(ctx, path, command, socket)
 	var stderr strings.Builder
-	cmd.Env, cmd.Stderr = env, &stderr
+	cmd.Env, cmd.Stderr, cmd.WaitDelay = env, &stderr, killDelay
 	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("list images: %s: %w: %s", Program, err, strings.TrimSpace(stderr.String()))
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("list %s: %w", command, context.Cause(ctx))
+	case err != nil:
+		return nil, fmt.Errorf("list %s: %s: %w: %s", command, Program, err, strings.TrimSpace(stderr.String()))
 	}
-	var list []Image
-	if err := json.Unmarshal(out, &list); err != nil {
-		return nil, fmt.Errorf("list images: read the output of %s: %w", Program, err)
+	var all []T
+	if err := json.Unmarshal(out, &all); err != nil {
+		return nil, fmt.Errorf("list %s: read the output of %s: %w", command, Program, err)
 	}
-	return list, nil
+	return all, nil
 }
 
 // Request is the input of StopPods.

@@ -87,8 +87,10 @@ func (s *conditionSet) keep(ctx context.Context, w conditionWatch, report condit
 // conditionWatches returns the watches of the node's conditions. Other units set the conditions that result from their work.
 func (n *nodeRole) conditionWatches() map[string]conditionWatch {
 	watches := map[string]conditionWatch{
-		status.ConditionUplink:       uplinkWatch{n.rt.NetworkFault()},
-		status.ConditionCertificates: n.certificateWatch(),
+		status.ConditionDisk:             n.diskWatch(),
+		status.ConditionContainerRuntime: n.runtimeWatch(),
+		status.ConditionUplink:           uplinkWatch{n.rt.NetworkFault()},
+		status.ConditionCertificates:     n.certificateWatch(),
 	}
 	if component.EmbeddedControlPlane(n.cfg) {
 		watches[status.ConditionDatastore] = n.datastoreWatch()

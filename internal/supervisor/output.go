@@ -29,8 +29,14 @@ type output struct {
 	file   *os.File // nil: no log file
 	name   string   // path of file
 	size   int64
-	broken bool // writing failed and was logged
+	// retryAt is the time of the next attempt after writing failed; zero if it works. lost counts the bytes that were not logged
+	// meanwhile.
+	retryAt time.Time
+	lost    int
 }
+
+// logRetry is the delay before the log file is written again after a failure, such as a full disk.
+const logRetry = 5 * time.Second
 
 func newOutput(lines int, max int64, log logrus.FieldLogger) *output {
 	return &output{max: max, log: log, tail: newTail(lines), readers: make(map[*os.File]struct{})}
@@ -58,7 +64,7 @@ func (o *output) open(path string) error {
 	o.fileMu.Lock()
 	defer o.fileMu.Unlock()
 	o.closeFile()
-	o.name, o.broken = path, false
+	o.name, o.retryAt, o.lost = path, time.Time{}, 0
 	if path == "" {
 		return nil
 	}
@@ -109,17 +115,26 @@ func (o *output) Write(b []byte) (int, error) {
 
 	o.fileMu.Lock()
 	defer o.fileMu.Unlock()
-	if o.name == "" || o.broken {
+	if o.name == "" || time.Now().Before(o.retryAt) {
+		o.lost += len(b)
 		return len(b), nil
 	}
 	if err := o.writeFile(b); err != nil {
-		o.broken = true
-		o.log.WithError(err).Warn("cannot write the log file; output is not logged until the next start")
+		if o.retryAt.IsZero() {
+			o.log.WithError(err).Warn("cannot write the log file; retrying until it can be written")
+		}
+		o.retryAt = time.Now().Add(logRetry)
+		o.lost += len(b)
 	}
 	return len(b), nil
 }
 
 func (o *output) writeFile(b []byte) error {
+	if !o.retryAt.IsZero() {
+		if err := o.recover(); err != nil {
+			return err
+		}
+	}
 	if o.size >= o.max {
 		if err := o.rotate(); err != nil {
 			return err
@@ -128,6 +143,20 @@ func (o *output) writeFile(b []byte) error {
 	n, err := o.file.Write(b)
 	o.size += int64(n)
 	return err
+}
+
+// recover opens the log file again after a failure, and writes how much is missing in it.
+func (o *output) recover() error {
+	o.closeFile()
+	if err := o.openFile(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(o.file, "\n[%d bytes of output were not logged: the log file could not be written]\n", o.lost); err != nil {
+		return err
+	}
+	o.log.Info("the log file can be written again")
+	o.retryAt, o.lost = time.Time{}, 0
+	return nil
 }
 
 // pump copies from r until end of file or until close, then closes r and done.

@@ -54,3 +54,16 @@ func Containers(ctx context.Context, conn Conn) ([]criclient.Container, error) {
 	}
 	return list, nil
 }
+
+// Conditions returns the conditions of the runtime.
+func Conditions(ctx context.Context, conn Conn) ([]criclient.Condition, error) {
+	r, err := cri.NewRuntimeServiceClient(conn).Status(ctx, &cri.StatusRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("read the status: %w", err)
+	}
+	list := []criclient.Condition{}
+	for _, c := range r.GetStatus().GetConditions() {
+		list = append(list, criclient.Condition{Type: c.GetType(), OK: c.GetStatus(), Reason: c.GetReason(), Message: c.GetMessage()})
+	}
+	return list, nil
+}
