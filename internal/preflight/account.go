@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,9 +53,13 @@ func checkSubids(ctx context.Context, h *host) []Finding {
 	var missing []subidKind
 	details := map[string]string{}
 	for _, kind := range subidKinds() {
-		mine, findings := subidsOf(ctx, h, a, kind)
+		mine, findings, err := subidsOf(ctx, h, a, kind)
 		found = append(found, findings...)
-		if len(mine) == 0 {
+		switch {
+		case err != nil:
+			found = append(found, fail("%s cannot be read: %v", kind.file, errors.Unwrap(err)).hint(asRoot("chmod 0644 "+kind.file)))
+			continue
+		case len(mine) == 0:
 			missing = append(missing, kind)
 			continue
 		}
@@ -75,7 +80,7 @@ func missingSubidKinds(ctx context.Context, h *host) []subidKind {
 	}
 	var without []subidKind
 	for _, kind := range subidKinds() {
-		if mine, wrong := subidsOf(ctx, h, a, kind); len(mine) == 0 && len(wrong) == 0 {
+		if mine, wrong, err := subidsOf(ctx, h, a, kind); err == nil && len(mine) == 0 && len(wrong) == 0 {
 			without = append(without, kind)
 		}
 	}
@@ -118,19 +123,17 @@ func freeSubids(ctx context.Context, h *host, a hostinfo.Account) int64 {
 
 // subidsOf returns the rows of the account from getsubids, or else from the file, as RootlessKit does. subids.source can
 // restrict it to one of them.
-func subidsOf(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) ([]hostinfo.SubidRow, []Finding) {
+func subidsOf(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) (mine []hostinfo.SubidRow, found []Finding, err error) {
 	source := h.cfg.Subids.Source
 	if source != "static" {
 		if rows := getsubids(ctx, h, a, kind); len(rows) > 0 || source == "dynamic" {
-			return rows, nil
+			return rows, nil, nil
 		}
 	}
 	all, bad, err := hostinfo.ReadSubids(h.in.Root, kind.file)
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, nil, err
 	}
-	var found []Finding
-	var mine []hostinfo.SubidRow
 	for _, r := range all {
 		if r.BelongsTo(a) {
 			mine = append(mine, r)
@@ -152,7 +155,7 @@ func subidsOf(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) 
 			}
 		}
 	}
-	return mine, found
+	return mine, found, nil
 }
 
 func getsubids(ctx context.Context, h *host, a hostinfo.Account, kind subidKind) []hostinfo.SubidRow {

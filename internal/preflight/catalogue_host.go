@@ -22,7 +22,7 @@ func accountChecks() []Check {
 		{
 			Code: "RN-SUBIDS", Name: "subids", Title: "subordinate uids and gids",
 			Why: "the files of images belong to up to 65536 users, which are mapped to subordinate ids of the account",
-			Fails: "there is no row; there are fewer than 65536 ids; rows of the account overlap; a row cannot be parsed by RootlessKit or by " +
+			Fails: "a file cannot be read; there is no row; there are fewer than 65536 ids; rows of the account overlap; a row cannot be parsed by RootlessKit or by " +
 				"`newuidmap`, for example because of CRLF line ends, blanks after the number, a count of 0, or ids above 4294967294; the home is " +
 				"id-mapped (systemd-homed) and the ids are below 524288; the user namespace of the container does not have the ids",
 			Warns: "another account has the same ids; a row contains the account's own id, which RootlessKit then leaves out",
@@ -40,7 +40,7 @@ func accountChecks() []Check {
 		{
 			Code: "RN-RUNTIME-DIR", Name: "runtime-dir", Title: "a runtime directory of the account",
 			Why:   "the node's sockets and its lock must be in a directory that only the account can access",
-			Fails: "neither XDG_RUNTIME_DIR nor /run/user/UID is a directory of the account with mode 0700",
+			Fails: "neither XDG_RUNTIME_DIR nor /run/user/UID is a directory of the account with mode 0700; it is read-only or full",
 			Warns: "/run/user/UID is used instead of XDG_RUNTIME_DIR",
 			Fix:   "Log in with ssh or `machinectl shell`, enable lingering, or have root create the directory.",
 			run:   checkRuntimeDir,

@@ -5,15 +5,16 @@ func programChecks() []Check {
 	return []Check{
 		{
 			Code: "RN-PROGRAMS", Name: "programs", Title: "programs that the node runs",
-			Why:   "the node's network and the mounts of volumes are set up with programs of the host",
-			Fails: "`ip`, `mount` or `umount` is missing, `nsenter` with the network drivers slirp4netns and gvisor-tap-vsock, or `nft` and `iptables`, depending on `kubeProxy.mode`",
-			Fix:   "Install the packages of the programs.",
-			run:   checkPrograms,
+			Why: "the node's network and the mounts of volumes are set up with programs of the host",
+			Fails: "`ip`, `mount` or `umount` is missing or does not work (the check tries it); `nsenter` the network drivers slirp4netns and gvisor-tap-vsock " +
+				"too; or `nft` and `iptables`, depending on `kubeProxy.mode`",
+			Fix: "Install the packages of the programs.",
+			run: checkPrograms,
 		},
 		{
 			Code: "RN-NETWORK-PROGRAM", Name: "network-program", Title: "the program of the network driver",
 			Why: "the network driver connects the node with the host's network",
-			Fails: "the driver's program is missing or does not run; lxc-user-nic has no permission, no bridge, or a bridge whose DHCP server " +
+			Fails: "the driver's program is missing or does not run (the check starts slirp4netns); lxc-user-nic has no permission, no bridge, or a bridge whose DHCP server " +
 				"has ended; passt is too old for `ports.driver: pesto`",
 			Fix: "Install the program, or use the built-in driver: `network.driver: gvisor-tap-vsock`.",
 			run: checkNetworkProgram,
@@ -106,7 +107,7 @@ func fileChecks() []Check {
 		{
 			Code: "RN-MOUNTS", Name: "mounts", Title: "mounts of the host reach the node",
 			Why:   "mounts that the host makes after the start reach volumes only if the mount above them is shared",
-			Fails: "an element of `mounts.copyUp` is not an accessible directory; the propagation of mounts cannot be changed, as in a chroot (the check tries it)",
+			Fails: "an element of `mounts.copyUp` is not a directory that the account can list; the propagation of mounts cannot be changed, as in a chroot (the check tries it)",
 			Warns: "the root mount of the host or of another disk is private",
 			Fix:   "Make the mounts shared before the node starts.",
 			run:   checkMounts,

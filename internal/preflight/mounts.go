@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/trial"
@@ -124,6 +125,9 @@ func copiedUp(h *host) (found []Finding) {
 			found = append(found, fail("mounts.copyUp: %s: %v", dir, errors.Unwrap(err)).hint("# remove it from mounts.copyUp"))
 		case !st.IsDir():
 			found = append(found, fail("mounts.copyUp: %s is not a directory", dir).hint("# remove it from mounts.copyUp"))
+		case unix.Access(h.path(dir), unix.R_OK|unix.X_OK) != nil:
+			found = append(found, fail("mounts.copyUp: %s cannot be listed, so its entries cannot be linked inside: mode %04o", dir, st.Mode().Perm()).hint(
+				asRoot("chmod a+rx "+hostinfo.Quote(dir))))
 		}
 	}
 	return found

@@ -66,6 +66,8 @@ type Input struct {
 	UID int
 	// Exe is the absolute path of this executable, without symbolic links.
 	Exe string
+	// DriverFault is why this program cannot be executed with the configured network driver. nil: it can.
+	DriverFault error
 	// Env is the environment in the format of os.Environ. Only PATH, HOME, XDG_DATA_HOME and XDG_RUNTIME_DIR are used.
 	Env []string
 	// Running is set if this node is running and therefore uses its ports itself.

@@ -18,7 +18,7 @@ import (
 
 // checkPrograms checks for the programs that RootlessKit and the kubelet run, and that kube-proxy and the CNI plugins run (nft or
 // iptables).
-func checkPrograms(_ context.Context, h *host) []Finding {
+func checkPrograms(ctx context.Context, h *host) []Finding {
 	var missing []string
 	required := hostinfo.NodePrograms()
 	if createsTap(h.cfg) {
@@ -39,6 +39,18 @@ func checkPrograms(_ context.Context, h *host) []Finding {
 	if len(missing) > 0 {
 		f := fail("not found on PATH: %s", strings.Join(missing, ", "))
 		f.fix.programs = missing
+		return []Finding{f}
+	}
+	t := h.tried(ctx)
+	if fault, ok := t.fault(trial.StepMount); ok {
+		f := fail("mount and umount do not work: %v", fault)
+		f.fix.programs = []string{"mount", "umount"}
+		return []Finding{f}
+	}
+	_, noTun := t.fault(trial.StepTun) // reported by check tun
+	if fault, ok := t.fault(trial.StepEnter); ok && !noTun {
+		f := fail("%s and ip cannot create a device in another network namespace: %v", hostinfo.TapProgram, fault)
+		f.fix.programs = []string{hostinfo.TapProgram, "ip"}
 		return []Finding{f}
 	}
 	there := []string{"ip", "mount"}
@@ -83,6 +95,14 @@ func driverPath(h *host, driver string) string {
 
 func checkNetworkProgram(ctx context.Context, h *host) []Finding {
 	found := networkProgram(ctx, h)
+	if h.in.DriverFault != nil {
+		found = []Finding{failure(h.in.DriverFault)}
+	}
+	if fault, ok := h.tried(ctx).fault(trial.StepUplink); ok {
+		f := fail("slirp4netns cannot connect a network namespace: %v", fault).hint("# or use the built-in driver: network.driver: " + config.DriverGvisor)
+		f.fix.programs = []string{config.DriverSlirp}
+		found = []Finding{f}
+	}
 	if h.cfg.Ports.Driver == config.PortsPesto {
 		found = append(found, checkPesto(ctx, h)...)
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
@@ -101,9 +103,22 @@ func (h *host) runtimeDirFix(usual string) fix {
 }
 
 func checkRuntimeDir(_ context.Context, h *host) []Finding {
-	_, f := h.runtimeDir()
+	dir, f := h.runtimeDir()
+	if f.Level == LevelFail {
+		return []Finding{f}
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil { // a read-only mount
+		return []Finding{fail("runtime directory %s cannot be written: %v", dir, err).hint("# use another one: export " + envRuntimeDir + "=DIR")}
+	}
+	if fs, err := h.probes.Statfs(dir); err == nil && fs.Available < runtimeSpace {
+		return []Finding{fail("%d KiB free in runtime directory %s, but a node needs %d", fs.Available>>10, dir, runtimeSpace>>10).hint(
+			"# remove files that are not needed:", "du -sh "+hostinfo.Quote(dir))}
+	}
 	return []Finding{f}
 }
+
+// runtimeSpace is the space that the files of a run need in the runtime directory.
+const runtimeSpace = 32 << 10
 
 func checkLinger(_ context.Context, h *host) []Finding {
 	dir, ends := hostinfo.LingerDir, "logind stops the node when %s's last session ends"

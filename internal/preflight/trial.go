@@ -32,9 +32,15 @@ func (t tried) fault(step trial.Step) (f trial.Fault, ok bool) {
 
 // try does the trial with everything that this configuration needs. Several checks use its result.
 func (h *host) try(ctx context.Context) tried {
-	request := trial.Request{Work: trial.Work{IP: h.lookPath("ip")}}
+	request := trial.Request{Work: trial.Work{IP: h.lookPath("ip"), Mount: h.lookPath("mount"), Umount: h.lookPath("umount")}}
 	if needsTun(h.cfg) {
 		request.Work.Tun = h.path(hostinfo.TunDevice)
+	}
+	if createsTap(h.cfg) {
+		request.NSEnter = h.lookPath(hostinfo.TapProgram)
+		if h.cfg.Network.Driver != config.DriverGvisor && h.cfg.Ports.Driver != config.DriverGvisor {
+			request.Slirp = h.lookPath(config.DriverSlirp)
+		}
 	}
 	if mode := h.cfg.KubeProxy.Mode; mode != "iptables" {
 		request.Work.NFT = h.lookPath("nft")
@@ -79,8 +85,8 @@ func (h *host) subidsUsable(ctx context.Context) bool {
 		return false
 	}
 	for _, kind := range subidKinds() {
-		rows, wrong := subidsOf(ctx, h, a, kind)
-		unusable := slices.ContainsFunc(wrong, func(f Finding) bool { return f.Level == LevelFail })
+		rows, wrong, err := subidsOf(ctx, h, a, kind)
+		unusable := err != nil || slices.ContainsFunc(wrong, func(f Finding) bool { return f.Level == LevelFail })
 		if len(rows) == 0 || unusable || outsideNamespace(h, kind, rows) != nil {
 			return false
 		}

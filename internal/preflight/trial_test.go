@@ -23,6 +23,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // Each case plants a fault that the trial finds.
@@ -46,6 +47,13 @@ func TestTriedChecks(t *testing.T) {
 		{"F7 no nat chain", "network-devices", trial.StepNAT, errors.New("no"), nil, "fail: the node cannot create rules with nftables: no"},
 		{"F7 no nat chain, iptables", "network-devices", trial.StepNAT, errors.New("no"),
 			func(f *fakeHost) { f.set("kubeProxy.mode", "iptables") }, "fail: the node cannot create rules with iptables: no"},
+		{"no program with the driver", "network-program", "", nil, func(f *fakeHost) {
+			f.in.DriverFault = errdefs.Preflight("find the program with the driver").Hint("make build")
+		}, "fail: find the program with the driver"},
+		{"mount does not work", "programs", trial.StepMount, errors.New("broken"), nil, "fail: mount and umount do not work: broken"},
+		{"slirp4netns does not work", "network-program", trial.StepUplink, errors.New("broken"), nil, "fail: slirp4netns cannot connect a network namespace: broken"},
+		{"H6 nsenter does not work", "programs", trial.StepEnter, errors.New("nsenter: broken"), nil,
+			"fail: nsenter and ip cannot create a device in another network namespace: nsenter: broken"},
 		{"/proc", "proc", trial.StepProc, unix.EPERM, nil, "fail: the kernel does not let the node mount its own /proc: operation not permitted"},
 		{"cgroup2", "cgroup", trial.StepCgroup, unix.EBUSY, nil, "fail: the node cannot mount its cgroup over /sys/fs/cgroup: device or resource busy"},
 		{"propagation", "mounts", trial.StepPropagation, unix.EINVAL, nil, "fail: the node cannot change the propagation of its mounts: invalid argument"},
@@ -66,7 +74,9 @@ func TestTriedChecks(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			f := goodHost(t)
-			f.fault(tc.step, tc.err)
+			if tc.err != nil {
+				f.fault(tc.step, tc.err)
+			}
 			if tc.set != nil {
 				tc.set(f)
 			}
@@ -235,6 +245,10 @@ func TestLimitsAndFiles(t *testing.T) {
 			"fail: containerd.registryConfigDir: /certs.d does not exist or is not readable"},
 		{"a file to copy up", "mounts", func(f *fakeHost) { f.set("mounts.copyUp", "[/etc, /etc/hosts]") },
 			"fail: mounts.copyUp: /etc/hosts is not a directory"},
+		{"A1 a file that cannot be read", "subids", func(f *fakeHost) { f.remove("etc/subuid"); f.dir("etc/subuid", 0o755) },
+			"fail: /etc/subuid cannot be read: is a directory"},
+		{"B2 a full runtime directory", "runtime-dir", func(f *fakeHost) { f.statfs(FileSystem{Available: 8 << 10}) },
+			"fail: 8 KiB free in runtime directory /ROOT/run/user/UID, but a node needs 32"},
 		{"A3 CRLF", "subids", func(f *fakeHost) { f.write("etc/subuid", "dev:165536:65536\r\n") },
 			"fail: /etc/subuid line 1 (dev:165536:65536) ends with a carriage return (CRLF line ends), which newuidmap does not accept"},
 		{"A3 a blank", "subids", func(f *fakeHost) { f.write("etc/subgid", "dev:165536:65536 \n") },

@@ -18,6 +18,13 @@ func (w Work) do(ctx context.Context) Result {
 	r.add(StepPropagation, mount("none", "/", "", unix.MS_REC|unix.MS_SLAVE))
 	if w.Dir != "" {
 		w.files(r)
+		if w.Mount != "" && w.Umount != "" {
+			err := command(ctx, "", w.Mount, "-t", "tmpfs", "none", w.Dir)
+			if err == nil {
+				err = command(ctx, "", w.Umount, w.Dir)
+			}
+			r.add(StepMount, err)
+		}
 	}
 	if w.Tun != "" {
 		r.add(StepTun, createTap(w.Tun))

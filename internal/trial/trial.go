@@ -42,9 +42,12 @@ const (
 	StepTmp    Step = "tmp"
 	StepProc   Step = "proc"
 	StepCgroup Step = "cgroup"
-	// StepTun creates a tap device. StepVeth, StepBridge and StepVXLAN create devices of the pod network, and StepNAT rules of the
+	// StepTun creates a tap device, and StepEnter creates one from outside, with nsenter and ip, like RootlessKit.
+	// StepUplink starts slirp4netns on that device. StepVeth, StepBridge and StepVXLAN create devices of the pod network, and StepNAT rules of the
 	// packet filter.
 	StepTun    Step = "tun"
+	StepEnter  Step = "enter"
+	StepUplink Step = "uplink"
 	StepVeth   Step = "veth"
 	StepBridge Step = "bridge"
 	StepVXLAN  Step = "vxlan"
@@ -59,6 +62,8 @@ const (
 	StepMap     Step = "map"
 	StepSocket  Step = "socket"
 	StepNames   Step = "names"
+	// StepMount mounts and unmounts a tmpfs with the programs that the kubelet uses.
+	StepMount Step = "mount"
 	// StepOverlay mounts overlayfs and removes a file of its lower layer.
 	StepOverlay Step = "overlay"
 )
@@ -73,6 +78,10 @@ type Map struct {
 type Request struct {
 	// UIDs and GIDs are the id maps. Without a program, only the account's own id is mapped.
 	UIDs, GIDs Map
+	// NSEnter is the path of nsenter for StepEnter, which also needs Work.IP and Work.Tun. Empty: leave the step out.
+	NSEnter string
+	// Slirp is the path of slirp4netns for StepUplink, which follows StepEnter. Empty: leave the step out.
+	Slirp string
 	// Work are the steps in the helper.
 	Work Work
 }
@@ -83,6 +92,8 @@ type Work struct {
 	Tun string
 	// IP, NFT and IPTables are paths of programs. NFT is preferred for StepNAT.
 	IP, NFT, IPTables string
+	// Mount and Umount are the paths of these programs.
+	Mount, Umount string
 	// Dir is an empty directory of the account, on the file system to try. Run does not remove it.
 	Dir string
 	// LastID is the highest mapped id.
@@ -163,16 +174,18 @@ func Run(ctx context.Context, r Request) (Result, error) {
 			result.add(m.step, mapIDs(ctx, m.Map, cmd.Process.Pid))
 		}
 	}
-	if len(result) == 0 {
+	waited := len(result) == 0
+	if waited {
+		r.outside(ctx, cmd.Process.Pid, result)
 		_, _ = stdin.Write(input) // fails if the helper has ended, which Wait reports
 	}
 	_ = stdin.Close() // without input, the helper ends
 	err = cmd.Wait()
-	if len(result) > 0 {
+	if !waited {
 		return result, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(out.Bytes(), &result)
+		err = json.Unmarshal(out.Bytes(), &result) // adds to the result
 	}
 	if err != nil {
 		return result, fmt.Errorf("try the start in namespaces: %w: %s", err, bytes.TrimSpace(errText.Bytes()))

@@ -65,7 +65,8 @@ func TestTrial(t *testing.T) {
 	t.Parallel()
 	r := own(t)
 	testutil.Require(t, testutil.Program("ip"), testutil.Program("nft"), tun)
-	r.Work.Tun = "/dev/net/tun"
+	r.Work.Tun, r.NSEnter, r.Slirp = "/dev/net/tun", program("nsenter"), program("slirp4netns")
+	r.Work.Mount, r.Work.Umount = program("mount"), program("umount")
 	assert.Equal(t, len(faulty(t, r)), 0)
 	left, err := os.ReadDir(r.Work.Dir)
 	assert.NilError(t, err)
@@ -85,6 +86,16 @@ func TestFaultsAreFound(t *testing.T) {
 		"no device":                         {func(_ *testing.T, r *Request) { r.Work.Tun = "/nonexistent" }, []Step{StepTun}},
 		"an id that is not mapped":          {func(_ *testing.T, r *Request) { r.Work.LastID = 7 }, []Step{StepOwner}},
 		"a program that does not run":       {func(_ *testing.T, r *Request) { r.Work.NFT = "/dev/null" }, []Step{StepNAT}},
+		"an nsenter that does not run": {func(t *testing.T, r *Request) {
+			testutil.Require(t, tun, testutil.Program("ip"))
+			r.Work.Tun, r.NSEnter = "/dev/net/tun", "/dev/null"
+		}, []Step{StepEnter}},
+		"a slirp4netns that does not run": {func(t *testing.T, r *Request) {
+			testutil.Require(t, tun, testutil.Program("ip"), testutil.Program("nsenter"))
+			r.Work.Tun, r.NSEnter, r.Slirp = "/dev/net/tun", program("nsenter"), filepath.Join(t.TempDir(), "slirp4netns")
+			testutil.Script(t, r.Slirp, "echo broken >&2; exit 3\n")
+		}, []Step{StepUplink}},
+		"a mount that does not run": {func(_ *testing.T, r *Request) { r.Work.Mount, r.Work.Umount = "/dev/null", "/dev/null" }, []Step{StepMount}},
 		"iptables instead of nft": {func(t *testing.T, r *Request) {
 			r.Work.NFT, r.Work.IPTables = "/dev/null", filepath.Join(t.TempDir(), "iptables")
 			testutil.Script(t, r.Work.IPTables, "exit 0\n")

@@ -216,12 +216,14 @@ func (n *Node) ComponentPath(name string) (string, error) {
 	return p, nil
 }
 
-// Check checks the requirements of the node on the host and returns the results of all checks, including the passed ones. It changes
-// nothing. It returns an error only if ctx ends.
+// Check checks the requirements of the node on the host and returns the results of all checks, including the passed ones. It leaves
+// nothing changed. It returns an error only if ctx ends.
 func (n *Node) Check(ctx context.Context) ([]Finding, error) {
+	cfg := n.Config()
+	_, driverFault := parent.Executable(cfg.Network.Driver, cfg.ComponentsDir)
 	findings := preflight.Run(ctx, preflight.Input{
-		Config: n.Config(), Runtime: n.rt, Data: n.data, ComponentsDir: n.Config().ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(), Exe: executable(), Running: isRunning(n),
-		InheritedListeners: n.listeners.addresses(),
+		Config: cfg, Runtime: n.rt, Data: n.data, ComponentsDir: cfg.ComponentsDir, ComponentsTried: n.tried, UID: os.Getuid(), Env: os.Environ(),
+		Exe: executable(), Running: isRunning(n), InheritedListeners: n.listeners.addresses(), DriverFault: driverFault,
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err
