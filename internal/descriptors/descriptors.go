@@ -55,6 +55,12 @@ func CloseInherited(keep ...int) error {
 	return nil
 }
 
+// Open returns the number of open descriptors.
+func Open() (int, error) {
+	others, err := list()
+	return len(others) + first, err
+}
+
 // list returns the open descriptors except the first three.
 func list() ([]int, error) {
 	entries, err := os.ReadDir("/proc/self/fd")

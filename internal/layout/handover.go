@@ -57,6 +57,19 @@ type PortFault struct {
 	Message  string `json:"message"`
 }
 
+// Forwarding is the state of the forwarded ports in the parent: the ports that accept no connections, and the parent's descriptors if
+// they are nearly used up.
+type Forwarding struct {
+	Faults      []PortFault    `json:"faults"`
+	Descriptors *DescriptorUse `json:"descriptors,omitempty"`
+}
+
+// DescriptorUse is the number of descriptors that a process has open, and how many it may open.
+type DescriptorUse struct {
+	Open  int `json:"open"`
+	Limit int `json:"limit"`
+}
+
 // NetworkFault is the state of the network driver's process. An empty Message means that it runs.
 type NetworkFault struct {
 	Message string `json:"message"`

@@ -73,8 +73,8 @@ func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addr
 // changes. It exists only in a multi-node cluster.
 func (r Runtime) NodeAddress() string { return filepath.Join(r.Dir, "node-address.json") }
 
-// PortFaults is the file with the open ports that currently accept no connections, a list of PortFault. The parent replaces it when
-// they change. It does not exist before the first fault.
+// PortFaults is the file with the state of the forwarded ports (Forwarding). The parent replaces it when it changes. It does not exist
+// before the first fault.
 func (r Runtime) PortFaults() string { return filepath.Join(r.Dir, "port-faults.json") }
 
 // NetworkFault is the file with the state of the network driver's process, a NetworkFault. The parent replaces it when the process ends

@@ -24,7 +24,7 @@ func Files(r Runtime, d Data) []Handover {
 			"parent, at each change", "node, waits", run},
 		{"Runtime.NodeAddress", r.NodeAddress(), "The address by which other nodes reach this one, in a cluster with several nodes",
 			"parent, at each change", "node, waits", run},
-		{"Runtime.PortFaults", r.PortFaults(), "Forwarded ports that currently accept no connections (`PortFault`)",
+		{"Runtime.PortFaults", r.PortFaults(), "Forwarded ports that currently accept no connections, and scarce descriptors (`Forwarding`)",
 			"parent, at each change", "node, waits", "from the first fault to the end of the run"},
 		{"Runtime.Failure", r.Failure(), "The error that ended the roles inside (`errdefs.Report`)", "child, node", "parent", run},
 		{"Runtime.NetworkFault", r.NetworkFault(), "Whether the network driver's process runs (`NetworkFault`)",

@@ -31,20 +31,20 @@ type portConfig struct {
 
 	mu  sync.Mutex
 	set func(portfwd.Config) // nil if no forwarder runs
-	// onFaults is called with the ports that do not accept connections. It may be nil.
-	onFaults func([]layout.PortFault)
+	// onFaults is called with the state of the forwarded ports in the parent. It may be nil.
+	onFaults func(layout.Forwarding)
 	host     []portfwd.HostAddress
 	manual   []string // canonical, as config.Forward writes them
 	warned   []string // interfaces without an address that were reported
 }
 
 // run starts a forwarder with the current configuration and applies changes until stop is called.
-func (d *portConfig) run(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) (stop func(), err error) {
+func (d *portConfig) run(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func(layout.Forwarding)) (stop func(), err error) {
 	hosts, err := filewatch.New(d.rt.HostAddresses(), filewatch.JSON[[]layout.HostAddress])
 	if err != nil {
 		return nil, err
 	}
-	faults, err := filewatch.New(d.rt.PortFaults(), filewatch.JSON[[]layout.PortFault])
+	faults, err := filewatch.New(d.rt.PortFaults(), filewatch.JSON[layout.Forwarding])
 	if err != nil {
 		hosts.Close()
 		return nil, err
@@ -69,7 +69,7 @@ func (d *portConfig) run(start func(portfwd.Config) error, set func(portfwd.Conf
 }
 
 // begin starts a forwarder with the current content of the files.
-func (d *portConfig) begin(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func([]layout.PortFault)) error {
+func (d *portConfig) begin(start func(portfwd.Config) error, set func(portfwd.Config), onFaults func(layout.Forwarding)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := errors.Join(d.readHost(), d.readManual()); err != nil {
@@ -108,14 +108,14 @@ func (d *portConfig) follow(hosts, faults <-chan struct{}) {
 	}
 }
 
-// readFaults reads the ports that do not accept connections. The file does not exist before the first fault.
+// readFaults reads the state of the forwarded ports in the parent. The file does not exist before the first fault.
 func (d *portConfig) readFaults() error {
-	var list []layout.PortFault
-	if err := layout.ReadJSON(d.rt.PortFaults(), &list); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var f layout.Forwarding
+	if err := layout.ReadJSON(d.rt.PortFaults(), &f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the port faults: %w", err)
 	}
 	if d.onFaults != nil {
-		d.onFaults(list)
+		d.onFaults(f)
 	}
 	return nil
 }

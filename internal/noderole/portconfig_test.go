@@ -107,16 +107,16 @@ func TestPortConfigFollowsTheHost(t *testing.T) {
 func TestFaultsOfPorts(t *testing.T) {
 	t.Parallel()
 	d := testPorts(t)
-	faults := make(chan []layout.PortFault, 8)
-	stop, err := d.run(func(portfwd.Config) error { return nil }, func(portfwd.Config) {}, func(f []layout.PortFault) { faults <- f })
+	faults := make(chan layout.Forwarding, 8)
+	stop, err := d.run(func(portfwd.Config) error { return nil }, func(portfwd.Config) {}, func(f layout.Forwarding) { faults <- f })
 	assert.NilError(t, err)
 	defer stop()
-	assert.Equal(t, len(<-faults), 0)
+	assert.Equal(t, len((<-faults).Faults), 0)
 	full := layout.PortFault{HostIP: "127.0.0.1", HostPort: 30080, Proto: "tcp4", Reason: "TooManyConnections", Message: "new connections wait"}
 	for _, want := range [][]layout.PortFault{{full}, {}} {
-		assert.NilError(t, layout.WriteJSON(d.rt.PortFaults(), want))
+		assert.NilError(t, layout.WriteJSON(d.rt.PortFaults(), layout.Forwarding{Faults: want}))
 		for now := range faults { // replacing the file may cause several events
-			if len(now) == len(want) {
+			if len(now.Faults) == len(want) {
 				break
 			}
 		}
@@ -124,10 +124,15 @@ func TestFaultsOfPorts(t *testing.T) {
 	assert.DeepEqual(t, portTroubles([]layout.PortFault{full}), map[portfwd.Bind]portfwd.Trouble{
 		{Proto: "tcp4", IP: netip.MustParseAddr("127.0.0.1"), Port: 30080}: {Reason: "TooManyConnections", Message: "new connections wait"},
 	}, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
-	assert.Assert(t, portsCondition(nil).OK)
-	c := portsCondition([]layout.PortFault{full})
-	assert.Assert(t, !c.OK)
-	assert.Equal(t, c.Message, "port 127.0.0.1:30080/tcp4: new connections wait")
+	assert.Assert(t, forwardingCondition(layout.Forwarding{}).OK)
+	use := &layout.DescriptorUse{Open: 900, Limit: 1024}
+	c := forwardingCondition(layout.Forwarding{Descriptors: use})
+	assert.Assert(t, c.OK && c.Warning && len(c.Steps) > 0)
+	assert.Equal(t, c.Reason, "FewDescriptors")
+	c = forwardingCondition(layout.Forwarding{Faults: []layout.PortFault{full}, Descriptors: use})
+	assert.Assert(t, !c.OK && !c.Warning)
+	assert.Equal(t, c.Reason+" "+c.Message, "TooManyConnections port 127.0.0.1:30080/tcp4: new connections wait; "+
+		"900 of 1024 file descriptors of the node's parent process are open; each connection needs two")
 }
 
 func TestForwardsByHand(t *testing.T) {

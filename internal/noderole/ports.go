@@ -83,9 +83,9 @@ func (p *portForwarder) Run(ctx context.Context, ready func()) error {
 		forwarder, err = portfwd.New(o)
 		return err
 	}
-	stopFollowing, err := p.config.run(start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(faults []layout.PortFault) {
-		forwarder.SetTrouble(portTroubles(faults))
-		p.hub.SetCondition(portsCondition(faults))
+	stopFollowing, err := p.config.run(start, func(cfg portfwd.Config) { forwarder.SetConfig(cfg) }, func(f layout.Forwarding) {
+		forwarder.SetTrouble(portTroubles(f.Faults))
+		p.hub.SetCondition(forwardingCondition(f))
 	})
 	if err != nil {
 		return err
@@ -109,13 +109,22 @@ func portTroubles(faults []layout.PortFault) map[portfwd.Bind]portfwd.Trouble {
 	return out
 }
 
-// portsCondition returns the condition that all open ports accept connections.
-func portsCondition(faults []layout.PortFault) status.Condition {
-	c := status.Condition{Type: status.ConditionPorts, OK: len(faults) == 0}
+// forwardingCondition returns the condition that all open ports accept connections, with a warning if the parent has few descriptors
+// left for further ones.
+func forwardingCondition(f layout.Forwarding) status.Condition {
+	c := status.Condition{Type: status.ConditionForwarding, OK: len(f.Faults) == 0}
 	var texts []string
-	for _, f := range faults {
-		c.Reason = f.Reason
-		texts = append(texts, fmt.Sprintf("port %s/%s: %s", net.JoinHostPort(f.HostIP, strconv.Itoa(f.HostPort)), f.Proto, f.Message))
+	for _, p := range f.Faults {
+		c.Reason = p.Reason
+		texts = append(texts, fmt.Sprintf("port %s/%s: %s", net.JoinHostPort(p.HostIP, strconv.Itoa(p.HostPort)), p.Proto, p.Message))
+	}
+	if d := f.Descriptors; d != nil {
+		texts = append(texts, fmt.Sprintf("%d of %d file descriptors of the node's parent process are open; each connection needs two", d.Open, d.Limit))
+		c.Steps = errdefs.Text("# allow the account more open files (nofile in limits.conf, LimitNOFILE= of its unit), or close connections; then:").
+			Do(errdefs.Stop).Do(errdefs.Start)
+		if c.OK {
+			c.Warning, c.Reason = true, "FewDescriptors"
+		}
 	}
 	c.Message = strings.Join(texts, "; ")
 	return c

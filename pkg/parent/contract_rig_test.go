@@ -61,7 +61,7 @@ func bring(t testing.TB, p pair) *bench {
 	log := logrus.New()
 	cfg := config.Default()
 	cfg.Network.Driver, cfg.Ports.Driver = p.network, p.ports
-	r := &run{Options: Options{Config: cfg, Runtime: layout.Runtime{Dir: dir}, Log: log, LogWriter: io.Discard}}
+	r := &run{Options: Options{Config: cfg, Runtime: layout.Runtime{Dir: dir}, Log: log, LogWriter: io.Discard}, forwarding: &forwarding{}}
 	assert.NilError(t, os.Mkdir(r.Runtime.StateDir(), 0o700))
 
 	cmd := exec.Command("/proc/self/exe")

@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.LogWriter == nil {
 		o.LogWriter = os.Stderr
 	}
-	r := &run{Options: o, data: layout.NewData(o.Config.DataDir), started: time.Now()}
+	r := &run{Options: o, data: layout.NewData(o.Config.DataDir), started: time.Now(), forwarding: newForwarding(o)}
 	r.output = currentOutput(r.data.Log(nodeLog))
 	// Before the lock is held, because another process that finds the lock may send a signal.
 	r.signals = make(chan os.Signal, 4)
@@ -107,6 +107,8 @@ type run struct {
 	networkWarnings func() []string
 	// portsWhy is the reason for the choice of Config.Ports.Driver.
 	portsWhy string
+	// forwarding publishes the state of the forwarded ports.
+	forwarding *forwarding
 }
 
 // prepare creates the directories of a run, acquires the lock in the data dir and writes the effective config. It returns an error if the
@@ -200,6 +202,7 @@ func (r *run) node(ctx context.Context) error {
 		return err
 	}
 	defer stopHostPorts()
+	defer r.forwarding.start(ctx)()
 	if err := setChildEnv(layout.RoleChild, r.Runtime); err != nil {
 		return err
 	}

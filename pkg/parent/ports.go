@@ -12,7 +12,6 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
-	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/portdriver"
 )
@@ -71,7 +70,7 @@ func (r *run) portDriver() (port.ParentDriver, error) {
 		}
 		d, err = portdriver.New(portdriver.Options{
 			Log: r.LogWriter, StateDir: r.Runtime.StateDir(), Sources: sources, Inherited: r.Listeners,
-			Essential: essentialPort(r.Config), OnFaults: r.writePortFaults,
+			Essential: essentialPort(r.Config), OnFaults: r.forwarding.setFaults,
 		})
 	case config.DriverSlirp:
 		d, err = slirp4netns.NewParentDriver(r.LogWriter, r.portSocket(p.Driver))
@@ -96,19 +95,4 @@ func essentialPort(c *config.NodeConfig) func(port.Spec) bool {
 		kubelet := c.MultiNode() && s.ParentPort == c.Inside.KubeletPort && s.ChildPort == c.Inside.KubeletPort
 		return api || kubelet
 	}
-}
-
-// writePortFaults writes the list of ports that currently accept no connections for the node role.
-func (r *run) writePortFaults(faults []portdriver.Fault) error {
-	list := []layout.PortFault{}
-	for _, f := range faults {
-		list = append(list, layout.PortFault{
-			HostIP: f.Spec.ParentIP, HostPort: f.Spec.ParentPort, Proto: f.Spec.Proto, Reason: f.Reason, Message: f.Message,
-		})
-	}
-	err := layout.WriteJSON(r.Runtime.PortFaults(), list)
-	if err != nil {
-		r.Log.WithError(err).Warn("record the ports that accept no connections")
-	}
-	return err
 }

@@ -22,7 +22,6 @@ const (
 	ConditionHostMounts       = "HostMounts"
 	ConditionSharedMounts     = "SharedMounts"
 	ConditionDelegation       = "Delegation"
-	ConditionPorts            = "Ports"
 )
 
 // Condition is a property of the node. A false OK means that the property does not hold now; a node that was ready becomes degraded
