@@ -51,6 +51,8 @@ type Component struct {
 	Ready func(Env) func(context.Context) error
 	// Live returns a liveness check that is weaker than the readiness check. nil: they are the same.
 	Live func(Env) func(context.Context) error
+	// Faults are known causes for which the component ends, in addition to faults of the host.
+	Faults []Fault
 	// PodNetwork writes the CNI configuration. The node role calls it when the component and those that filter packets
 	// are ready; before that no pod gets a network.
 	PodNetwork func(context.Context, Env) error

@@ -53,6 +53,7 @@ type datastoreWatch struct {
 	fileSize int64     // at that time
 	healthy  bool      // the result of that request
 	answered bool      // whether etcd has ever responded
+	crashed  bool      // whether it has ended since
 	failures int       // consecutive requests without a response
 
 	stable, latest mark  // stable is older than historyKept
@@ -133,7 +134,7 @@ func (w *datastoreWatch) check(ctx context.Context, report conditionReporter) {
 			w.log.WithError(err).Warn("free space in etcd's database")
 		}
 	}
-	w.answered, w.failures = true, 0
+	w.answered, w.crashed, w.failures = true, false, 0
 	c := spaceCondition(space, err)
 	if c.OK && !c.Warning {
 		c = w.disk.condition(ctx, w.api)
@@ -142,14 +143,18 @@ func (w *datastoreWatch) check(ctx context.Context, report conditionReporter) {
 	report.set(c)
 }
 
-// unreachable reports an etcd that does not respond: not after the first failed request, and not while it starts for the
-// first time.
+// unreachable reports an etcd that does not respond: not after the first failed request, and not while it starts, unless it
+// has failed before.
 func (w *datastoreWatch) unreachable(ctx context.Context, report conditionReporter, err error) {
 	w.healthy = false
 	w.failures++
 	u := w.unit()
-	starting := !w.answered && u.State != supervisor.BackingOff && u.State != supervisor.Failed
-	if w.failures > 1 && !starting && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil || w.failures == 1:
+	case ended(u):
+		w.crashed = true
+		report.set(unreachable(u, err))
+	case w.answered && !w.crashed:
 		report.set(unreachable(u, err))
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -194,21 +195,20 @@ func TestDatastoreAtStart(t *testing.T) {
 func TestDatastoreDown(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
+	ended := func(reason string) supervisor.UnitStatus {
+		return supervisor.UnitStatus{State: supervisor.BackingOff, Reason: reason}
+	}
 	for name, c := range map[string]struct {
 		unit         supervisor.UnitStatus
 		reason, says string
 		hint         string
 	}{
 		"hangs": {etcdReady, "NotResponding", "connection refused", "logs"},
-		"read-only": {supervisor.UnitStatus{State: supervisor.BackingOff, Tail: []string{
-			"2026-12-01T12:00:00Z\tinfo\tembed/etcd.go:1\tstarting",
-			"2026-12-01T12:00:01Z\tfatal\tetcdmain/etcd.go:184\tdiscovery failed\t{\"error\": \"open /var/lib/etcd/member: read-only file system\"}",
-		}}, "DataReadOnly", "discovery failed", "writable"},
-		"damaged": {supervisor.UnitStatus{State: supervisor.BackingOff, Tail: []string{
-			"panic: freepages: failed to get all reachable pages (page 7: checksum error)", "", "goroutine 1 [running]:", "main.main()",
-		}}, "DataDamaged", "failed to get all reachable pages", "backup"},
-		"disk full": {supervisor.UnitStatus{State: supervisor.BackingOff, Tail: []string{"\tpanic\twal: write: no space left on device"}}, "DiskFull", "no space left", "free space"},
-		"unknown":   {supervisor.UnitStatus{State: supervisor.BackingOff}, "NotRunning", "backoff", "logs"},
+		"read-only": {ended("exited with status 1: discovery failed {\"error\": \"open /var/lib/etcd/member: read-only file system\"}"),
+			"DataReadOnly", "discovery failed", "writable"},
+		"damaged":   {ended("exited with status 2: walpb: crc mismatch"), etcd.ReasonDamaged, "crc mismatch", "backup"},
+		"disk full": {ended("exited with status 2: wal: write: no space left on device"), "DiskFull", "no space left", "free space"},
+		"unknown":   {ended("killed by SIGKILL"), "NotRunning", "killed by SIGKILL", "logs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -266,4 +266,13 @@ func TestDatastoreDiskSlow(t *testing.T) {
 		write(2, time.Second)
 		assert.Assert(t, !now().Warning, "too few to tell")
 	})
+}
+
+// TestExplain checks that the reason of a component that ended has the cause and the fix.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	err := explain(etcd.Component(), []string{"x\tfatal\tetcdmain/etcd.go:157\tdiscovery failed\t{\"error\": \"walpb: crc mismatch\"}", "main.main()"})
+	assert.Error(t, err, `discovery failed {"error": "walpb: crc mismatch"}`)
+	assert.DeepEqual(t, errdefs.ReportOf(err).Steps, []errdefs.Hint{etcd.Restore()})
+	assert.NilError(t, explain(etcd.Component(), []string{"starting"}))
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -18,7 +18,7 @@ import (
 func spaceCondition(s etcd.Space, reclaim error) status.Condition {
 	switch {
 	case s.Corrupt:
-		return status.Condition{Reason: reasonDamaged, Message: "etcd has found that its data is damaged", Steps: restoreHint}
+		return status.Condition{Reason: etcd.ReasonDamaged, Message: "etcd has found that its data is damaged", Steps: etcd.Restore()}
 	case s.Full && reclaim == nil:
 		return status.Condition{
 			Reason: "QuotaExceeded", Message: "etcd refuses writes, because the data in use fills its quota: " + sizes(s), Steps: spaceHint(s),
@@ -48,55 +48,22 @@ func spaceHint(s etcd.Space) errdefs.Hint {
 		Do(errdefs.Stop).Do(errdefs.Start, fmt.Sprintf("%s=%d", etcd.QuotaField, 2*s.Quota))
 }
 
-var restoreHint = errdefs.Text("# stop the node and restore the directory etcd of the data dir from a backup, or start with new data:").
-	Do(errdefs.DeleteData)
-
-const reasonDamaged = "DataDamaged"
-
-// faults are the known causes for which etcd ends, by their text in its log.
-var faults = []struct {
-	texts  []string
-	reason string
-	hint   errdefs.Hint
-}{
-	{[]string{"read-only file system"}, "DataReadOnly", errdefs.Text("# make the file system of the data dir writable")},
-	{[]string{"no space left on device", "disk quota exceeded"}, "DiskFull", errdefs.Text("# free space in the file system of the data dir")},
-	{[]string{"permission denied"}, "DataNotAccessible", errdefs.Text("# restore the owner and the mode of the directory etcd of the data dir")},
-	{
-		[]string{"crc mismatch", "checksum", "corrupt", "invalid database", "unexpected EOF", "failed to recover v3 backend", "snapshot file doesn't exist", "version mismatch"},
-		reasonDamaged, restoreHint,
-	},
-}
-
 // unreachable returns the condition of an etcd that does not respond. u is its state.
 func unreachable(u supervisor.UnitStatus, err error) status.Condition {
 	c := status.Condition{Reason: "NotResponding", Message: "etcd does not respond: " + err.Error()}
-	if u.State != supervisor.Ready && u.State != supervisor.Running {
-		line := lastError(u.Tail)
-		c.Reason, c.Message = "NotRunning", fmt.Sprintf("etcd is %s: %s", u.State, line)
-		for _, f := range faults {
-			if slices.ContainsFunc(f.texts, func(text string) bool { return strings.Contains(line, text) }) {
-				c.Reason, c.Steps = f.reason, f.hint
-			}
+	if ended(u) {
+		c.Reason, c.Message = "NotRunning", "etcd has ended: "+u.Reason
+		if fault, known := component.FindFault(u.Reason, etcd.Faults()); known {
+			c.Reason, c.Steps = fault.Reason, fault.Fix
 		}
 	}
 	c.Steps = slices.Concat(c.Steps, errdefs.Do(errdefs.ShowLogs, etcd.Name))
 	return c
 }
 
-// lastError returns the line of etcd's output that contains the cause of its end.
-func lastError(tail []string) string {
-	for _, word := range []string{"\tfatal\t", "panic: ", "\tpanic\t", "\terror\t"} {
-		for _, line := range slices.Backward(tail) {
-			if _, text, found := strings.Cut(line, word); found {
-				return strings.ReplaceAll(text, "\t", " ")
-			}
-		}
-	}
-	if len(tail) == 0 {
-		return "it has written nothing"
-	}
-	return strings.ReplaceAll(tail[len(tail)-1], "\t", " ")
+// ended reports whether a unit has ended unexpectedly.
+func ended(u supervisor.UnitStatus) bool {
+	return u.State == supervisor.BackingOff || u.State == supervisor.Failed
 }
 
 const (

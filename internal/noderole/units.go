@@ -8,6 +8,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -113,6 +114,7 @@ func (n *nodeRole) unit(c component.Component) (supervisor.Unit, error) {
 				LogPath: n.data.Log(r.Name), CgroupDir: dir,
 			}, nil
 		},
+		Explain:      func(lines []string) error { return explain(c, lines) },
 		Ready:        supervisor.Poll(readyPoll, r.Name, check),
 		Live:         check,
 		LiveTimeout:  t.Health.D(),
@@ -130,6 +132,16 @@ func (n *nodeRole) unit(c component.Component) (supervisor.Unit, error) {
 		u.Live = c.Live(n.env)
 	}
 	return u, nil
+}
+
+// explain returns the cause for which a component ended, from the last lines that it wrote, with the fix if it is known.
+func explain(c component.Component, lines []string) error {
+	line := component.LastError(lines)
+	if line == "" {
+		return nil
+	}
+	fault, _ := component.FindFault(line, c.Faults)
+	return errdefs.WithSteps(errors.New(line), fault.Fix)
 }
 
 func (n *nodeRole) backoff() supervisor.Backoff {

@@ -186,7 +186,17 @@ func (l *life) exited(inst instance) {
 	if l.u.OneShot && success && left == nil {
 		return
 	}
-	l.err = errors.Join(errors.New(how), left)
+	l.err = errors.Join(l.u.explain(how), left)
+}
+
+// explain returns the error for a process that ended unexpectedly. how describes its end.
+func (u *unit) explain(how string) error {
+	if u.Explain != nil {
+		if cause := u.Explain(u.out.recent()); cause != nil {
+			return fmt.Errorf("%s: %w", how, cause)
+		}
+	}
+	return errors.New(how)
 }
 
 // abort stops an instance that is unusable because of err.

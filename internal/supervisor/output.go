@@ -3,6 +3,7 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type output struct {
 	// mu and fileMu are separate, so that a hanging disk does not block readers of the last lines.
 	mu      sync.Mutex
 	path    string
+	keep    int // lines that last returns
 	tail    tail
 	readers map[*os.File]struct{}
 
@@ -39,8 +41,12 @@ type output struct {
 const logRetry = 5 * time.Second
 
 func newOutput(lines int, max int64, log logrus.FieldLogger) *output {
-	return &output{max: max, log: log, tail: newTail(lines), readers: make(map[*os.File]struct{})}
+	return &output{max: max, log: log, keep: lines, tail: newTail(recentFactor * lines), readers: make(map[*os.File]struct{})}
 }
+
+// recentFactor is the number of lines that recent returns, as a multiple of those that last returns. The cause of an error
+// often precedes a stack trace.
+const recentFactor = 3
 
 func (o *output) logPath() string {
 	o.mu.Lock()
@@ -52,13 +58,23 @@ func (o *output) logPath() string {
 func (o *output) last() []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.tail.lines()
+	all := o.tail.lines()
+	return all[max(len(all)-o.keep, 0):]
+}
+
+// recent returns the last lines of the last process, oldest first, more of them than last, after those with which a crash of
+// the Go runtime began.
+func (o *output) recent() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.tail.lines()
+	return slices.Concat(o.tail.crash, all[max(len(all)-o.tail.fresh, 0):])
 }
 
 // open switches to the log file at path, for a process that is about to start.
 func (o *output) open(path string) error {
 	o.mu.Lock()
-	o.path = path
+	o.path, o.tail.fresh, o.tail.crash = path, 0, nil
 	o.mu.Unlock()
 
 	o.fileMu.Lock()

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -412,6 +413,40 @@ func TestFullDiskDoesNotStopTheProcess(t *testing.T) {
 	}
 	assert.Equal(t, len(tail), DefaultTailLines)
 	assert.Equal(t, tail[len(tail)-1], "the end")
+}
+
+// TestExplain checks that the cause of a crash is found before a long stack trace, but not in the output of an earlier process, and that its
+// hints are kept.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	s := newControl(t)
+	u := s.unit("a")
+	u.GiveUpAfter, u.Essential = 2, true
+	u.Explain = func(lines []string) error {
+		if i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "panic: cause ") }); i >= 0 {
+			return errdefs.WithHint(errors.New(lines[i]), "fix it")
+		}
+		return nil
+	}
+	u.Ready = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	tg := newTestGroup(t, Options{}, u).begin()
+	first := s.accept("a")
+	first.do("print panic: cause 1")
+	first.exit(3)
+	second := s.accept("a")
+	second.do("print panic: cause 2")
+	for range 2 * recentFactor * DefaultTailLines {
+		second.do("print stack")
+	}
+	second.exit(3)
+	<-tg.done
+	assert.Error(t, tg.err, "a: gave up after 2 failed starts: exited with status 3: panic: cause 2")
+	assert.Assert(t, is.Contains(errdefs.ReportOf(tg.err).Hints, "fix it"))
+	for _, tr := range tg.seen() {
+		if tr.To == BackingOff {
+			assert.Assert(t, is.Contains(tr.Reason, "exited with status 3: panic: cause 1; restarting in"))
+		}
+	}
 }
 
 func TestSignalsByName(t *testing.T) {

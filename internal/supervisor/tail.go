@@ -10,11 +10,13 @@ const tailLineBytes = 1 << 10
 
 // tail keeps the last lines of a stream. It holds at most its number of lines times tailLineBytes and reuses its memory.
 type tail struct {
-	ring [][]byte
-	next int    // index for the next complete line
-	part []byte // the current, incomplete line
-	open bool   // there is an incomplete line
-	cut  bool   // the incomplete line was truncated
+	ring  [][]byte
+	next  int      // index for the next complete line
+	fresh int      // the number of lines since it was set to 0
+	crash []string // lines with crashLines since then
+	part  []byte   // the current, incomplete line
+	open  bool     // there is an incomplete line
+	cut   bool     // the incomplete line was truncated
 }
 
 func newTail(lines int) tail { return tail{ring: make([][]byte, max(lines, 1))} }
@@ -22,7 +24,10 @@ func newTail(lines int) tail { return tail{ring: make([][]byte, max(lines, 1))} 
 func (t *tail) add(b []byte) {
 	for len(b) > 0 {
 		line, rest, whole := bytes.Cut(b, []byte{'\n'})
-		t.open = true
+		if !t.open {
+			t.open = true
+			t.fresh++
+		}
 		if room := tailLineBytes - len(t.part); len(line) > room {
 			line, t.cut = line[:room], true
 		}
@@ -34,8 +39,19 @@ func (t *tail) add(b []byte) {
 	}
 }
 
+// crashLines begin the output of a Go program that crashes. The stack traces of all goroutines can follow.
+var crashLines = [][]byte{[]byte("panic: "), []byte("fatal error: "), []byte("unexpected fault address ")}
+
+// maxCrash is the number of such lines that are kept. They are followed by others of the same crash.
+const maxCrash = 4
+
 // push moves the incomplete line to the ring.
 func (t *tail) push() {
+	for _, begin := range crashLines {
+		if bytes.HasPrefix(t.part, begin) && len(t.crash) < maxCrash {
+			t.crash = append(t.crash, text(t.part))
+		}
+	}
 	slot := append(t.ring[t.next][:0], t.part...)
 	if t.cut {
 		slot = append(slot, "…"...)

@@ -75,6 +75,10 @@ type Unit struct {
 	// removes them after Run if necessary. Used for containerd, whose shims run the pods.
 	KeepChildren bool
 
+	// Explain returns the cause of an unexpected end of the process, from the last lines that it wrote, or nil if they do not
+	// contain it. The cause and its hints become part of the reason of the unit.
+	Explain func(lines []string) error
+
 	// Ready blocks until the unit is usable for the first time. An error is a failed start. nil: a process is usable as
 	// soon as it runs, a task when it calls ready. See Poll.
 	Ready func(ctx context.Context) error

@@ -27,7 +27,7 @@ const (
 // Component returns etcd's entry in the catalogue.
 func Component() component.Component {
 	return component.Component{
-		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, Render: Render, Ready: Ready,
+		Name: Name, Enabled: component.EmbeddedControlPlane, Programs: []string{Name}, Render: Render, Ready: Ready, Faults: Faults(),
 		Ports: func(c *config.NodeConfig) []component.Port {
 			return []component.Port{
 				component.LoopbackPort(c.Inside.EtcdClientPort, "inside.etcdClientPort"),
