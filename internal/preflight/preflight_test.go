@@ -156,6 +156,12 @@ func TestChecks(t *testing.T) {
 			"pass: subordinate ids: uids 700000-765535, gids 700000-765535\n"},
 		{"A2 getsubids fails", "subids", func(f *fakeHost) { f.program("getsubids", "fails") },
 			"pass: subordinate ids: uids 165536-231071, gids 165536-231071\n"},
+		{"A2 getsubids prints nothing", "subids", func(f *fakeHost) { f.program("getsubids", "silent") },
+			"pass: subordinate ids: uids 165536-231071, gids 165536-231071\n"},
+		{"A1 no subgid row", "subids", func(f *fakeHost) { f.write("etc/subgid", "") },
+			"fail: dev (uid UID) has no subordinate ids: no row in /etc/subgid\n" +
+				"  sudo usermod --add-subgids 231072-296607 dev\n" +
+				"  # or add this row to /etc/subgid: dev:231072:65536\n" + setup},
 		{"A2 static", "subids", func(f *fakeHost) { f.program("getsubids", "getsubids"); f.set("subids.source", "static") },
 			"pass: subordinate ids: uids 165536-231071, gids 165536-231071\n"},
 		{"A2 account of a directory service", "account", func(f *fakeHost) {

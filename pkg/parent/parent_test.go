@@ -196,6 +196,7 @@ func TestStops(t *testing.T) {
 	cgroup, h := r.ready()
 	assert.Equal(t, h.ParentPID, cmd.Process.Pid)
 	assert.Equal(t, h.Network.IP, "10.0.2.100")
+	assert.Assert(t, cmp.Contains(networkOf(t, h.ChildPID), "10.0.2.100/24"), "the node role runs before its network is ready")
 	holder, err := Holder(r.rt, r.data)
 	assert.NilError(t, err)
 	assert.Equal(t, holder, LockHolder{Locked: true, ParentPID: cmd.Process.Pid})
