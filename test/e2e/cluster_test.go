@@ -96,14 +96,19 @@ func TestCluster(t *testing.T) {
 	n.apply(fmt.Sprintf(webManifest, nodePort))
 	n.waitPod("web")
 	n.use(nodePort)
+	n.conditions()
 
 	t.Run("is back after down and up", func(t *testing.T) {
 		n := n.in(t)
+		n.kubectl("-n", "kube-system", "scale", "deployment", "coredns", "--replicas=3")
 		n.down()
 		noTrace(t, n.name)
 		n.up()
 		n.waitPod("web")
 		n.answers(nodePort)
+		replicas := n.kubectl("-n", "kube-system", "get", "deployment", "coredns", "-o", "jsonpath={.spec.replicas}")
+		assert.Equal(t, replicas, "3", "set by the user")
+		n.customName()
 	})
 	t.Run("down stops pods as the kubelet does", func(t *testing.T) { n.in(t).stopsPods() })
 }
