@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,7 +133,9 @@ func TestResolveName(t *testing.T) {
 func TestDNSWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		failure := errors.New("no answer")
+		var failure atomic.Pointer[error]
+		fail := func(err error) { failure.Store(&err) }
+		fail(errors.New("no answer"))
 		unreachable := func() (*kubeapi.Client, error) {
 			return kubeapi.NewForCluster(kubeapi.Cluster{Server: "https://127.0.0.1:1", CA: nil, Insecure: true}, kubeapi.Options{})
 		}
@@ -142,7 +145,7 @@ func TestDNSWatch(t *testing.T) {
 		w := &dnsWatch{
 			address: netip.MustParseAddr("10.43.0.10"), name: "kubernetes.default.svc.cluster.local",
 			serving: func(context.Context) (*kubeapi.Client, error) { return c, nil },
-			resolve: func(context.Context, netip.AddrPort, string) error { return failure },
+			resolve: func(context.Context, netip.AddrPort, string) error { return *failure.Load() },
 		}
 		hub := status.NewHub(status.Status{}, status.Options{})
 		runConditions(t, hub, map[string]conditionWatch{status.ConditionClusterDNS: w})
@@ -156,9 +159,9 @@ func TestDNSWatch(t *testing.T) {
 		assert.Assert(t, got.Pending)
 		assert.Equal(t, got.Message, "kubernetes.default.svc.cluster.local does not resolve: no answer")
 		assert.Assert(t, !state(dnsPatience).Pending)
-		failure = nil
+		fail(nil)
 		assert.Assert(t, state(2*dnsFailing).OK)
-		failure = errors.New("lost")
+		fail(errors.New("lost"))
 		assert.Assert(t, state(dnsSlow).OK, "one lost query")
 		assert.Assert(t, !state(2*dnsTolerance).OK)
 	})

@@ -30,9 +30,11 @@ type nodeWatch struct {
 	// restart restarts a unit. It is nil on a worker: deleting the Node object is how an administrator removes a worker, and
 	// the cluster does not let the worker create it again.
 	restart func(unit string) error
+	// patience is how long the Node object may be missing before it is restored.
+	patience time.Duration
 }
 
-// restoreNodeAfter is how long the Node object may be missing. The node itself replaces it when it starts.
+// restoreNodeAfter is the patience of a running node, which itself replaces the Node object only when it starts.
 const restoreNodeAfter = 2 * time.Second
 
 // Run watches the Node object until ctx ends.
@@ -68,12 +70,12 @@ func (w *nodeWatch) Run(ctx context.Context, ready func()) error {
 				last = n
 			}
 			if n.UID == "" && last != nil && w.restart != nil {
-				missing = time.After(restoreNodeAfter)
+				missing = time.After(w.patience)
 			}
 		case <-missing:
 			if err := w.restore(ctx, c, last); err != nil {
 				w.log.WithError(err).Warn("restore the Node object")
-				missing = time.After(restoreNodeAfter)
+				missing = time.After(w.patience)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,32 +73,64 @@ func TestRestoredNode(t *testing.T) {
 	assert.Equal(t, string(got.UID), "")
 }
 
-// TestNodeWatchRestores checks that the Node object is created again and the kubelet restarted, only if it was there before and
-// only on a node that may do so.
+// nodeAPI is an API server with one Node, which a client may delete and create.
+type nodeAPI struct {
+	stubAPI
+
+	mu     sync.Mutex
+	exists bool
+}
+
+func (a *nodeAPI) reply(r *http.Request) (int, any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	items := []any{}
+	if r.Method == http.MethodPost {
+		a.exists = true
+		return http.StatusCreated, map[string]any{}
+	}
+	if a.exists {
+		items = append(items, reportedNode(nodeStart, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}))
+	}
+	return http.StatusOK, map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": items}
+}
+
+// TestNodeWatchRestores checks that the Node object is created again, as it was, and the kubelet restarted.
 func TestNodeWatchRestores(t *testing.T) {
 	t.Parallel()
-	api := &stubAPI{answer: func(r *http.Request) (int, any) {
-		if r.Method == http.MethodPost {
-			return http.StatusCreated, map[string]any{}
-		}
-		return http.StatusOK, map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
-	}}
+	api := &nodeAPI{exists: true}
+	api.answer = api.reply
 	client := api.start(t)
 	c, err := client()
 	assert.NilError(t, err)
-	restarted := ""
 	hub := status.NewHub(status.Status{}, status.Options{})
-	w := &nodeWatch{name: "vm", hub: hub, log: silentLog(), client: client, restart: func(unit string) error { restarted = unit; return nil }}
+	restarted := make(chan string, 1)
+	w := &nodeWatch{name: "vm", started: nodeStart, hub: hub, log: silentLog(), client: client, patience: time.Millisecond}
+	w.restart = func(unit string) error { restarted <- unit; return nil }
 	assert.NilError(t, w.restore(t.Context(), c, reportedNode(nodeStart)))
-	assert.Equal(t, restarted, "kubelet")
+	assert.Equal(t, <-restarted, "kubelet")
 	assert.Check(t, strings.HasPrefix(api.requests[0], "POST /api/v1/nodes {"))
 	assert.Check(t, is.Contains(api.requests[0], `"labels":{"a":"b"}`))
 	assert.Equal(t, hub.Events()[0].Reason, "restored the Node object vm, which was deleted")
+}
 
-	ctx, cancel := context.WithTimeout(t.Context(), restoreNodeAfter+time.Second) // a Node that never existed is not restored
-	defer cancel()
-	assert.NilError(t, w.Run(ctx, func() {}))
-	for _, r := range api.requests[1:] {
+// TestNodeWatchWaits checks that a Node that never existed in this run is not created by the watch.
+func TestNodeWatchWaits(t *testing.T) {
+	t.Parallel()
+	api := &nodeAPI{}
+	api.answer = api.reply
+	hub := status.NewHub(status.Status{}, status.Options{})
+	w := &nodeWatch{name: "vm", started: nodeStart, hub: hub, log: silentLog(), client: api.start(t), patience: time.Nanosecond}
+	w.restart = func(string) error { t.Error("restarted"); return nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx, func() {}) }()
+	for s, changed := hub.Snapshot(), hub.Changed(); s.Condition(status.ConditionNodeReady) == nil; s, changed = hub.Snapshot(), hub.Changed() {
+		<-changed
+	}
+	cancel()
+	assert.NilError(t, <-done)
+	for _, r := range api.requests {
 		assert.Check(t, strings.HasPrefix(r, "GET "), r)
 	}
 }

@@ -24,7 +24,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	cluster := component.ClusterUnit(cfg, apiserver.Name)
 	object := &nodeObject{env: n.env, data: n.data, log: n.log, client: n.client, address: n.address}
-	node := &nodeWatch{name: cfg.NodeName, started: n.handover.StartedAt, hub: n.hub, log: n.log, client: n.client}
+	node := &nodeWatch{name: cfg.NodeName, started: n.handover.StartedAt, hub: n.hub, log: n.log, client: n.client, patience: restoreNodeAfter}
 	if !cfg.Joins() {
 		node.restart = func(unit string) error { return n.group.Restart(unit) }
 	}
