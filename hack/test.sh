@@ -105,7 +105,7 @@ e2e() {
 	hack/conformance.sh build "$suite"
 	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(required_without root)"
 		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}" "ROOTLESSNODE_E2E_SOAK=${ROOTLESSNODE_E2E_SOAK:-}"
-		"ROOTLESSNODE_E2E_CERTIFICATES=${ROOTLESSNODE_E2E_CERTIFICATES:-}")
+		"ROOTLESSNODE_E2E_CERTIFICATES=${ROOTLESSNODE_E2E_CERTIFICATES:-}" "ROOTLESSNODE_RECOVERY_ROUNDS=${ROOTLESSNODE_RECOVERY_ROUNDS:-}")
 	if [ "$(id -u)" != 0 ]; then
 		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
 			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"

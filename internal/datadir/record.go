@@ -31,6 +31,8 @@ type Record struct {
 	Created time.Time `json:"created"`
 	// IDs is the id map with which the files in the data dir were created.
 	IDs IDs `json:"ids"`
+	// Deleting is set while the data is being removed. Data with it is incomplete.
+	Deleting bool `json:"deleting"`
 	Identity
 }
 
@@ -79,7 +81,7 @@ func readRecord(d layout.Data) (*Record, int, error) {
 	err = json.Unmarshal(b, &head)
 	switch {
 	case err == nil && head.Format > Format:
-		return nil, owner, recordFault(d, newerHint, "format %d is newer than this program, which supports formats up to %d", head.Format, Format)
+		return nil, owner, fmt.Errorf("read the record of data dir %s: %w", d.Dir, layout.NewerError(d.Record(), head.Format))
 	case err == nil:
 		err = json.Unmarshal(b, &r)
 	}
@@ -91,9 +93,6 @@ func readRecord(d layout.Data) (*Record, int, error) {
 	}
 	return &r, owner, nil
 }
-
-// newerHint is the fix for state of a newer version.
-const newerHint = "# use the version of the program that wrote the data, or a newer one"
 
 func (r *Record) validate() error {
 	if r.Format < 1 || r.Name == "" {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -42,6 +41,12 @@ func (r Registry) Find(name string) ([]string, error) {
 	b, _, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if err == nil {
+		err = layout.CheckFormat(path)
+	}
+	if errors.Is(err, errdefs.ErrConfig) {
+		return nil, fmt.Errorf("read the registry entry: %w", err)
 	}
 	var e Entry
 	if err == nil {
@@ -107,12 +112,9 @@ func (r Registry) write(name string, dirs []string) error {
 	if path == "" {
 		return nil
 	}
-	b, err := json.Marshal(Entry{Name: name, DataDirs: dirs})
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
-	}
-	if err == nil {
-		err = atomicfile.Options{Durable: true}.Write(path, append(b, '\n'), 0o600)
+		err = layout.WriteState(path, Entry{Name: name, DataDirs: dirs})
 	}
 	if err != nil {
 		return errdefs.Preflight("write the registry entry of node %q: %w", name, err)

@@ -64,7 +64,8 @@ const maxLeft = 20
 
 // Remove removes the entries of layout.Data from a data dir, the record last, and then the directory itself if it is empty. It keeps all
 // other entries, does not enter mounts and does not follow symbolic links. It reports files that cannot be removed and continues with the
-// others; in this case it keeps the record, so that the removal can be repeated. The node must be stopped.
+// others; in this case it keeps the record, so that the removal can be repeated. The record has Deleting from the first removed file on. The node must
+// be stopped.
 //
 // Files of subordinate ids can be removed only by root in a user namespace that maps these ids.
 //
@@ -112,6 +113,7 @@ func Remove(req Request) (*Result, error) {
 		}
 		r.tryOnly = false
 	}
+	markDeleting(d)
 	r.remove(root, known)
 	if len(res.Left) > 0 {
 		return res, nil
@@ -121,6 +123,18 @@ func Remove(req Request) (*Result, error) {
 		res.DirKept = removeEmpty(req.Dir)
 	}
 	return res, nil
+}
+
+// markDeleting records that the data is incomplete from now on. Errors are ignored, because the mark only helps a start after an interrupted
+// removal; the disk may be full, or the record may be missing.
+func markDeleting(d layout.Data) {
+	was, _, err := readRecord(d)
+	if err != nil {
+		return
+	}
+	now := *was
+	now.Deleting = true
+	_ = writeRecord(d, now, was)
 }
 
 // removeEmpty removes an empty directory. It returns the reason if that is not possible.

@@ -299,6 +299,26 @@ func ownersAreNamed(t *testing.T, d layout.Data) {
 	assert.Assert(t, cmp.Contains(hints(res.Err()), "rm -rf --one-file-system -- "+filepath.Join(d.Dir, "containerd")))
 }
 
+// TestRemoveMarksTheRecord checks that the record of an interrupted removal has Deleting, and that one that only tries has not.
+func TestRemoveMarksTheRecord(t *testing.T) {
+	t.Parallel()
+	d := layout.NewData(t.TempDir())
+	assert.NilError(t, Claim(d, "one", ownIDs(IDRange{100000, 65536}), "dev"))
+	write(t, filepath.Join(d.Dir, "etcd/member/file"))
+	assert.NilError(t, os.Chmod(filepath.Join(d.Dir, "etcd/member"), 0o500)) // root can remove the file
+	for _, tryFirst := range []bool{true, false} {
+		res, err := Remove(Request{Dir: d.Dir, TryFirst: tryFirst})
+		assert.NilError(t, err)
+		r, err := ReadRecord(d, os.Getuid())
+		if len(res.Left) == 0 {
+			assert.ErrorIs(t, err, os.ErrNotExist)
+			return
+		}
+		assert.NilError(t, err)
+		assert.Equal(t, r.Deleting, !tryFirst)
+	}
+}
+
 // TestRemoveImmutable checks that the immutable flag is reported, and once for a directory.
 func TestRemoveImmutable(t *testing.T) {
 	t.Parallel()

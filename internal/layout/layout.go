@@ -102,11 +102,6 @@ func (r Runtime) LongestSocket() string {
 	return filepath.Join(r.StateDir(), "gvisortapvsock", "tap.sock")
 }
 
-// StateFormat is the version of the state files that survive a run (Data.StateFiles). Increase it when the meaning of one of them changes,
-// so that older programs refuse the data instead of damaging it. New fields do not need a new version, because programs ignore or keep
-// unknown fields.
-const StateFormat = 1
-
 // Data returns the paths of the host files that survive a stop.
 type Data struct{ Dir string }
 

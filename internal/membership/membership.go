@@ -97,7 +97,7 @@ func ParseCluster(data map[string]string) (*Cluster, error) {
 // Load reads the record from a data dir. It returns nil if the node has not joined a cluster.
 func Load(data layout.Data) (*Record, error) {
 	var r Record
-	err := layout.ReadJSON(data.JoinRecord(), &r)
+	err := layout.ReadState(data.JoinRecord(), &r)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -111,8 +111,8 @@ func Load(data layout.Data) (*Record, error) {
 	return &r, nil
 }
 
-// Save writes the record atomically, for Load. Runs in: either; the data dir has the same path inside.
-func (r *Record) Save(data layout.Data) error { return layout.WriteJSON(data.JoinRecord(), r) }
+// Save writes the record for Load. Runs in: either; the data dir has the same path inside.
+func (r *Record) Save(data layout.Data) error { return layout.WriteState(data.JoinRecord(), r) }
 
 // Apply changes cfg to a worker of the recorded cluster: it sets the server and the settings that the cluster's nodes share,
 // and clears the settings for the join itself. It does not modify data that cfg shares with copies of it.

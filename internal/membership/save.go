@@ -1,7 +1,6 @@
 package membership
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -47,11 +46,11 @@ func (j *joiner) save(cluster *Cluster, w joinMethod) (*Record, error) {
 		}
 		all = append(all, entry{path: j.Data.BootstrapKubeconfig(), mode: secretMode, text: text})
 	}
-	text, err := json.Marshal(rec)
+	text, err := layout.EncodeState(rec)
 	if err != nil {
 		return nil, errdefs.Class(errdefs.ErrPreflight, err)
 	}
-	all = append(all, entry{path: j.Data.JoinRecord(), mode: secretMode, text: append(text, '\n')})
+	all = append(all, entry{path: j.Data.JoinRecord(), mode: secretMode, text: text})
 	if err := j.writeAll(all); err != nil {
 		return nil, errdefs.Preflight("store the joined cluster: %w", err)
 	}

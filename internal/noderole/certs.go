@@ -192,7 +192,8 @@ func (o ownCertificates) ensure(now time.Time) (pki.Changes, []byte, error) {
 	if err != nil {
 		return pki.Changes{}, nil, err
 	}
-	changes, err := pki.Ensure(layout.InsidePKI, spec, now)
+	// Errors name the path on the host.
+	changes, err := pki.Ensure(layout.NewData(o.env.Config.DataDir).PKI(), spec, now)
 	if err != nil {
 		return changes, nil, err
 	}

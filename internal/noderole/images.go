@@ -17,6 +17,12 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
+// importedImages is the content of layout.Data.ImportedImages.
+type importedImages struct {
+	// Images maps the name of an image to the digest of the archive that it came from.
+	Images map[string]string `json:"images"`
+}
+
 // importImages imports the bundled images (pause, CoreDNS) into the runtime, unless it has them. Without the program
 // for this, images are pulled from their registries on first use.
 func (n *nodeRole) importImages(ctx context.Context) error {
@@ -36,13 +42,16 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	imported := map[string]string{} // image name -> digest of the archive it came from
-	if err := layout.ReadJSON(n.data.ImportedImages(), &imported); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var record importedImages
+	if err := layout.ReadState(n.data.ImportedImages(), &record); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.log.WithError(err).Warn("cannot read the record of imported images; importing them again")
+	}
+	if record.Images == nil {
+		record.Images = map[string]string{}
 	}
 	for _, image := range m.Images {
 		known := slices.ContainsFunc(have, func(i criclient.Image) bool { return slices.Contains(i.Names, image.Name) })
-		if known && imported[image.Name] == image.SHA256 {
+		if known && record.Images[image.Name] == image.SHA256 {
 			continue
 		}
 		supervisor.Progress(ctx, "importing %s", image.Name)
@@ -52,7 +61,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
 		}
-		imported[image.Name] = image.SHA256
+		record.Images[image.Name] = image.SHA256
 	}
-	return layout.WriteJSON(n.data.ImportedImages(), imported)
+	return layout.WriteState(n.data.ImportedImages(), record)
 }

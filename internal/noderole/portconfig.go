@@ -1,6 +1,7 @@
 package noderole
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -148,11 +149,27 @@ func (d *portConfig) readHost() error {
 	return nil
 }
 
+// manualForwards is the content of layout.Data.ManualPorts.
+type manualForwards struct {
+	// Forwards are canonical, as config.Forward writes them.
+	Forwards []string `json:"forwards"`
+}
+
+// UnmarshalJSON also accepts the list that earlier versions wrote.
+func (m *manualForwards) UnmarshalJSON(b []byte) error {
+	if json.Unmarshal(b, &m.Forwards) == nil {
+		return nil
+	}
+	type plain manualForwards // without this method
+	return json.Unmarshal(b, (*plain)(m))
+}
+
 func (d *portConfig) readManual() error {
-	d.manual = nil
-	if err := layout.ReadJSON(d.data.ManualPorts(), &d.manual); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var stored manualForwards
+	if err := layout.ReadState(d.data.ManualPorts(), &stored); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the manual forwards: %w", err)
 	}
+	d.manual = stored.Forwards
 	return nil
 }
 
@@ -321,7 +338,7 @@ func (d *portConfig) find(text string) (int, error) {
 
 // change stores the list before it applies it, so that a confirmed change survives a crash.
 func (d *portConfig) change(manual []string) error {
-	if err := layout.WriteJSON(d.data.ManualPorts(), manual); err != nil {
+	if err := layout.WriteState(d.data.ManualPorts(), manualForwards{manual}); err != nil {
 		return err
 	}
 	d.manual = manual

@@ -167,7 +167,11 @@ func TestForwardsByHand(t *testing.T) {
 	assert.Equal(t, len(now.Static), 1)
 	raw, err := os.ReadFile(d.data.ManualPorts())
 	assert.NilError(t, err)
-	assert.Equal(t, string(raw), "[]\n")
+	assert.Equal(t, string(raw), `{"format":1,"forwards":[]}`+"\n")
+	assert.NilError(t, os.WriteFile(d.data.ManualPorts(), []byte(`["127.0.0.1:8080:30080/tcp"]`), 0o600)) // of an earlier version
+	assert.NilError(t, d.readManual())
+	assert.Equal(t, len(d.manual), 1)
+	d.manual = nil
 
 	_, err = d.add("80:x")
 	assert.ErrorIs(t, err, errdefs.ErrConfig)

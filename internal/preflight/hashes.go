@@ -3,7 +3,6 @@ package preflight
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"io"
 	"os"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // fingerprint changes whenever the content of a file may have changed, because a program cannot set ctime (inode(7)).
@@ -45,6 +45,11 @@ type fileHash struct {
 	SHA256 string `json:"sha256"`
 }
 
+// verifiedFiles is the content of layout.Data.Verified.
+type verifiedFiles struct {
+	Files map[string]fileHash `json:"files"`
+}
+
 // hashCache is the cache of file hashes. A cache file that cannot be read counts as empty.
 type hashCache struct {
 	mu      sync.Mutex
@@ -54,8 +59,9 @@ type hashCache struct {
 
 func readHashes(file string) *hashCache {
 	h := &hashCache{known: map[string]fileHash{}}
-	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &h.known) != nil {
-		h.known = map[string]fileHash{}
+	var stored verifiedFiles
+	if layout.ReadState(file, &stored) == nil && stored.Files != nil {
+		h.known = stored.Files
 	}
 	return h
 }
@@ -106,7 +112,7 @@ func (h *hashCache) write(file string, files []string) {
 			keep[f] = k
 		}
 	}
-	b, err := json.Marshal(keep)
+	b, err := layout.EncodeState(verifiedFiles{keep})
 	if err != nil {
 		return
 	}

@@ -155,13 +155,14 @@ func TestVerifyManifestCache(t *testing.T) {
 	// A wrong hash in the cache shows that the cache is used.
 	b, err := os.ReadFile(cache)
 	assert.NilError(t, err)
-	var known map[string]fileHash
-	assert.NilError(t, json.Unmarshal(b, &known))
+	var stored verifiedFiles
+	assert.NilError(t, json.Unmarshal(b, &stored))
+	known := stored.Files
 	assert.Equal(t, known[m.File(e)].SHA256, e.SHA256)
 	lie := known[m.File(e)]
 	lie.SHA256 = "lie"
 	known[m.File(e)] = lie
-	b, err = json.Marshal(known)
+	b, err = json.Marshal(stored)
 	assert.NilError(t, err)
 	assert.NilError(t, os.WriteFile(cache, b, 0o600))
 	found, _ = VerifyManifest(f.in.ComponentsDir, cache)

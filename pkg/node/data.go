@@ -88,8 +88,16 @@ func place(n *Node) datadir.Place {
 	return p
 }
 
-// claim marks the data dir as the node's before any data is written to it, and records it in the account's registry.
-func claim(n *Node) error {
+// claim marks the data dir as the node's before any data is written to it, and records it in the account's registry. If the removal of
+// former data was interrupted, it is completed first.
+func claim(ctx context.Context, n *Node) error {
+	if n.deleting {
+		n.log.Warnf("the removal of the data in %s was interrupted; completing it before the start", n.data.Dir)
+		if _, err := n.DeleteData(ctx); err != nil {
+			return err
+		}
+		n.deleting = false
+	}
 	name := n.Config().Name
 	dirs, err := n.reg.Find(name)
 	if err != nil {

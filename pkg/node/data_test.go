@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
@@ -24,7 +25,7 @@ func started(t *testing.T, dir string) *Node {
 	cfg.DataDir = dir
 	n, err := New(cfg, Options{})
 	assert.NilError(t, err)
-	assert.NilError(t, claim(n))
+	assert.NilError(t, claim(t.Context(), n))
 	write(t, n.Kubeconfig())
 	write(t, filepath.Join(n.Data().Dir, "kubelet", "pods", "x"))
 	return n
@@ -193,6 +194,37 @@ func TestNewReadsNoForeignJoinRecord(t *testing.T) {
 		assert.ErrorIs(t, err, errdefs.ErrConfig)
 		assert.ErrorContains(t, err, "precious.txt")
 	}
+}
+
+// TestInterruptedDeletion checks that the next start completes an interrupted removal and begins with new data.
+func TestInterruptedDeletion(t *testing.T) {
+	home(t)
+	n := started(t, "")
+	write(t, filepath.Join(n.Data().Dir, "etcd", "member", "x"))
+	var r datadir.Record
+	assert.NilError(t, layout.ReadJSON(n.Data().Record(), &r))
+	r.Deleting = true
+	assert.NilError(t, layout.WriteJSON(n.Data().Record(), r))
+	assert.NilError(t, os.RemoveAll(n.Data().PKI()))
+
+	log, messages := logtest.NewNullLogger()
+	n, err := New(config.Default(), Options{Log: log})
+	assert.NilError(t, err)
+	assert.NilError(t, claim(t.Context(), n))
+	assert.Assert(t, cmp.Contains(messages.LastEntry().Message, "was interrupted; completing it"))
+	left, err := os.ReadDir(n.Data().Dir)
+	assert.NilError(t, err)
+	assert.Equal(t, len(left), 1, "%v", left)
+	now, err := datadir.ReadRecord(n.Data(), os.Getuid())
+	assert.NilError(t, err)
+	assert.Assert(t, !now.Deleting)
+	assert.Equal(t, attach(t).Data().Dir, n.Data().Dir)
+
+	assert.NilError(t, os.MkdirAll(n.Runtime().Dir, 0o700))
+	assert.NilError(t, layout.WriteJSON(n.Data().Record(), r))
+	res, err := attach(t).DeleteData(t.Context())
+	assert.NilError(t, err)
+	assert.DeepEqual(t, res, &datadir.Result{Dir: n.Data().Dir})
 }
 
 // TestDeleteDataReportsErrors checks that DeleteData returns the error of the helper process with a hint for root.

@@ -23,17 +23,20 @@ import (
 )
 
 // formerIdentity returns the identity of the node whose data is in the data dir of cfg: that of the record, or what an earlier version,
-// which recorded none, left in the data. It is empty if there is no data of the node.
-func formerIdentity(cfg *config.NodeConfig) datadir.Identity {
+// which recorded none, left in the data. It is empty if there is no data of the node. deleting is set if the removal of the data was
+// interrupted.
+func formerIdentity(cfg *config.NodeConfig) (was datadir.Identity, deleting bool) {
 	data := layout.NewData(cfg.DataDir)
 	r, err := datadir.ReadRecord(data, os.Getuid())
 	switch {
+	case err == nil && r.Name == cfg.Name && r.Deleting:
+		return datadir.Identity{}, true
 	case err == nil && r.Name == cfg.Name:
-		return adopt(r.Identity, data)
+		return adopt(r.Identity, data), false
 	case errors.Is(err, fs.ErrNotExist):
-		return adopt(datadir.Identity{}, data)
+		return adopt(datadir.Identity{}, data), false
 	}
-	return datadir.Identity{} // Place.Check reports the error
+	return datadir.Identity{}, false // Place.Check reports the error
 }
 
 // recall sets the fields that cfg leaves open and that must not change during the life of the data.

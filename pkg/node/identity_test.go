@@ -37,7 +37,7 @@ func claimed(t *testing.T, cfg *config.NodeConfig, o Options) *Node {
 	testutil.Require(t, testutil.Subids)
 	n, err := New(cfg, o)
 	assert.NilError(t, err)
-	assert.NilError(t, claim(n))
+	assert.NilError(t, claim(t.Context(), n))
 	return n
 }
 

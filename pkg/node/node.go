@@ -79,6 +79,7 @@ type Node struct {
 	detach      bool
 	host        string   // the host's name, as the name of a Node object
 	namedByUser bool     // the caller's config sets nodeName
+	deleting    bool     // the removal of the data was interrupted
 	tried       []string // directories that were searched for components without success
 	listeners   inheritedListeners
 	// joinToken is Options.JoinToken, cleared after its use.
@@ -128,7 +129,8 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		return nil, nil, err
 	}
 	n.host = config.NodeNameOf(host)
-	was := formerIdentity(&own)
+	was, deleting := formerIdentity(&own)
+	n.deleting = deleting
 	recall(&own, was)
 	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
 	unreadable := rejoin(&own, facts) // returned last, because errors of the config and the data dir are more useful
@@ -147,7 +149,10 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	if start && filepath.IsAbs(own.DataDir) {
-		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check(), checkIdentity(n, cfg, was), checkQuota(n))
+		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check())
+		if !deleting {
+			invalid = errors.Join(invalid, datadir.CheckState(n.data, os.Getuid()), checkIdentity(n, cfg, was), checkQuota(n))
+		}
 	}
 	if invalid != nil {
 		return nil, nil, invalid
@@ -236,6 +241,9 @@ func runPreflight(ctx context.Context, n *Node) error {
 	h, err := parent.Holder(n.rt, n.data)
 	if err != nil {
 		return err
+	}
+	if h.ParentPID > 0 && exists(n.rt.Removal()) {
+		return errdefs.AlreadyRunning("start node %q: its data is being deleted (pid %d); try again later", n.Config().Name, h.ParentPID)
 	}
 	if h.ParentPID > 0 {
 		return errdefs.AlreadyRunning("start node %q: already running (parent pid %d)", n.Config().Name, h.ParentPID).

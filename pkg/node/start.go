@@ -49,7 +49,7 @@ func (n *Node) Start(ctx context.Context) error {
 	if err := runPreflight(ctx, n); err != nil {
 		return err
 	}
-	if err := claim(n); err != nil {
+	if err := claim(ctx, n); err != nil {
 		return err
 	}
 	if err := joinCluster(ctx, n); err != nil {
@@ -95,7 +95,7 @@ func (n *Node) RunForeground(ctx context.Context) error {
 	if err := runPreflight(ctx, n); err != nil {
 		return err
 	}
-	if err := claim(n); err != nil {
+	if err := claim(ctx, n); err != nil {
 		return err
 	}
 	if err := joinCluster(ctx, n); err != nil {

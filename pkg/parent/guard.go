@@ -178,7 +178,7 @@ func RunGuard(log logrus.FieldLogger, rt layout.Runtime) error {
 // recordKilled records for `status` that the parent was killed.
 func recordKilled(d layout.Data, log logrus.FieldLogger) {
 	err := errdefs.Component("the parent process was killed")
-	if err := layout.WriteJSON(d.LastExit(), errdefs.ReportOf(err)); err != nil {
+	if err := layout.WriteState(d.LastExit(), errdefs.ReportOf(err)); err != nil {
 		log.WithError(err).Warn("guard: record the end of the parent")
 	}
 }

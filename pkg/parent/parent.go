@@ -306,7 +306,7 @@ func (r *run) conclude(err error) error {
 		return nil
 	}
 	err = r.output.attach(err)
-	if werr := layout.WriteJSON(r.data.LastExit(), errdefs.ReportOf(err)); werr != nil {
+	if werr := layout.WriteState(r.data.LastExit(), errdefs.ReportOf(err)); werr != nil {
 		r.Log.WithError(werr).Warn("record the error of this run")
 	}
 	return err

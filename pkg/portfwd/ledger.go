@@ -17,6 +17,7 @@ import (
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
 
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // ledgerSlack is the number of lines beyond twice the number of entries after which the file is rewritten.
@@ -33,7 +34,7 @@ const ledgerSlack = 1024
 //
 // Holders outlive the forwards, so that each owner gets its ports again after a restart. A "+" line is written before the
 // request, so that the record is complete whenever the process is killed. The file needs no fsync, because a crash of the
-// host ends the forwards too.
+// host ends the forwards too. The first line, "#format N", is the version of the file.
 type ledger struct {
 	path string // if empty, the ledger is in memory only
 
@@ -298,6 +299,9 @@ func (l *ledger) keep(live map[string]struct{}) error {
 func (l *ledger) rewrite() error {
 	keys := sortedKeys(l.specs)
 	var buf bytes.Buffer
+	if err := layout.WriteFormat(&buf); err != nil {
+		return err
+	}
 	for _, owner := range sortedKeys(l.picks) {
 		fmt.Fprintf(&buf, "=%d %s\n", l.picks[owner], owner)
 	}

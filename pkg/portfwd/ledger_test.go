@@ -40,7 +40,7 @@ func TestLedgerSurvivesAKill(t *testing.T) {
 	assert.NilError(t, again.keep(map[string]struct{}{specKey(specOf(1)): {}}))
 	raw, err = os.ReadFile(path)
 	assert.NilError(t, err)
-	assert.Equal(t, string(raw), "+tcp4 127.0.0.1 1 10.0.2.100 1\n")
+	assert.Equal(t, string(raw), "#format 1\n+tcp4 127.0.0.1 1 10.0.2.100 1\n")
 	assert.NilError(t, again.add(specOf(9)))
 	last, err := openLedger(path)
 	assert.NilError(t, err)

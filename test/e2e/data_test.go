@@ -96,6 +96,9 @@ func (n *testNode) changedSettings() {
 		"--set", "cluster.domain=example.org")
 	assert.Equal(n.t, code, errdefs.ExitConfig, text)
 	assert.NilError(n.t, os.Rename(key+".away", key))
+	assert.NilError(n.t, os.WriteFile(d.ManualPorts(), []byte(`{"format": 99}`), 0o600))
+	assert.Assert(n.t, cmp.Contains(n.upRefused(errdefs.ExitConfig), d.ManualPorts()+": format 99 is newer"))
+	assert.NilError(n.t, os.Remove(d.ManualPorts()))
 	for _, want := range []string{
 		"cluster.podCIDR: 10.61.0.0/16: the cluster of node \"e2e-again\" was created with 10.42.0.0/16",
 		"cluster.serviceCIDR: 10.60.0.0/16: ", "cluster.domain: example.org: ", "encryption: the Secrets",
