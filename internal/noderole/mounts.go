@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,41 +25,57 @@ import (
 // since.
 const mountsInterval = time.Minute
 
-// mountsResult is the output of the mounts role.
+// mountsResult is the result of a test of mount propagation.
 type mountsResult struct {
 	Guarantees mountns.Guarantees `json:"guarantees"`
 	Reasons    []string           `json:"reasons"`
 }
 
+// mountsOutput is the output of the mounts role.
+type mountsOutput struct {
+	mountsResult
+	// Failure is the reason for which the test was impossible.
+	Failure string `json:"failure,omitempty"`
+}
+
 // RunMounts executes the mounts role: it tests mount propagation in the node's mount namespace and prints the result.
 // It is a separate process because the test ends threads, and with them the node role's children.
 func RunMounts() error {
-	var t mountsResult
-	var err error
-	if err := os.MkdirAll(layout.InsideRun, 0o755); err != nil {
-		return err
+	var t mountsOutput
+	err := os.MkdirAll(layout.InsideRun, 0o755)
+	if err == nil {
+		t.Guarantees, t.Reasons, err = mountns.ProbeGuarantees(layout.InsideKubelet, layout.InsideRun)
 	}
-	t.Guarantees, t.Reasons, err = mountns.ProbeGuarantees(layout.InsideKubelet, layout.InsideRun)
 	if err != nil {
-		return err
+		t.Failure = err.Error()
 	}
 	return json.NewEncoder(os.Stdout).Encode(t)
 }
 
 // probeMounts runs the mounts role in a child process.
-func probeMounts(ctx context.Context) (t mountsResult, err error) {
+func probeMounts(ctx context.Context) (mountsResult, error) {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", layout.RoleMounts)
 	cmd.Env = append(os.Environ(), layout.RoleEnv(layout.RoleMounts, layout.Runtime{})...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err == nil {
-		err = json.Unmarshal(out, &t)
+	if err != nil {
+		return mountsResult{}, fmt.Errorf("test mount propagation: %w: %s", err, strings.TrimSpace(stderr.String()))
+	}
+	return parseMounts(out)
+}
+
+// parseMounts returns the result in the output of the mounts role.
+func parseMounts(out []byte) (mountsResult, error) {
+	var t mountsOutput
+	err := json.Unmarshal(out, &t)
+	if err == nil && t.Failure != "" {
+		err = errors.New(t.Failure)
 	}
 	if err != nil {
-		return t, fmt.Errorf("test mount propagation: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return mountsResult{}, fmt.Errorf("test mount propagation: %w", err)
 	}
-	return t, nil
+	return t.mountsResult, nil
 }
 
 // mountWatch tests mount propagation at start and periodically.

@@ -52,6 +52,16 @@ func TestReportMounts(t *testing.T) {
 	}
 }
 
+// TestMountsFailure checks that the reason for which the mounts role could not test is the error, without the log format of the role.
+func TestMountsFailure(t *testing.T) {
+	t.Parallel()
+	_, err := parseMounts([]byte(`{"guarantees":{},"reasons":null,"failure":"mkdir /x: no space left on device"}`))
+	assert.Error(t, err, "test mount propagation: mkdir /x: no space left on device")
+	r, err := parseMounts([]byte(`{"guarantees":{},"reasons":["2: not shared"]}`))
+	assert.NilError(t, err)
+	assert.DeepEqual(t, r.Reasons, []string{"2: not shared"})
+}
+
 // TestWrongMountNamespace checks that a process in a different mount namespace than the test is reported.
 func TestWrongMountNamespace(t *testing.T) {
 	t.Parallel()

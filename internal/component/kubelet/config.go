@@ -59,11 +59,13 @@ type configuration struct {
 
 	SeccompDefault bool `json:"seccompDefault,omitempty"`
 
-	MaxPods                       int               `json:"maxPods"`
-	EvictionHard                  map[string]string `json:"evictionHard,omitempty"`
-	ImageGCHighThresholdPercent   int               `json:"imageGCHighThresholdPercent"`
-	ImageGCLowThresholdPercent    int               `json:"imageGCLowThresholdPercent"`
-	LocalStorageCapacityIsolation bool              `json:"localStorageCapacityIsolation"`
+	MaxPods      int               `json:"maxPods"`
+	EvictionHard map[string]string `json:"evictionHard,omitempty"`
+	// A node accepts no pods for this time after a shortage is over.
+	EvictionPressureTransitionPeriod string `json:"evictionPressureTransitionPeriod"`
+	ImageGCHighThresholdPercent      int    `json:"imageGCHighThresholdPercent"`
+	ImageGCLowThresholdPercent       int    `json:"imageGCLowThresholdPercent"`
+	LocalStorageCapacityIsolation    bool   `json:"localStorageCapacityIsolation"`
 
 	NodeStatusUpdateFrequency       string          `json:"nodeStatusUpdateFrequency"`
 	NodeStatusReportFrequency       string          `json:"nodeStatusReportFrequency"`
@@ -155,6 +157,10 @@ func qosCgroups(e component.Env) bool {
 	return !slices.Contains(e.Unenforced, "cpu") && !slices.Contains(e.Unenforced, "memory")
 }
 
+// pressureTransition is the time without a shortage after which the kubelet reports no pressure any more. Its default of five minutes
+// protects a cluster against a node that changes too often; a cluster with one node needs the node back.
+const pressureTransition = 30 * time.Second
+
 // statusReport is how often the kubelet writes an unchanged status. It is the default of Kubernetes, which only applies
 // if the update frequency is not set (SetDefaults_KubeletConfiguration in pkg/kubelet/apis/config/v1beta1). Each write
 // causes an event for all watches of Nodes, several on every node.
@@ -166,6 +172,7 @@ func (c *configuration) user(e component.Env) {
 	c.EvictionHard = k.EvictionHard
 	c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent = k.ImageGCHighThresholdPercent, k.ImageGCLowThresholdPercent
 	c.NodeStatusUpdateFrequency = k.NodeStatusUpdateFrequency.D().String()
+	c.EvictionPressureTransitionPeriod = pressureTransition.String()
 	c.NodeStatusReportFrequency = max(k.NodeStatusUpdateFrequency.D(), statusReport).String()
 	c.FeatureGates = map[string]bool{gateUserNamespace: true}
 	c.resources(e)
