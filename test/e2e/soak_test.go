@@ -109,6 +109,7 @@ func (s *soak) faults() map[string]func() {
 		"kill the node role":         func() { s.killRole(func(st status.Status) int { return nodeRole(s.t, st.ChildPID) }) },
 		"kill the child":             func() { s.killRole(func(st status.Status) int { return st.ChildPID }) },
 		"kill the parent":            func() { s.killRole(func(st status.Status) int { return st.ParentPID }) },
+		"suspend":                    s.suspend,
 		"down and up":                func() { s.down(); s.up() },
 	}
 	for _, c := range s.status().Components {
@@ -170,6 +171,20 @@ func (s *soak) killAll() {
 			}
 		}
 	}
+}
+
+// suspend freezes all processes of the node for some seconds, as a suspended machine does.
+func (s *soak) suspend() {
+	s.t.Helper()
+	file := filepath.Join(s.cgroupDir(), "cgroup.freeze")
+	assert.NilError(s.t, os.WriteFile(file, []byte("1"), 0o600))
+	meanwhile(s.t, 10*time.Second, "the node is reported as not responding", func() error {
+		if st := s.status(); st.State != status.NodeDegraded {
+			return fmt.Errorf("%s: %s", st.State, st.Reason)
+		}
+		return nil
+	})
+	assert.NilError(s.t, os.WriteFile(file, []byte("0"), 0o600))
 }
 
 // killRole kills a process whose end is the end of the node, and starts the node again.
