@@ -166,6 +166,11 @@ func (n *testNode) use(nodePort int) {
 		_, _, code := n.try(podLimit, "exec", "--", "sh", "-c", "exit 7")
 		assert.Equal(n.t, code, 7)
 	})
+	sub("exec is in all namespaces of the node", func(n *testNode) {
+		const script = "for n in cgroup ipc mnt net pid user uts; do [ $(readlink /proc/self/ns/$n) = $(readlink /proc/1/ns/$n) ] || echo $n; done"
+		assert.Equal(n.t, n.run(podLimit, "exec", "--", "sh", "-c", script), "")
+		assert.Assert(n.t, cmp.Contains(n.run(podLimit, "exec", "--", "readlink", "/proc/self/exe"), "bin/"))
+	})
 	sub("top shows kubelet and pod", func(n *testNode) { n.measured() })
 	sub("mounts are listed by owner, and hidden from the host", func(n *testNode) {
 		got := n.run(podLimit, "mounts")

@@ -67,6 +67,21 @@ func (h *fakeHost) openFuse(dir string) {
 	h.do("mount", "--bind", dir+"/fuse", "/dev/fuse")
 }
 
+// forbidPrograms mounts the account's runtime directory and /tmp with noexec. wrap runs a program as the account.
+func (h *fakeHost) forbidPrograms(wrap []string) {
+	h.t.Helper()
+	out, err := exec.Command(wrap[0], append(wrap[1:], "printenv", "XDG_RUNTIME_DIR")...).Output()
+	assert.NilError(h.t, err)
+	dirs := []string{strings.TrimSpace(string(out))}
+	if !strings.HasPrefix(os.Getenv(envOut), "/tmp/") { // otherwise rootlessnode itself is there
+		dirs = append(dirs, "/tmp")
+	}
+	for _, dir := range dirs {
+		h.do("mount", "--rbind", dir, dir)
+		h.do("mount", "-o", "remount,bind,noexec", dir)
+	}
+}
+
 // TestHostMounts checks which mounts of the host reach the node, and which mounts of the node reach the host. The test acts as root of
 // the host.
 func TestHostMounts(t *testing.T) {
@@ -87,11 +102,14 @@ func TestHostMounts(t *testing.T) {
 
 func onHost(t *testing.T, h *fakeHost, propagation string) {
 	shared := propagation == "shared"
+	wrap := append(h.enter(), binary("rootlessnode"), "host", "enter", "--user", os.Getenv(envAccount), "--command", "--")
+	if !shared {
+		h.forbidPrograms(wrap)
+	}
 	dir := hostDir(t, "host", "a", "churn", "dev", "fuse", "flags", "ro/below")
 	h.openFuse(dir + "/dev")
 	h.do("mount", "-t", "tmpfs", "-o", "nosuid,nodev,noexec,size=1m", "none", dir+"/flags")
 	before := h.mounts()
-	wrap := append(h.enter(), binary("rootlessnode"), "host", "enter", "--user", os.Getenv(envAccount), "--command", "--")
 	n := newNodeOf(t, "e2e-hostmounts-"+propagation, wrap)
 	n.up()
 	n.importImage()

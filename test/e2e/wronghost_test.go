@@ -108,8 +108,28 @@ func TestWrongHost(t *testing.T) {
 	for _, f := range n.findings(n.args...) {
 		assert.Check(t, !strings.HasPrefix(f, "fail "), f)
 	}
+	n.inRoot(root, "ln -sf ../run/missing/stub.conf /etc/resolv.conf")
 	n.up()
 	assert.Check(t, cmp.Contains(n.run(podLimit, "exec", "--", "cat", "/etc/hosts"), "localhost"))
+	n.keepsNameServers(root)
+}
+
+// inRoot runs a script as root of the host.
+func (n *testNode) inRoot(root []string, script string) {
+	n.t.Helper()
+	out, err := exec.CommandContext(n.t.Context(), root[0], append(root[1:], "/bin/sh", "-ec", script)...).CombinedOutput()
+	assert.NilError(n.t, err, "%s", out)
+}
+
+// keepsNameServers checks that the node has name servers of its own, also after the host's resolv.conf was replaced.
+func (n *testNode) keepsNameServers(root []string) {
+	n.t.Helper()
+	const script = "test -f /etc/resolv.conf && test ! -L /etc/resolv.conf && cat /etc/resolv.conf"
+	before := n.run(podLimit, "exec", "--", "sh", "-c", script)
+	assert.Check(n.t, cmp.Contains(before, "nameserver 10."))
+	n.inRoot(root, "echo nameserver 192.0.2.1 >/etc/resolv.new && mv /etc/resolv.new /etc/resolv.conf")
+	n.inRoot(root, "rm /etc/resolv.conf && ln -s ../run/other.conf /etc/resolv.conf")
+	assert.Equal(n.t, n.run(podLimit, "exec", "--", "sh", "-c", script), before)
 }
 
 // findings returns the findings of check that did not pass, as "LEVEL CODE MESSAGE".
