@@ -100,14 +100,15 @@ func TestCluster(t *testing.T) {
 
 	t.Run("is back after down and up", func(t *testing.T) {
 		n := n.in(t)
-		n.kubectl("-n", "kube-system", "scale", "deployment", "coredns", "--replicas=3")
+		n.kubectl("-n", "kube-system", "scale", "deployment", "coredns", "--replicas=2")
+		n.apply(fmt.Sprintf(customDNS, "no-such-plugin"))
 		n.down()
 		noTrace(t, n.name)
-		n.up()
+		n.upWithoutDNS()
 		n.waitPod("web")
 		n.answers(nodePort)
 		replicas := n.kubectl("-n", "kube-system", "get", "deployment", "coredns", "-o", "jsonpath={.spec.replicas}")
-		assert.Equal(t, replicas, "3", "set by the user")
+		assert.Equal(t, replicas, "2", "set by the user")
 		n.customName()
 	})
 	t.Run("down stops pods as the kubelet does", func(t *testing.T) { n.in(t).stopsPods() })

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -124,6 +126,19 @@ func (n *testNode) invalidDNS() {
 	n.apply(fmt.Sprintf(customDNS, "hosts"))
 	n.awaitCondition(status.ConditionClusterDNS, "is true", isTrue)
 	n.customName()
+}
+
+// upWithoutDNS checks that up does not succeed while the DNS does not work, and repairs it.
+func (n *testNode) upWithoutDNS() {
+	n.t.Helper()
+	_, stderr, code := n.try(upLimit, append([]string{"up", "--timeout", patiently(20 * time.Second).String()}, n.args...)...)
+	assert.Equal(n.t, code, errdefs.ExitTimeout, stderr)
+	for _, want := range []string{"error: wait for node", "ClusterDNS", "Unknown directive 'no-such-plugin'", "hint:", "coredns-custom"} {
+		assert.Check(n.t, cmp.Contains(stderr, want))
+	}
+	assert.Assert(n.t, n.status().State != status.NodeReady)
+	n.apply(fmt.Sprintf(customDNS, "hosts"))
+	n.awaitCondition(status.ConditionClusterDNS, "is true", isTrue)
 }
 
 // customName checks that the user's part of the configuration of the DNS is used.
