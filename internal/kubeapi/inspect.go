@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -37,6 +38,26 @@ func (c workloads) WatchLabelledPods(ctx context.Context, namespace, selector st
 		},
 	}
 	return f.run(ctx)
+}
+
+// LabelledPods returns all pods of a namespace that have the labels of the selector.
+func (c workloads) LabelledPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	path := namespacesPath + "/" + url.PathEscape(namespace) + "/pods"
+	if err := c.do(ctx, request{method: http.MethodGet, path: path, query: url.Values{"labelSelector": {selector}}}, &list); err != nil {
+		return nil, fmt.Errorf("list the pods %s in namespace %s: %w", selector, namespace, err)
+	}
+	return list.Items, nil
+}
+
+// DeletePod deletes a pod. It succeeds if the pod does not exist.
+func (c workloads) DeletePod(ctx context.Context, namespace, name string) error {
+	path := namespacesPath + "/" + url.PathEscape(namespace) + "/pods/" + url.PathEscape(name)
+	err := c.do(ctx, request{method: http.MethodDelete, path: path}, nil)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
 }
 
 // Service returns a Service, or nil if it does not exist.

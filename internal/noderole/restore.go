@@ -2,12 +2,14 @@ package noderole
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/coredns"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -43,21 +45,37 @@ func (a *clusterAddons) restore(ctx context.Context, c *kubeapi.Client, changes 
 		if !wait(delay) {
 			return
 		}
-		foreign, custom, needed := changes.take()
-		if !needed {
+		found := changes.take()
+		if !found.needed() {
 			continue
 		}
-		_, applied, err := a.apply(ctx, c, custom)
+		_, applied, err := a.apply(ctx, c, found.custom)
+		if err == nil && found.customChanged {
+			err = replaceFailedDNS(ctx, c)
+		}
 		if ctx.Err() != nil {
 			return
 		}
-		changes.done(applied, custom, err)
+		changes.done(applied, found.custom, err)
 		if err != nil {
 			a.log.WithError(err).Warn("restore the objects of the node")
 		}
-		a.report(foreign)
+		a.report(found.foreign)
 		delay, last = min(2*delay, maxRestoreDelay), time.Now()
 	}
+}
+
+// replaceFailedDNS deletes the pods of the DNS that fail, after their configuration has changed. Their Deployment creates others at
+// once, while the kubelet would wait up to five minutes before it starts a failed container again.
+func replaceFailedDNS(ctx context.Context, c *kubeapi.Client) error {
+	pods, err := c.LabelledPods(ctx, coredns.Namespace, coredns.Selector)
+	errs := []error{err}
+	for i := range pods {
+		if _, broken := podProblem(&pods[i]); broken {
+			errs = append(errs, c.DeletePod(ctx, coredns.Namespace, pods[i].Name))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // report logs restored objects and publishes an event for each, because the user may have changed them.
@@ -115,18 +133,30 @@ func (o *addonChanges) notify() {
 	}
 }
 
-// take returns the objects that other clients changed since the last call, the user's part of the DNS configuration, and
-// whether the objects must be applied again.
-func (o *addonChanges) take() (foreign []kubeapi.ObjectState, custom map[string]string, needed bool) {
+// foundChanges are the changes since the last restoration.
+type foundChanges struct {
+	foreign []kubeapi.ObjectState // changed by other clients
+	// custom is the user's part of the DNS configuration.
+	custom        map[string]string
+	customChanged bool
+	failed        bool // the last restoration failed
+}
+
+// needed reports whether the objects must be applied again.
+func (f foundChanges) needed() bool { return f.failed || f.customChanged || len(f.foreign) > 0 }
+
+// take returns the changes since the last call.
+func (o *addonChanges) take() foundChanges {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	f := foundChanges{custom: o.custom, customChanged: !maps.Equal(o.custom, o.usedCustom), failed: o.failed}
 	for id, s := range o.current {
 		if !s.SameSpec(o.applied[id]) {
-			foreign = append(foreign, s)
+			f.foreign = append(f.foreign, s)
 		}
 	}
 	clear(o.current)
-	return foreign, o.custom, o.failed || len(foreign) > 0 || !maps.Equal(o.custom, o.usedCustom)
+	return f
 }
 
 // done records the result of applying the objects.

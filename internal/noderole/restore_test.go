@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
@@ -23,9 +24,9 @@ func TestAddonChanges(t *testing.T) {
 	assert.Equal(t, len(changes.arrived), 0)
 	needed := func(want bool, objects int) {
 		t.Helper()
-		foreign, _, got := changes.take()
-		assert.Equal(t, got, want)
-		assert.Equal(t, len(foreign), objects)
+		found := changes.take()
+		assert.Equal(t, found.needed(), want)
+		assert.Equal(t, len(found.foreign), objects)
 	}
 	changes.setObject(at("1", 1)) // the first list of the watch
 	assert.Equal(t, len(changes.arrived), 1)
@@ -53,7 +54,11 @@ func TestAddonChanges(t *testing.T) {
 // TestRestore checks that a deleted object is applied again together with the user's DNS configuration, and reported.
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	api := &stubAPI{answer: func(*http.Request) (int, any) {
+	api := &stubAPI{answer: func(r *http.Request) (int, any) {
+		if strings.HasSuffix(r.URL.Path, "/pods") {
+			failed := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}
+			return http.StatusOK, map[string]any{"items": []any{dnsPod("failed", failed), dnsPod("starting", corev1.ContainerStatus{})}}
+		}
 		return http.StatusOK, map[string]any{"metadata": map[string]any{"resourceVersion": "7"}}
 	}}
 	client := api.start(t)
@@ -80,7 +85,8 @@ func TestRestore(t *testing.T) {
 	cancel()
 	<-done
 	assert.Equal(t, e.Component+": "+e.Reason, "addons: restored Service kube-system/kube-dns, which was deleted")
-	assert.Equal(t, len(api.requests), 2*first)
+	assert.Equal(t, len(api.requests), 2*first+2)
+	assert.Equal(t, api.requests[2*first+1], "DELETE /api/v1/namespaces/kube-system/pods/failed ", "the new configuration may be valid")
 	deployment := func(requests []string) string {
 		for _, r := range requests {
 			if strings.Contains(r, "/deployments/") {
