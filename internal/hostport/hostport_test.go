@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -241,4 +242,24 @@ func tryAddress(text string) int {
 		_, _ = os.Stdout.WriteString(a.String() + "\n")
 	}
 	return 0
+}
+
+// TestListenOnLoopback checks that ports are also open at the loopback address, except one that is in use.
+func TestListenOnLoopback(t *testing.T) {
+	t.Parallel()
+	taken := hostService(t, "tcp4", "127.0.0.1:0")
+	free, err := net.Listen("tcp4", "127.0.0.1:0")
+	assert.NilError(t, err)
+	port := free.Addr().(*net.TCPAddr).Port
+	assert.NilError(t, free.Close())
+	listeners, err := listen(t.Context(), RelayOptions{Address: node, Ports: []int{taken, port}, Loopback: []int{taken, port}, Log: quiet()})
+	assert.NilError(t, err)
+	var at []string
+	for _, l := range listeners {
+		at = append(at, l.Addr().String())
+		assert.NilError(t, l.Close())
+	}
+	assert.DeepEqual(t, at, []string{
+		fmt.Sprintf("%s:%d", node, taken), fmt.Sprintf("%s:%d", node, port), fmt.Sprintf("127.0.0.1:%d", port),
+	})
 }

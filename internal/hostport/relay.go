@@ -23,6 +23,9 @@ type RelayOptions struct {
 	// Address is the address to listen on; see EnsureAddress.
 	Address netip.Addr
 	Ports   []int
+	// Loopback are those of Ports that Relay also opens at the node's own loopback address, so that a URL with localhost means the same
+	// inside as on the host, such as that of a proxy or a registry. A port that is in use there is not opened.
+	Loopback []int
 	// Socket is the path of the socket of Serve.
 	Socket string
 	Log    logrus.FieldLogger
@@ -62,31 +65,49 @@ func Relay(ctx context.Context, o RelayOptions, ready func()) error {
 		return err
 	}
 	defer watch.Close()
-	var listeners []net.Listener
-	for _, p := range o.Ports {
-		lc := net.ListenConfig{KeepAliveConfig: relay.KeepAlive}
-		l, err := lc.Listen(ctx, "tcp4", netip.AddrPortFrom(o.Address, uint16(p)).String())
-		if err != nil {
-			for _, l := range listeners {
-				_ = l.Close() // the listen error is returned
-			}
-			return fmt.Errorf("listen for connections to port %d of the host: %w", p, err)
-		}
-		listeners = append(listeners, l)
+	listeners, err := listen(ctx, o)
+	if err != nil {
+		return err
 	}
 	ready()
 	r := &relays{
 		o: o, watch: watch, pipes: relay.NewPipes(mostPipes), ports: relay.NewBudget(o.Descriptors),
 		budget: relay.NewBudget(o.Descriptors), sources: map[netip.Addr]*relay.Share{},
 	}
-	for i, l := range listeners {
+	for _, l := range listeners {
 		stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept then fails
 		defer stop()
-		r.group.Go(func() { r.accept(ctx, l.(*net.TCPListener), o.Ports[i]) })
+		r.group.Go(func() { r.accept(ctx, l, l.Addr().(*net.TCPAddr).Port) })
 	}
 	<-ctx.Done()
 	r.group.Wait()
 	return nil
+}
+
+// listen opens the ports.
+func listen(ctx context.Context, o RelayOptions) (listeners []*net.TCPListener, err error) {
+	lc := net.ListenConfig{KeepAliveConfig: relay.KeepAlive}
+	open := func(ip netip.Addr, port int) error {
+		l, err := lc.Listen(ctx, "tcp4", netip.AddrPortFrom(ip, uint16(port)).String())
+		if err == nil {
+			listeners = append(listeners, l.(*net.TCPListener))
+		}
+		return err
+	}
+	for _, p := range o.Ports {
+		if err := open(o.Address, p); err != nil {
+			for _, l := range listeners {
+				_ = l.Close() // the listen error is returned
+			}
+			return nil, fmt.Errorf("listen for connections to port %d of the host: %w", p, err)
+		}
+	}
+	for _, p := range o.Loopback {
+		if err := open(netip.AddrFrom4([4]byte{127, 0, 0, 1}), p); err != nil {
+			o.Log.WithError(err).Warnf("port %d of the host is not reachable at localhost inside, only at %s", p, o.Address)
+		}
+	}
+	return listeners, nil
 }
 
 // relays is the state of one call of Relay.

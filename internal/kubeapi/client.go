@@ -129,6 +129,9 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse API server address %q: %w", cfg.Host, err)
 	}
+	if cfg.Proxy == nil { // proxy-url is not set: proxies of the environment are for connections that leave the cluster
+		cfg.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
 	// A watch lasts longer than any timeout of a request; other requests are bounded by their context.
 	cfg.Timeout = 0
 	// The API server is near: compression would cost both sides more than it saves.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
+	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/hostport"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
@@ -20,6 +23,15 @@ func relayHostPorts(ctx context.Context, cfg *config.NodeConfig, rt layout.Runti
 		return fmt.Errorf("network.hostAddress: %w", err)
 	}
 	return hostport.Relay(ctx, hostport.RelayOptions{
-		Address: ip, Ports: cfg.Network.HostPorts, Socket: rt.HostSocket(), Log: log,
+		Address: ip, Ports: cfg.Network.HostPorts, Loopback: loopbackPorts(cfg), Socket: rt.HostSocket(), Log: log,
 	}, ready)
+}
+
+// loopbackPorts returns those of network.hostPorts on which no component listens inside.
+func loopbackPorts(cfg *config.NodeConfig) []int {
+	return slices.DeleteFunc(slices.Clone(cfg.Network.HostPorts), func(port int) bool {
+		return slices.ContainsFunc(catalogue.Enabled(cfg), func(c component.Component) bool {
+			return c.Ports != nil && slices.ContainsFunc(c.Ports(cfg), func(p component.Port) bool { return p.Number == port })
+		})
+	})
 }

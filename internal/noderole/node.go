@@ -81,7 +81,7 @@ type Options struct {
 func Run(o Options) error {
 	cfg, data := o.Config, layout.NewData(o.Config.DataDir)
 	n := &nodeRole{
-		programs: programs{cfg.ComponentsDir, cfg.NodeName},
+		programs: programs{componentsDir: cfg.ComponentsDir, nodeName: cfg.NodeName},
 		log:      o.Log, cfg: cfg, runtime: runtime.Of(cfg), rt: o.Runtime, data: data, handover: o.Handover, files: o.FileSystem,
 		tree:    cgroupv2.Tree{Root: layout.InsideCgroup},
 		hub:     status.NewHub(initialStatus(o), status.Options{}),

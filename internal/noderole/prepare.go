@@ -34,7 +34,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	n.ports.ipv6 = ipv6
-	n.warn(slices.Concat(unenforcedTexts(n.cfg, n.handover.Cgroup), driverWarnings(n.cfg, n.handover.Network))...)
+	n.warn(slices.Concat(unenforcedTexts(n.cfg, n.handover.Cgroup), driverWarnings(n.cfg, n.handover.Network), proxyWarnings(n.cfg))...)
 	if n.cfg.MultiNode() {
 		if err := n.address.read(); err != nil {
 			return err
@@ -45,6 +45,9 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6, s.Network.NodeAddress = given.NodeIPv6, given.PublicIP })
+	if n.proxies, err = proxyEnv(given); err != nil {
+		return err
+	}
 	if err := removeManagerState(layout.InsideKubelet); err != nil {
 		return err
 	}

@@ -3,10 +3,17 @@ package noderole
 import (
 	"os"
 	"path/filepath"
+	"slices"
+
+	"github.com/rootlessnode/rootlessnode/internal/login"
 )
 
 // programs are the components' programs and the environment in which they run.
-type programs struct{ componentsDir, nodeName string }
+type programs struct {
+	componentsDir, nodeName string
+	// proxies are the variables of proxyEnv.
+	proxies []string
+}
 
 // binary returns the path of a component's program.
 func (p programs) binary(name string) string { return filepath.Join(p.componentsDir, name) }
@@ -16,19 +23,16 @@ func (p programs) path() string {
 	return p.componentsDir + string(filepath.ListSeparator) + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-// environ returns the environment of components: the inherited variables, and a PATH with the components first.
+// environ returns the environment of components.
 func (p programs) environ(extra []string) []string {
-	env := append(baseEnv(), "PATH="+p.path(), "NODE_NAME="+p.nodeName)
-	return append(env, extra...)
+	return slices.Concat(p.baseEnv(), []string{"NODE_NAME=" + p.nodeName}, extra)
 }
 
-// baseEnv returns the variables that components and exec programs inherit from the user's environment.
-func baseEnv() []string {
-	var env []string
-	for _, k := range []string{
-		"HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR",
-		"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
-	} {
+// baseEnv returns the environment of components and exec programs: some variables of the login, see login.Environment, and a PATH with the
+// components first.
+func (p programs) baseEnv() []string {
+	env := append([]string{login.Locale, "PATH=" + p.path()}, p.proxies...)
+	for _, k := range []string{"HOME", "USER", "LOGNAME", "SHELL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
 		if v, ok := os.LookupEnv(k); ok {
 			env = append(env, k+"="+v)
 		}

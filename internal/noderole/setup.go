@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -27,9 +26,6 @@ func leaf(component string) string { return "system/" + component }
 func setUp(cfg *config.NodeConfig, tree cgroupv2.Tree, network layout.NetworkInfo) (ipv6 netip.Addr, warnings []string, err error) {
 	if err := tree.Move(leaf("node"), os.Getpid()); err != nil {
 		return ipv6, nil, fmt.Errorf("enter the node role's cgroup: %w", err)
-	}
-	if err := raiseNoFile(); err != nil {
-		warnings = append(warnings, fmt.Sprintf("cannot raise the limit of open files: %v", err))
 	}
 	for _, step := range []func() error{
 		func() error { _, err := tree.EnsureLeaf(kubepods); return err }, // the kubelet only creates it if it uses cgroups for QoS classes
@@ -100,20 +96,6 @@ func ensureProtocols(path string) error {
 		return fmt.Errorf("create the list of protocols: %w", err)
 	}
 	return nil
-}
-
-// noFileMax limits the soft limit of open files, because some programs close every descriptor up to it.
-const noFileMax = 1 << 20
-
-// raiseNoFile raises the soft limit for the components. The Go runtime raises it for its own process only, and its
-// children get the original limit unless syscall.Setrlimit was called.
-func raiseNoFile() error {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return err
-	}
-	l.Cur = min(l.Max, noFileMax)
-	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l)
 }
 
 // sysctl is a kernel setting of the node's network namespace.

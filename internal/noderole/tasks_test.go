@@ -31,7 +31,7 @@ func TestGivenEnv(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig()
 	h := layout.HandoverInfo{Network: layout.NetworkInfo{IP: "10.0.2.100", DNS: []string{"10.0.2.3"}}}
-	binary := programs{"/c", "a"}.binary
+	binary := programs{componentsDir: "/c", nodeName: "a"}.binary
 	e, err := givenEnv(cfg, h, netip.Addr{}, netip.Addr{}, binary)
 	assert.NilError(t, err)
 	assert.Equal(t, e.APIServerURL, "https://127.0.0.1:6443")
@@ -50,7 +50,7 @@ func TestGivenEnv(t *testing.T) {
 func TestOCIRuntime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	env := component.Env{BinDir: programs{dir, "a"}.binary, Controllers: specfilter.Missing(nil)}
+	env := component.Env{BinDir: programs{componentsDir: dir, nodeName: "a"}.binary, Controllers: specfilter.Missing(nil)}
 	path, err := ociRuntime(env)
 	assert.NilError(t, err)
 	assert.Equal(t, path, filepath.Join(dir, "runc"))

@@ -81,7 +81,8 @@ func networkChecks() []Check {
 			Code: "RN-PROXY", Name: "proxy", Title: "proxies in the environment",
 			Why:   "components refuse all connections if the URL of a proxy is malformed",
 			Fails: "HTTP_PROXY or HTTPS_PROXY, in upper or lower case, is not a URL of the scheme http, https or socks5",
-			Fix:   "Correct the variable, or remove it.",
+			Warns: "a proxy is at the host's loopback, and its port is not in network.hostPorts",
+			Fix:   "Correct the variable, or remove it. Add the port of a proxy at the host's loopback to network.hostPorts.",
 			run:   checkProxy,
 		},
 		{

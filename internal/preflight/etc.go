@@ -9,9 +9,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/proxyenv"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
 // checkHosts looks for localhost in /etc/hosts. The node completes its own file, so that these are warnings.
@@ -136,7 +139,22 @@ func checkProxy(_ context.Context, h *host) []Finding {
 	if len(set) == 0 {
 		return []Finding{pass("no proxy is set")}
 	}
+	if len(found) == 0 {
+		found = proxiesAtLoopback(h)
+	}
 	return orPass(found, "proxies are valid: %s", strings.Join(set, ", "))
+}
+
+// proxiesAtLoopback returns a warning for each proxy at the host's loopback that the node may not connect to.
+func proxiesAtLoopback(h *host) (found []Finding) {
+	for _, port := range proxyenv.Read(h.env).LoopbackPorts() {
+		if !slices.Contains(h.cfg.Network.HostPorts, port) {
+			all := append(slices.Clone(h.cfg.Network.HostPorts), port)
+			found = append(found, warn("the proxy at port %d of the host's loopback cannot be reached from the node: images cannot be pulled", port).
+				steps(errdefs.Do(errdefs.Start, "network.hostPorts="+strings.Join(strings.Fields(fmt.Sprint(all)), ","))))
+		}
+	}
+	return found
 }
 
 // badProxy returns why value is not valid, without the password that it may contain.

@@ -194,6 +194,12 @@ func TestLimitsAndFiles(t *testing.T) {
 			"fail: it is 2027-01-02 03:04:05 UTC, but the cluster's certificate authority is valid only until 2026-01-01 00:00:00 UTC"},
 		{"a valid cluster", "clock", func(f *fakeHost) { f.authority(2026, 2036) }, "pass: the clock is plausible: 2027-01-02 03:04:05 UTC"},
 		{"N3 proxy", "proxy", env("HTTPS_PROXY=http://u:secret@proxy.example:3128"), "pass: proxies are valid: HTTPS_PROXY"},
+		{"N4 proxy at the host's loopback", "proxy", env("HTTPS_PROXY=http://localhost:3128"),
+			"warn: the proxy at port 3128 of the host's loopback cannot be reached from the node: images cannot be pulled"},
+		{"N4 allowed proxy at the host's loopback", "proxy", func(f *fakeHost) {
+			env("HTTPS_PROXY=http://localhost:3128")(f)
+			f.in.Config.Network.HostPorts = []int{3128}
+		}, "pass: proxies are valid: HTTPS_PROXY"},
 		{"proxy without scheme", "proxy", env("http_proxy=proxy:3128"), "pass: proxies are valid: http_proxy"},
 		{"malformed proxy", "proxy", env("HTTPS_PROXY=http://u:secret@proxy:31x28"),
 			`fail: HTTPS_PROXY is not the URL of a proxy: invalid port ":31x28" after host`},

@@ -19,7 +19,7 @@ type copyUpDriver struct {
 func (d copyUpDriver) CopyUp(dirs []string) ([]string, error) {
 	copied, err := d.ChildDriver.CopyUp(dirs)
 	if err == nil {
-		return copied, nil
+		return copied, ensureHosts(hostsFile)
 	}
 	err = fmt.Errorf("copy up the host's directories: %w", err)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {

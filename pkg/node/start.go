@@ -64,7 +64,8 @@ func (n *Node) Start(ctx context.Context) error {
 }
 
 // RunForeground checks the host and runs the node's parent in the calling process. It blocks until the node has ended. It handles
-// the signals of the process and changes its environment, so use it in command-line programs and systemd units only.
+// the signals of the process and changes its environment, umask, limits and working directory, so use it in command-line programs and
+// systemd units only.
 //
 // If the environment has NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)), RunForeground reports to the service manager when the node
 // is Ready, its status, and that it responds. It uses the listening sockets from the service manager (sd_listen_fds(3)) for the

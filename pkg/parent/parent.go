@@ -28,6 +28,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/login"
 	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -105,6 +106,8 @@ type run struct {
 	uncapped map[string]string
 	// networkWarnings returns the features that the network driver cannot provide on this host; nil for a driver without warnings.
 	networkWarnings func() []string
+	// loginFaults describes the attributes of the login that the node keeps.
+	loginFaults []string
 	// portsWhy is the reason for the choice of Config.Ports.Driver.
 	portsWhy string
 	// forwarding publishes the state of the forwarded ports.
@@ -228,6 +231,7 @@ func (r *run) node(ctx context.Context) error {
 		// The parent-death signal of the child and the helpers is bound to the thread that started them (prctl(2)). A locked
 		// thread does not end before the process.
 		runtime.LockOSThread()
+		r.loginFaults = login.Reset()
 		done <- rkparent.Parent(opt)
 	}()
 	return watch.wait(ctx, done)
@@ -235,9 +239,11 @@ func (r *run) node(ctx context.Context) error {
 
 // setChildEnv sets the environment of this process, which RootlessKit passes to its child and to the programs inside.
 func setChildEnv(role string, rt layout.Runtime) error {
-	// Sockets of the service manager stay here. RootlessKit would pass the descriptors of these numbers to the child.
-	for _, key := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"} {
-		if err := os.Unsetenv(key); err != nil {
+	environ := login.Environment(os.Environ())
+	os.Clearenv()
+	for _, kv := range environ {
+		key, value, _ := strings.Cut(kv, "=")
+		if err := os.Setenv(key, value); err != nil {
 			return err
 		}
 	}
@@ -286,6 +292,7 @@ func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
 	if r.networkWarnings != nil {
 		n.Warnings = r.networkWarnings()
 	}
+	n.Warnings = append(n.Warnings, r.loginFaults...)
 	return layout.WriteJSON(r.Runtime.Handover(), layout.HandoverInfo{
 		ParentPID: os.Getpid(), ChildPID: childPID, StartedAt: r.started, Network: n,
 		Cgroup: layout.CgroupInfo{

@@ -62,9 +62,11 @@ func (n *testNode) waitBack(component string, restarts int) {
 func TestComponentKilled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-killed", append(smallQuota, "--set", "podSecurity=baseline")...)
+	n.wrap = hostileLogin()
 	n.up()
 	n.importImage()
 	t.Run("pods are confined", func(t *testing.T) { n.in(t).confined() })
+	t.Run("the login has no effect", func(t *testing.T) { n.in(t).isolatedFromLogin() })
 	n.apply(fmt.Sprintf(webManifest, 30181))
 	n.waitPod("web")
 	n.answers(30181)

@@ -18,6 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/proxyenv"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
 
@@ -106,8 +107,14 @@ func Render(e component.Env) (component.Rendered, error) {
 	if len(admission) > 0 {
 		args = append(args, component.Flag("admission-control-config-file", admission[0].Path))
 	}
+	var env []string
+	if e.Config.Serves() {
+		// It connects to the kubelets of other nodes, whose addresses are not known in advance, and must not do so through a proxy.
+		env = proxyenv.None()
+	}
 	return component.Rendered{
 		Name:  Name,
+		Env:   env,
 		Files: append([]component.File{{Path: authnFile, Mode: 0o600, Data: authn}}, admission...),
 		Path:  e.BinDir(Name),
 		Args:  append(args, e.Config.ControlPlane.APIServerExtraArgs...),
