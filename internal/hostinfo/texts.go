@@ -21,8 +21,9 @@ const (
 	InotifyWatches   = 524288
 	// UserNamespaces is the usually recommended value if user.max_user_namespaces is 0.
 	UserNamespaces = 28633
-	// Namespaces is the value for the other quotas of namespaces if they are too low.
-	Namespaces = UserNamespaces
+	// Namespaces is the value for the other quotas of namespaces if they are below FewNamespaces, which is enough for 110 pods.
+	Namespaces    = UserNamespaces
+	FewNamespaces = 1024
 	// OpenFiles is the recommended hard limit of open files. The parent needs a descriptor for each forwarded port.
 	OpenFiles = 65536
 )

@@ -59,8 +59,9 @@ type sysctl struct {
 	key   string
 	want  int64
 	isMax bool
-	// onlyZero is set if only the value 0 is changed.
+	// onlyZero is set if only the value 0 is changed, and below if only lower values than this are changed.
 	onlyZero bool
+	below    int64
 }
 
 func (s sysctl) file() string { return "/proc/sys/" + strings.ReplaceAll(s.key, ".", "/") }
@@ -69,6 +70,8 @@ func (s sysctl) satisfied(have int64) bool {
 	switch {
 	case s.onlyZero:
 		return have != 0
+	case s.below > 0:
+		return have >= s.below
 	case s.isMax:
 		return have <= s.want
 	}
@@ -81,6 +84,11 @@ func (e *env) sysctls() []sysctl {
 		{key: "fs.inotify.max_user_watches", want: hostinfo.InotifyWatches},
 		{key: "user.max_user_namespaces", want: hostinfo.UserNamespaces, onlyZero: true},
 		{key: "kernel.unprivileged_userns_clone", want: 1, onlyZero: true},
+	}
+	for _, kind := range hostinfo.NamespaceKinds() {
+		if kind != "user" {
+			list = append(list, sysctl{key: "user.max_" + kind + "_namespaces", want: hostinfo.Namespaces, below: hostinfo.FewNamespaces})
+		}
 	}
 	if e.PortStart > 0 {
 		list = append(list, sysctl{key: "net.ipv4.ip_unprivileged_port_start", want: int64(e.PortStart), isMax: true})

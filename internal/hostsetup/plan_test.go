@@ -442,6 +442,21 @@ func TestNewPlanRefuses(t *testing.T) {
 	}
 }
 
+// A quota of namespaces is raised if it is too low for the pods of a node, and otherwise kept.
+func TestNamespaceQuotas(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, true)
+	f.write("proc/sys/user/max_net_namespaces", "100\n")
+	f.write("proc/sys/user/max_pid_namespaces", "3800\n")
+	_, err := outcomes(f.plan().Run, t)
+	assert.NilError(t, err)
+	assert.Equal(t, f.read("proc/sys/user/max_net_namespaces"), "28633")
+	assert.Equal(t, f.read("proc/sys/user/max_pid_namespaces"), "3800\n")
+	_, err = outcomes(f.plan().Undo, t)
+	assert.NilError(t, err)
+	assert.Equal(t, f.read("proc/sys/user/max_net_namespaces"), "100")
+}
+
 // Every account of passwd can be set up, also those of directory services. The script quotes its name.
 func TestUnusualAccountNames(t *testing.T) {
 	t.Parallel()
