@@ -55,7 +55,7 @@ func TestTriedChecks(t *testing.T) {
 		{"H6 nsenter does not work", "programs", trial.StepEnter, errors.New("nsenter: broken"), nil,
 			"fail: nsenter and ip cannot create a device in another network namespace: nsenter: broken"},
 		{"/proc", "proc", trial.StepProc, unix.EPERM, nil, "fail: the kernel does not let the node mount its own /proc: operation not permitted"},
-		{"cgroup2", "cgroup", trial.StepCgroup, unix.EBUSY, nil, "fail: the node cannot mount its cgroup over /sys/fs/cgroup: device or resource busy"},
+		{"cgroup2", "cgroup", trial.StepCgroup, unix.EPERM, nil, "fail: the node cannot mount its cgroup over /sys/fs/cgroup: operation not permitted"},
 		{"propagation", "mounts", trial.StepPropagation, unix.EINVAL, nil, "fail: the node cannot change the propagation of its mounts: invalid argument"},
 		{"no /tmp", "tmp", trial.StepTmp, unix.ENOENT, nil, "fail: the start cannot mount a tmpfs over /tmp: no such file or directory"},
 		{"a namespace of one kind", "namespaces", trial.StepStart, unix.ENOSPC, nil,

@@ -32,7 +32,10 @@ func (w Work) do(ctx context.Context) Result {
 	w.network(ctx, r)
 	r.add(StepTmp, mount("none", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV))
 	_ = mount("none", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC) // RootlessKit continues without it too
-	r.add(StepCgroup, mount("none", "/sys/fs/cgroup", "cgroup2", 0))
+	// In a container, this cgroup may already be mounted there (EBUSY). The node is in a cgroup below.
+	if err := mount("none", "/sys/fs/cgroup", "cgroup2", 0); !errors.Is(err, unix.EBUSY) {
+		r.add(StepCgroup, err)
+	}
 	r.add(StepProc, mount("none", "/proc", "proc", 0))
 	return r
 }
