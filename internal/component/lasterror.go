@@ -15,7 +15,7 @@ var fatalLines = []*regexp.Regexp{
 	regexp.MustCompile(`^F\d{4} \S+ +\d+ \S+\] (.*)`),                                  // klog
 	regexp.MustCompile(`^E\d{4} \S+ +\d+ \S+\] ("command failed" .*)`),                 // Kubernetes' commands
 	regexp.MustCompile(`^(unexpected fault address .*)`),                               // Go, a mapped file is too short
-	regexp.MustCompile(`^(?:panic|fatal error|Error|error): (.*)`),                     // Go, cobra
+	regexp.MustCompile(`^(?:[\w-]+: )?(?:panic|fatal error|Error|error): (.*)`),        // Go, cobra
 	regexp.MustCompile(`\terror\t(?:\S+\.go:\d+\t)?(.*)`),                              // zap
 	regexp.MustCompile(`^E\d{4} \S+ +\d+ \S+\] (.*)`),                                  // klog
 	regexp.MustCompile(`\blevel=error (.*)`),                                           // logrus

@@ -35,6 +35,7 @@ func TestLastError(t *testing.T) {
 		"cobra":                      {[]string{"Usage:", "Error: unknown flag: --x"}, "unknown flag: --x"},
 		"Go":                         {[]string{"panic: runtime error: index out of range", "goroutine 1 [running]:"}, "runtime error: index out of range"},
 		"a mapped file is too short": {[]string{"unexpected fault address 0x7f", "fatal error: fault", "[signal SIGBUS: bus error code=0x2]"}, "unexpected fault address 0x7f"},
+		"flanneld":                   {[]string{"E1201 12:56:23.928353     336 subnet.go:123] could not watch leases", "flanneld: error: no space"}, "no space"},
 		"the last of two":            {[]string{"Error: first", "Error: second"}, "second"},
 		"nothing":                    {[]string{"I1201 12:00:00.000000      97 server.go:1] serving", ""}, ""},
 		"no output":                  {nil, ""},

@@ -93,7 +93,7 @@ func (n *nodeRole) conditionWatches() map[string]conditionWatch {
 		status.ConditionCertificates:     n.certificateWatch(),
 	}
 	if component.EmbeddedControlPlane(n.cfg) {
-		watches[status.ConditionDatastore] = n.datastoreWatch()
+		watches[status.ConditionDatastore] = n.datastore
 	}
 	if w := newDNSWatch(n.env, n.serving(component.ClusterUnit(n.cfg, apiserver.Name), kubeproxy.Name)); w != nil {
 		watches[status.ConditionClusterDNS] = w

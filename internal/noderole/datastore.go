@@ -3,6 +3,7 @@ package noderole
 import (
 	"context"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -16,7 +17,7 @@ import (
 const (
 	// datastoreTick is the interval between two looks at the size of the database file. The file grows in steps of
 	// 16 MiB, and each step is a reason to ask etcd, so that a fast client cannot fill the quota between two requests.
-	datastoreTick = time.Second
+	datastoreTick = 250 * time.Millisecond
 	// datastoreInterval is the interval between two requests to a healthy etcd, and datastoreRetry that to any other.
 	datastoreInterval = 10 * time.Second
 	datastoreRetry    = 2 * time.Second
@@ -60,6 +61,23 @@ type datastoreWatch struct {
 	compacted      int64 // the last compacted revision
 	defragmented   time.Time
 	disk           diskSpeed
+
+	mu   sync.Mutex
+	full time.Time // when the database was last found to be full
+}
+
+// fullExcuse is the time after which components must have recovered from a full database.
+const fullExcuse = time.Minute
+
+// recentlyFull reports whether the database was full within fullExcuse. It may be called concurrently, and for nil. The
+// failures of components do not count then: the node would otherwise give up, and its user could not delete data.
+func (w *datastoreWatch) recentlyFull() bool {
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.full.IsZero() && time.Since(w.full) < fullExcuse
 }
 
 // mark is a revision and the time at which it was current.
@@ -68,8 +86,8 @@ type mark struct {
 	revision int64
 }
 
-// datastoreWatch returns the watch of the node's own etcd.
-func (n *nodeRole) datastoreWatch() *datastoreWatch {
+// newDatastoreWatch returns the watch of the node's own etcd.
+func (n *nodeRole) newDatastoreWatch() *datastoreWatch {
 	return &datastoreWatch{
 		api: etcd.NewMaintenance(n.env), file: etcd.Database(layout.InsideEtcd), log: n.log,
 		unit: func() supervisor.UnitStatus {
@@ -126,6 +144,9 @@ func (w *datastoreWatch) check(ctx context.Context, report conditionReporter) {
 		return
 	}
 	if space.Full {
+		w.mu.Lock()
+		w.full = time.Now()
+		w.mu.Unlock()
 		report.set(fullCondition(space))
 	}
 	if space.Full || low(space) || !w.answered && wasteful(space) {

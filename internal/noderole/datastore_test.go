@@ -276,3 +276,21 @@ func TestExplain(t *testing.T) {
 	assert.DeepEqual(t, errdefs.ReportOf(err).Steps, []errdefs.Hint{etcd.Restore()})
 	assert.NilError(t, explain(etcd.Component(), []string{"starting"}))
 }
+
+// TestDatastoreExcuses checks that failed starts do not count while the database is full, and for some time afterwards.
+func TestDatastoreExcuses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEtcd{data: 10 * mib, space: etcd.Space{Quota: quota}}
+		w := &datastoreWatch{api: f, log: silentLog()}
+		report := conditionReporter{status.ConditionDatastore, status.NewHub(status.Status{}, status.Options{})}
+		w.check(t.Context(), report)
+		assert.Assert(t, !w.recentlyFull())
+		f.space.Full = true
+		w.check(t.Context(), report)
+		assert.Assert(t, !f.space.Full && w.recentlyFull(), "it was full, and has space again")
+		time.Sleep(fullExcuse)
+		assert.Assert(t, !w.recentlyFull())
+		assert.Assert(t, !(*datastoreWatch)(nil).recentlyFull(), "a worker has no datastore")
+	})
+}

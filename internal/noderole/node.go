@@ -56,6 +56,7 @@ type nodeRole struct {
 	hostAccess *hostAccess // nil if the node may use the host's own addresses
 	events     *eventRecorder
 	pods       *podsProgress
+	datastore  *datastoreWatch // nil on a worker
 }
 
 // clientFunc returns the node role's client of the API server. It returns an error before the admin kubeconfig exists.

@@ -57,7 +57,13 @@ func (n *nodeRole) units() ([]supervisor.Unit, error) {
 			units = append(units, n.waitUnit(c))
 		}
 	}
+	if component.EmbeddedControlPlane(n.cfg) {
+		n.datastore = n.newDatastoreWatch()
+	}
 	units = append(units, n.tasks()...)
+	for i := range units {
+		units[i].Excuse = n.datastore.recentlyFull
+	}
 	stopAfterPods(units, n.components)
 	return units, errors.Join(errs...)
 }

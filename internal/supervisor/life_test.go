@@ -363,3 +363,17 @@ func TestUnitThatWasReadyIsNotGivenUp(t *testing.T) {
 		assert.NilError(t, tg.end())
 	})
 }
+
+// TestExcusedFailures checks that a unit is not given up while its failures are excused, and is afterwards.
+func TestExcusedFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		end := time.Now().Add(time.Hour)
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", GiveUpAfter: 2, Essential: true, Task: broken,
+			Excuse: func() bool { return time.Now().Before(end) }}).begin()
+		time.Sleep(time.Hour - time.Second)
+		assert.Equal(t, tg.status("u").State, BackingOff)
+		time.Sleep(time.Minute)
+		assert.Equal(t, tg.status("u").State, Failed)
+	})
+}

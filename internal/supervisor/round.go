@@ -66,7 +66,8 @@ func (u *unit) round(group, halt context.Context) {
 func (u *unit) awaitRetry(ctx, group context.Context, l *life) bool {
 	delay := u.history.failed(u.Backoff, l.readyFor)
 	tries := u.history.failedStarts
-	if u.GiveUpAfter > 0 && tries >= u.GiveUpAfter && !u.history.everReady && group.Err() == nil {
+	excused := u.Excuse != nil && u.Excuse()
+	if u.GiveUpAfter > 0 && tries >= u.GiveUpAfter && !u.history.everReady && !excused && group.Err() == nil {
 		err := u.componentError(fmt.Errorf("gave up after %d failed starts: %w", tries, l.err))
 		u.setFault(err)
 		if u.Essential {

@@ -87,6 +87,9 @@ type Unit struct {
 	// GiveUpAfter is the number of consecutive failed starts after which a unit that was never ready becomes Failed.
 	// 0 means never. A unit that was ready once is always restarted, because what it needs may come back.
 	GiveUpAfter int
+	// Excuse reports whether failed starts do not count at present, because of a fault that is not the unit's and that the user
+	// can fix meanwhile. nil: they always count.
+	Excuse func() bool
 	// Essential: when the unit becomes Failed, the group stops and Run returns its error.
 	Essential bool
 

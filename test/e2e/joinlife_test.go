@@ -17,6 +17,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 // readiness returns the status of the condition Ready of a Node: True, False or Unknown.
@@ -197,6 +198,14 @@ func TestJoinRotation(t *testing.T) {
 	assert.Equal(t, strings.TrimSpace(c.control().kubectl("exec", podName(i), "--", "cat", "/etc/hostname")), podName(i))
 	assert.Equal(t, pods(), podsBefore)
 	assert.Equal(t, kubelet(), kubeletBefore)
+	eventually(t, podLimit, "the worker's certificates, its authority and its kubeconfig are valid", func() error {
+		s := c.nodes[i].status()
+		cond := s.Condition(status.ConditionCertificates)
+		if cond == nil || !cond.OK || !strings.Contains(cond.Message, "the first of 4 certificates expires at ") {
+			return fmt.Errorf("%+v", cond)
+		}
+		return nil
+	})
 }
 
 // serial returns the serial number of the kubelet's certificate of a kind.
