@@ -113,6 +113,24 @@ func TestNoNode(t *testing.T) {
 	assert.ErrorIs(t, n.Events(ctx, false, nil), errdefs.ErrNotRunning)
 }
 
+// TestStatusSocketIsRemoved checks that a node that has no status socket long after its start is not reported as starting.
+func TestStatusSocketIsRemoved(t *testing.T) {
+	home(t)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
+	now := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+	state, reason := withoutSocket(n, now)
+	assert.Equal(t, state, status.NodeStarting, "before the child exists: %v", reason)
+	assert.NilError(t, os.MkdirAll(n.Runtime().Dir, 0o700))
+	assert.NilError(t, layout.WriteJSON(n.Runtime().Handover(), layout.HandoverInfo{StartedAt: now}))
+	state, reason = withoutSocket(n, now.Add(time.Second))
+	assert.Equal(t, state, status.NodeStarting, "%v", reason)
+	state, reason = withoutSocket(n, now.Add(time.Hour))
+	assert.Equal(t, state, status.NodeDegraded)
+	assert.ErrorContains(t, reason, "node.sock does not exist")
+	assert.Assert(t, len(errdefs.ReportOf(reason).Hints) > 0)
+}
+
 // TestLastRun checks that the status of a stopped node has the error of the last run.
 func TestLastRun(t *testing.T) {
 	home(t)

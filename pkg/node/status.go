@@ -24,7 +24,8 @@ func (n *Node) Status(ctx context.Context) (*status.Status, error) {
 	case err == nil:
 		return s, nil
 	case errors.Is(err, errdefs.ErrNotRunning):
-		return offlineStatus(n, status.NodeStarting, errdefs.Errorf("creating the namespaces"))
+		state, reason := withoutSocket(n, time.Now())
+		return offlineStatus(n, state, reason)
 	case errors.Is(err, context.DeadlineExceeded):
 		return offlineStatus(n, status.NodeDegraded, errdefs.Errorf("the node role does not respond on %s", n.rt.NodeSocket()).
 			Do(errdefs.ShowLogs, "node").Do(errdefs.Stop))
@@ -34,6 +35,20 @@ func (n *Node) Status(ctx context.Context) (*status.Status, error) {
 
 // statusLimit is the time within which the node role must respond to a status request.
 const statusLimit = 5 * time.Second
+
+// startLimit is the time after the start of the parent within which the node role usually serves its status socket.
+const startLimit = time.Minute
+
+// withoutSocket returns the state and the reason of a node whose parent is running, but which has no status socket: it is starting, or the
+// socket was removed, for example by a program that deletes old files.
+func withoutSocket(n *Node, now time.Time) (status.State, error) {
+	var h layout.HandoverInfo
+	if err := layout.ReadJSON(n.rt.Handover(), &h); err != nil || now.Sub(h.StartedAt) < startLimit {
+		return status.NodeStarting, errdefs.Errorf("creating the namespaces")
+	}
+	return status.NodeDegraded, errdefs.Errorf("the node was started at %s, but its status socket %s does not exist",
+		h.StartedAt.Format(time.DateTime), n.rt.NodeSocket()).Hint("# stop the node and start it again:").Do(errdefs.Stop).Do(errdefs.Start)
+}
 
 // offlineStatus returns the status of a node whose status socket does not respond. state and reason are those of a node whose parent is
 // running.
