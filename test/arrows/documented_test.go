@@ -20,7 +20,7 @@ import (
 )
 
 // pagesWithTests are the pages whose tables name the tests of each row, in the column "Test".
-var pagesWithTests = []string{"cases.md"}
+var pagesWithTests = []string{"cases.md", "failure-modes.md"}
 
 // TestDocumentedTestsExist checks that every test that a page names exists. A cell has the directory of a package, followed by its tests:
 // `pkg/copyup` `TestDriver`, `TestPlanHosts/SUBTEST`. Without a directory, the test can be in any package. The name of a subtest must be a
