@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static, because the same file runs on the host and, as the OCI runtime, inside the node.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-vm conformance soak test-recovery test-certificates fuzz lint bench bench-scale install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-stops test-vm conformance soak test-recovery test-certificates fuzz lint bench bench-scale install uninstall clean
 
 help: ## show this help
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -49,6 +49,9 @@ test-vm: ## run the tests that need a machine with systemd and delegated control
 
 soak: ## do random harm to a node for a long time, and check that it recovers (SOAK=1h)
 	@ROOTLESSNODE_E2E_SOAK=$(or $(SOAK),1h) ROOTLESSNODE_E2E_LIMIT=3h RUN='TestSoak$$' hack/test.sh e2e
+
+test-stops: ## start and stop a node at the same time, at random moments and with failing parts, many times (ROUNDS=50)
+	@ROOTLESSNODE_E2E_ROUNDS=$(or $(ROUNDS),50) RUN='^(TestTwoStartsAtOnce|TestDownDuringUp|TestComponentFails)$$' hack/test.sh e2e
 
 test-recovery: ## start a node with copies of its data from random moments, as after power failures (ROUNDS=20)
 	@ROOTLESSNODE_RECOVERY_ROUNDS=$(or $(ROUNDS),20) RUN='TestPowerLoss$$' hack/test.sh e2e

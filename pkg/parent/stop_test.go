@@ -2,6 +2,7 @@ package parent
 
 import (
 	"errors"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,12 +32,16 @@ func (r *rig) stop(cmd *exec.Cmd, output *strings.Builder, cgroup string) {
 	assert.Assert(r.t, errors.Is(err, os.ErrNotExist), "an orderly stop must not be reported as an error")
 }
 
-// TestStopsAtAnyTime checks that a stop is not lost in any phase of a start.
+// TestStopsAtAnyTime checks that a stop is not lost in any phase of a start. ROOTLESSNODE_E2E_ROUNDS is the number of rounds.
 func TestStopsAtAnyTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const rounds, step = 20, 10 * time.Millisecond // a start takes about 150 ms
-	for i := range rounds {
+	rounds := 20
+	if v, err := strconv.Atoi(os.Getenv("ROOTLESSNODE_E2E_ROUNDS")); err == nil {
+		rounds = v
+	}
+	const longest = 200 * time.Millisecond // a start takes about 150 ms
+	for range rounds {
 		cmd, output := r.start("")
 		r.eventually("the parent is locked", func() error {
 			if h, err := Holder(r.rt, r.data); err != nil || h.ParentPID == 0 {
@@ -44,7 +49,7 @@ func TestStopsAtAnyTime(t *testing.T) {
 			}
 			return nil
 		})
-		time.Sleep(time.Duration(i) * step) // chooses the phase; the result must be the same in all of them
+		<-time.After(rand.N(longest)) // chooses the phase; the result must be the same in all of them
 		r.stop(cmd, output, "")
 	}
 }

@@ -51,7 +51,7 @@ func TestComponentFails(t *testing.T) {
 		})
 	}
 	t.Run("roles are killed during the start", func(t *testing.T) {
-		for range rounds(2) {
+		for range rounds(1) {
 			n.in(t).rolesKilledDuringUp()
 		}
 	})

@@ -76,10 +76,10 @@ func TestDownDuringUp(t *testing.T) {
 	n.up()
 	took := time.Since(began)
 	t.Run("frozen processes", func(t *testing.T) { n.in(t).stopsFrozen() })
-	for range rounds(3) {
+	for range rounds(1) {
 		n.downAfter(rand.N(took))
 	}
-	n.interruptedRemoval()
+	n.interruptedRemovals(rounds(1))
 }
 
 // downAfter runs down some time after up has started.
@@ -127,10 +127,12 @@ func (n *testNode) stopsFrozen() {
 	noTrace(n.t, n.name)
 }
 
-// interruptedRemoval checks that a removal of the data that was interrupted can be repeated.
-func (n *testNode) interruptedRemoval() {
+// interruptedRemovals checks that a removal of the data that was killed or interrupted can be repeated.
+func (n *testNode) interruptedRemovals(rounds int) {
 	n.t.Helper()
-	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGKILL} {
+	signals := []os.Signal{syscall.SIGKILL, os.Interrupt}
+	for i := range rounds {
+		sig := signals[i%len(signals)]
 		n.up()
 		n.down()
 		cmd := n.command(n.t.Context(), "down", "--delete-data")
