@@ -78,18 +78,19 @@ func (h *host) nameServers() ([]string, error) {
 	return servers, nil
 }
 
-// caFiles and caDirs are the places where Go programs look for certificate authorities (crypto/x509, root_linux.go).
-var (
-	caFiles = []string{
+// caFiles and caDirs return the places where Go programs look for certificate authorities (crypto/x509, root_linux.go).
+func caFiles() []string {
+	return []string{
 		"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem",
 		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
 	}
-	caDirs = []string{"/etc/ssl/certs", "/etc/pki/tls/certs"}
-)
+}
+
+func caDirs() []string { return []string{"/etc/ssl/certs", "/etc/pki/tls/certs"} }
 
 // checkCAFiles looks for certificate authorities that the container runtime can read.
 func checkCAFiles(_ context.Context, h *host) []Finding {
-	files := caFiles
+	files := caFiles()
 	if f := h.env("SSL_CERT_FILE"); f != "" {
 		files = []string{f}
 	}
@@ -98,7 +99,7 @@ func checkCAFiles(_ context.Context, h *host) []Finding {
 			return []Finding{pass("certificate authorities: %s", file)}
 		}
 	}
-	dirs := caDirs
+	dirs := caDirs()
 	if d := h.env("SSL_CERT_DIR"); d != "" {
 		dirs = filepath.SplitList(d)
 	}

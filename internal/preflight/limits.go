@@ -74,24 +74,29 @@ func (h *host) raiseLimit(item, value, unit string) []string {
 	}
 }
 
-// loginLimits are hard limits that end or disturb components. fail is the value below which they do not start.
-var loginLimits = []struct {
+// loginLimit is a hard limit that ends or disturbs components.
+type loginLimit struct {
 	title, item, unit string
-	fail              uint64
-	why               string
-}{
-	{"Max cpu time", "cpu", "CPU", unlimited, "the kernel ends each component after that many seconds of CPU time"},
-	{"Max file size", "fsize", "FSIZE", 4 << 30, "images and the database need larger files"},
-	{"Max data size", "data", "DATA", 8 << 30, "components cannot allocate enough memory"},
-	{"Max address space", "as", "AS", 64 << 30, "components cannot map enough memory"},
+	// least is the value below which they do not start.
+	least uint64
+	why   string
+}
+
+func loginLimits() []loginLimit {
+	return []loginLimit{
+		{"Max cpu time", "cpu", "CPU", unlimited, "the kernel ends each component after that many seconds of CPU time"},
+		{"Max file size", "fsize", "FSIZE", 4 << 30, "images and the database need larger files"},
+		{"Max data size", "data", "DATA", 8 << 30, "components cannot allocate enough memory"},
+		{"Max address space", "as", "AS", 64 << 30, "components cannot map enough memory"},
+	}
 }
 
 // checkLoginLimits reports hard limits of the login that the start cannot raise.
 func checkLoginLimits(_ context.Context, h *host) []Finding {
 	var found []Finding
-	for _, l := range loginLimits {
+	for _, l := range loginLimits() {
 		n, text, err := h.hardLimit(l.title)
-		if err != nil || n >= l.fail { // an incomplete list of limits has no limit
+		if err != nil || n >= l.least { // an incomplete list of limits has no limit
 			continue
 		}
 		found = append(found, fail("the login's hard limit %q is %s: %s", strings.ToLower(l.title), text, l.why).hint(

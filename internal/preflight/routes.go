@@ -121,7 +121,7 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 	for _, n := range []struct{ field, cidr, other string }{
 		{"cluster.podCIDR", c.Cluster.PodCIDR, "10.142.0.0/16"},
 		{"cluster.serviceCIDR", c.Cluster.ServiceCIDR, "10.143.0.0/16"},
-		{"network.cidr", tap, otherTaps[0]},
+		{"network.cidr", tap, otherTaps()[0]},
 	} {
 		p, err := netip.ParsePrefix(n.cidr)
 		if err != nil {
@@ -147,9 +147,11 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 	return orPass(found, "no network of the host overlaps the node's networks")
 }
 
-// otherTaps are ranges for network.cidr if its default is in use on the host: one in each private block (RFC 1918), and one for
+// otherTaps returns ranges for network.cidr if its default is in use on the host: one in each private block (RFC 1918), and one for
 // benchmarks (RFC 2544).
-var otherTaps = []string{"10.241.2.0/24", "172.31.241.0/24", "192.168.241.0/24", "198.18.241.0/24"}
+func otherTaps() []string {
+	return []string{"10.241.2.0/24", "172.31.241.0/24", "192.168.241.0/24", "198.18.241.0/24"}
+}
 
 // TapNetwork returns the network between the node and the host: network.cidr, or a free range if that is the default and overlaps a
 // network of the host. The default is also that of QEMU and VirtualBox, so that it is in use in many virtual machines. Runs in: parent.
@@ -172,7 +174,7 @@ func tapNetwork(c *config.NodeConfig, routes []route) (cidr, why string) {
 		if !p.Overlaps(r.prefix) {
 			continue
 		}
-		free := freeRange(otherTaps, append(ownNetworks(c, "network.cidr"), routes...))
+		free := freeRange(otherTaps(), append(ownNetworks(c, "network.cidr"), routes...))
 		return free, fmt.Sprintf("the node uses %s instead of the default of network.cidr, %s, which overlaps the host's route to %s (%s)", free, p, r.prefix, r.device)
 	}
 	return c.Network.CIDR, ""

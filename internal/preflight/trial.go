@@ -161,27 +161,31 @@ func checkOverlay(ctx context.Context, h *host) []Finding {
 	return []Finding{f.hint(localDiskHint)}
 }
 
-// dataSteps are the operations on files that a node needs, with their purposes.
-var dataSteps = []struct {
+// dataStep is an operation on files that a node needs, with its purpose.
+type dataStep struct {
 	step trial.Step
 	what string
-}{
-	{trial.StepOwner, "give files to subordinate ids, as images need"},
-	{trial.StepExec, "execute programs, such as those of images"},
-	{trial.StepSymlink, "follow symbolic links, as volumes need"},
-	{trial.StepLink, "create hard links, as images need"},
-	{trial.StepRename, "rename files"},
-	{trial.StepLock, "lock files, as databases need"},
-	{trial.StepMap, "map files into memory, as databases need"},
-	{trial.StepSocket, "create sockets, as the kubelet needs"},
-	{trial.StepNames, "have names of 255 bytes, as in images"},
+}
+
+func dataSteps() []dataStep {
+	return []dataStep{
+		{trial.StepOwner, "give files to subordinate ids, as images need"},
+		{trial.StepExec, "execute programs, such as those of images"},
+		{trial.StepSymlink, "follow symbolic links, as volumes need"},
+		{trial.StepLink, "create hard links, as images need"},
+		{trial.StepRename, "rename files"},
+		{trial.StepLock, "lock files, as databases need"},
+		{trial.StepMap, "map files into memory, as databases need"},
+		{trial.StepSocket, "create sockets, as the kubelet needs"},
+		{trial.StepNames, "have names of 255 bytes, as in images"},
+	}
 }
 
 // checkDataFiles reports the operations on files in the data dir that failed. Check data-dir reports those that need no trial.
 func checkDataFiles(ctx context.Context, h *host) []Finding {
 	t := h.tried(ctx)
 	var cannot []string
-	for _, s := range dataSteps {
+	for _, s := range dataSteps() {
 		if fault, ok := t.fault(s.step); ok {
 			cannot = append(cannot, fmt.Sprintf("%s (%v)", s.what, withoutPath(fault)))
 		}

@@ -53,7 +53,7 @@ func createTap(device string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: device, Err: err}
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // nothing was written
 	request, err := unix.NewIfreq("trial0")
 	if err != nil {
 		return err

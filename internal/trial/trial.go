@@ -110,7 +110,8 @@ func (f Fault) Error() string { return f.Message }
 
 // Is makes errors.Is work for error numbers and for the errors of package os.
 func (f Fault) Is(target error) bool {
-	if number, ok := target.(syscall.Errno); ok {
+	var number syscall.Errno
+	if errors.As(target, &number) {
 		return number == f.Errno
 	}
 	return f.Errno != 0 && f.Errno.Is(target)
