@@ -34,8 +34,8 @@ type Network struct {
 	// MTU of the tap device in bytes, 576 to 65535 (at least 1280 for IPv6). 1500 works on every path, 65520 is faster if the path
 	// supports it. Pods have 50 less with vxlan.
 	MTU int `json:"mtu" default:"1500" check:"range 576 65535"`
-	// The tap network, IPv4, /8 to /25. The node has its 100th address. The host may use this network as well, but the node cannot
-	// reach other hosts in it.
+	// The tap network, IPv4, /8 to /25. The node has its 100th address. It must not contain a network or name server of the host. If the
+	// default does, the node uses a free range instead.
 	CIDR string `json:"cidr" default:"10.0.2.0/24" check:"IPv4 8 25"`
 	// Allows pods to reach services that listen on the host's loopback, at the gateway's address.
 	AllowHostLoopback bool `json:"allowHostLoopback" default:"false"`
