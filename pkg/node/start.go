@@ -68,7 +68,7 @@ func (n *Node) Start(ctx context.Context) error {
 // systemd units only.
 //
 // If the environment has NOTIFY_SOCKET and WATCHDOG_USEC (sd_notify(3)), RunForeground reports to the service manager when the node
-// is Ready, its status, and that it responds. It uses the listening sockets from the service manager (sd_listen_fds(3)) for the
+// is ready or degraded, its status, and that it responds. It uses the listening sockets from the service manager (sd_listen_fds(3)) for the
 // node's ports with the same addresses.
 //
 // Errors: as for Start; the error of the node if it ended by itself.
