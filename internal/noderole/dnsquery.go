@@ -32,8 +32,9 @@ func resolveName(ctx context.Context, server netip.AddrPort, name string) error 
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	answer := make([]byte, maxDNSAnswer)
-	n, err := conn.Write(query)
+	_, err = conn.Write(query)
 	for err == nil {
+		var n int
 		if n, err = conn.Read(answer); err == nil && n >= 2 && binary.BigEndian.Uint16(answer) == id {
 			return checkAnswer(answer[:n])
 		}

@@ -22,7 +22,7 @@ func recordIdentity(env component.Env, data layout.Data) (warnings []string, err
 		}
 	}
 	err = datadir.UpdateIdentity(data, func(i *datadir.Identity) {
-		now := env.Storage.Snapshotter
+		now := env.Snapshotter
 		if i.Snapshotter != "" && i.Snapshotter != now {
 			warnings = append(warnings, fmt.Sprintf("the snapshotter was %s and is now %s: images are unpacked again for it", i.Snapshotter, now))
 		}

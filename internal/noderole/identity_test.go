@@ -41,7 +41,7 @@ func TestRecordIdentity(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, i.Snapshotter+" "+i.EncryptionKey, "overlayfs identity")
 
-	env.Storage.Snapshotter = "native"
+	env.Snapshotter = "native"
 	warnings, err = recordIdentity(env, d)
 	assert.NilError(t, err)
 	assert.Assert(t, len(warnings) == 1 && strings.Contains(warnings[0], "was overlayfs and is now native"), "%v", warnings)

@@ -53,7 +53,7 @@ func (w *nodeWatch) Run(ctx context.Context, ready func()) error {
 			}
 		})
 	}()
-	defer func() { <-ended }()
+	defer func() { _ = <-ended }() // ctx has ended
 	defer cancel()
 	var last *corev1.Node        // as the kubelet of this run reported it
 	var missing <-chan time.Time // receives when the Node has been missing for too long

@@ -99,7 +99,7 @@ func checkVersion(program, was, now string) error {
 	if errOld != nil || errNow != nil { // unknown, or a development version
 		return nil
 	}
-	use := ""
+	var use string
 	switch steps := int(current.Minor()) - int(old.Minor()); {
 	case current.Major() != old.Major() || steps < 0:
 		use = fmt.Sprintf("v%d.%d", old.Major(), old.Minor())

@@ -106,10 +106,10 @@ func TestAttachDamagedConfig(t *testing.T) {
 // TestChangedNetworks checks that settings that the data does not permit are refused together, with their former values.
 func TestChangedNetworks(t *testing.T) {
 	home(t)
-	n := claimed(t, config.Default(), Options{})
+	claimed(t, config.Default(), Options{})
 	changed := config.Default()
 	changed.Cluster.ServiceCIDR, changed.Cluster.PodCIDR, changed.Cluster.Domain = "10.60.0.0/16", "10.61.0.0/16", "example.org"
-	n = claimed(t, changed, Options{}) // no cluster was created yet
+	n := claimed(t, changed, Options{}) // no cluster was created yet
 	assert.Equal(t, identityOf(t, n).Networks.ServiceCIDR, "10.60.0.0/16")
 
 	write(t, filepath.Join(n.Data().Dir, "etcd", "member", "x"))

@@ -234,7 +234,7 @@ func TestNoResponse(t *testing.T) {
 	t.Parallel()
 	l, err := Listen(socketPath(t))
 	assert.NilError(t, err)
-	defer l.Close() // the kernel accepts connections, as for a stopped process
+	defer func() { _ = l.Close() }() // the kernel accepts connections, as for a stopped process
 	c := newClient(l.Addr().String(), 10*time.Millisecond)
 	defer c.Close()
 	for name, request := range map[string]func() error{

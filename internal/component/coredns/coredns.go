@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -83,12 +84,12 @@ func render(e component.Env) ([]byte, error) {
 
 // hash returns a hash of CoreDNS's configuration.
 func hash(corefile string, custom map[string]string) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q", corefile)
+	text := strconv.Quote(corefile)
 	for _, key := range slices.Sorted(maps.Keys(custom)) {
-		fmt.Fprintf(h, "%q%q", key, custom[key])
+		text += strconv.Quote(key) + strconv.Quote(custom[key])
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:16])
 }
 
 // Corefile returns CoreDNS's configuration for a cluster domain, with an entry for config.HostName at hostAddress. If
