@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -45,15 +46,16 @@ func (w *nodeWatch) Run(ctx context.Context, ready func()) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	nodes, ended := make(chan *corev1.Node), make(chan error, 1)
-	go func() {
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		ended <- c.WatchNode(ctx, w.name, func(n *corev1.Node) {
 			select {
 			case nodes <- n:
 			case <-ctx.Done():
 			}
 		})
-	}()
-	defer func() { _ = <-ended }() // ctx has ended
+	})
+	defer watching.Wait()
 	defer cancel()
 	var last *corev1.Node        // as the kubelet of this run reported it
 	var missing <-chan time.Time // receives when the Node has been missing for too long
@@ -61,6 +63,8 @@ func (w *nodeWatch) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-ended:
+			return err
 		case n := <-nodes:
 			if w.report(ctx, n, w.restart == nil && last != nil) {
 				ready()
