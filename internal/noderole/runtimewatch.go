@@ -2,8 +2,10 @@ package noderole
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
@@ -17,6 +19,9 @@ const (
 	// runtimeSlow is the interval between two requests, and runtimeFast the one after a request that did not succeed.
 	runtimeSlow = 20 * time.Second
 	runtimeFast = 500 * time.Millisecond
+	// runtimeHang is the time without a response after which the runtime is restarted. It is as long as for other components, whose
+	// liveness probes make requests; that of the runtime only connects.
+	runtimeHang = supervisor.DefaultLiveFailures * supervisor.DefaultLiveTimeout
 )
 
 // Reasons of a false ContainerRuntime condition. The others are those of the runtime.
@@ -30,16 +35,22 @@ type runtimeWatch struct {
 	unit  string                      // of the runtime, for the hint
 	wait  func(context.Context) error // waits until the runtime has started
 	query func(context.Context) ([]criclient.Condition, error)
+	// restart restarts the runtime. It is nil for a runtime that the user starts.
+	restart func() error
 }
 
 func (n *nodeRole) runtimeWatch() runtimeWatch {
-	return runtimeWatch{
+	w := runtimeWatch{
 		unit: n.runtime.Unit(),
 		wait: func(ctx context.Context) error { return n.group.WaitFor(ctx, n.runtime.Unit(), supervisor.Ready) },
 		query: func(ctx context.Context) ([]criclient.Condition, error) {
 			return criclient.ListConditions(ctx, n.binary(criclient.Program), n.environ(nil), runtime.Socket(n.cfg))
 		},
 	}
+	if slices.ContainsFunc(n.components, func(c component.Component) bool { return c.Name == w.unit && c.Render != nil }) {
+		w.restart = func() error { return n.group.Restart(w.unit) }
+	}
+	return w
 }
 
 // Run implements conditionWatch. The condition is pending until the runtime and the pod network are ready for the first time, and
@@ -50,6 +61,7 @@ func (w runtimeWatch) Run(ctx context.Context, report conditionReporter) error {
 		return err
 	}
 	pending, failures := true, 0
+	responded := time.Now()
 	for {
 		c := w.check(ctx)
 		if ctx.Err() != nil {
@@ -61,6 +73,15 @@ func (w runtimeWatch) Run(ctx context.Context, report conditionReporter) error {
 		} else {
 			failures++
 			interval = runtimeFast
+		}
+		if c.Reason != reasonNoResponse {
+			responded = time.Now()
+		}
+		if w.restart != nil && time.Since(responded) >= runtimeHang {
+			responded = time.Now() // it has the same time again
+			if err := w.restart(); err != nil {
+				return err
+			}
 		}
 		c.Pending = pending && !c.OK
 		if failures != 1 || pending {

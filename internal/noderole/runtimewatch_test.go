@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,10 +47,12 @@ func TestRuntimeWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var fake fakeRuntime
+		var restarts atomic.Int32
 		hub := status.NewHub(status.Status{}, status.Options{})
 		runConditions(t, hub, map[string]conditionWatch{status.ConditionContainerRuntime: runtimeWatch{
 			unit: "containerd", wait: func(context.Context) error { return nil },
-			query: fake.query,
+			query:   fake.query,
+			restart: func() error { restarts.Add(1); return nil },
 		}})
 		state := func(after time.Duration) status.Condition {
 			time.Sleep(after)
@@ -73,5 +76,12 @@ func TestRuntimeWatch(t *testing.T) {
 		assert.Equal(t, c.Reason+" "+c.Message+" "+c.Hint, "NoResponse no response within 5s show the logs of the node: containerd")
 		fake.set(false, true, nil)
 		assert.Assert(t, state(runtimeTimeout+2*runtimeFast).OK)
+		assert.Equal(t, restarts.Load(), int32(0))
+		fake.set(true, true, nil)
+		state(runtimeSlow + runtimeHang + runtimeTimeout)
+		assert.Equal(t, restarts.Load(), int32(1))
+		fake.set(false, false, nil)
+		assert.Assert(t, !state(runtimeHang+runtimeSlow).OK)
+		assert.Equal(t, restarts.Load(), int32(1), "a runtime that responds is restarted")
 	})
 }

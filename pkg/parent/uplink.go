@@ -22,6 +22,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/deadchild"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/login"
 	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
@@ -166,7 +167,8 @@ func (u *uplink) end() error {
 // keep starts the program again after each value on lost, until stopping ends. It returns when lost is closed, because its thread must
 // live as long as the program.
 func (u *uplink) keep(stopping context.Context, lost <-chan deadchild.Child) {
-	runtime.LockOSThread() // never unlocked: see start
+	runtime.LockOSThread() // never unlocked: see ConfigureNetwork
+	login.Reset()          // the faults were reported at the first start
 	for d := range lost {
 		if stopping.Err() == nil && u.owns(d.PID) {
 			u.restart(stopping, d)
