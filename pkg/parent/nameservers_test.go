@@ -48,6 +48,8 @@ func newNamespaces(uid, gid int) *syscall.SysProcAttr {
 
 func changeNameServers(t *testing.T) {
 	t.Helper()
+	// The processes get SIGKILL when the thread ends that started them. awaitAnswer must not use and end it.
+	runtime.LockOSThread()
 	const resolvConf = "/etc/resolv.conf"
 	assert.NilError(t, unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	assert.NilError(t, unix.Mount("none", "/etc", "tmpfs", 0, ""))
