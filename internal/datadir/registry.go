@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -48,6 +50,11 @@ func (r Registry) Find(name string) ([]string, error) {
 	if errors.Is(err, errdefs.ErrConfig) {
 		return nil, fmt.Errorf("read the registry entry: %w", err)
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		dir := closedDir(path)
+		return nil, errdefs.Config("read the registry entry %s: permission denied in %s", path, dir).
+			Hint("# as root:", fmt.Sprintf("chown %d %s", os.Getuid(), hostinfo.Quote(dir)))
+	}
 	var e Entry
 	if err == nil {
 		err = json.Unmarshal(b, &e)
@@ -61,6 +68,15 @@ func (r Registry) Find(name string) ([]string, error) {
 			With(errdefs.Hint{{Action: errdefs.Start, Node: name, Args: []string{"dataDir=DIR"}}})
 	}
 	return e.DataDirs, nil
+}
+
+// closedDir returns the directory that prevents the account from reading path.
+func closedDir(path string) string {
+	dir := filepath.Dir(path)
+	for unix.Access(dir, unix.F_OK) != nil && dir != "/" { // a directory above it cannot be searched
+		dir = filepath.Dir(dir)
+	}
+	return dir
 }
 
 // path returns the path of the entry, or "" if name is not valid as a file name. The validation of the configuration reports such names.

@@ -116,3 +116,18 @@ func TestWriteState(t *testing.T) {
 	}
 	assert.Assert(t, layout.WriteState(path, []string{"a"}) != nil, "only objects have a format")
 }
+
+// TestClosedDirectory checks that a registry that the account cannot read is reported with the directory that prevents it, and not as a
+// damaged entry.
+func TestClosedDirectory(t *testing.T) {
+	t.Parallel()
+	testutil.Require(t, testutil.OrdinaryUser)
+	r := Registry{filepath.Join(t.TempDir(), "share")}
+	assert.NilError(t, r.Put("x", "/data"))
+	assert.NilError(t, os.Chmod(r.XDGDataHome, 0))
+	t.Cleanup(func() { assert.Check(t, os.Chmod(r.XDGDataHome, 0o700)) })
+	_, err := r.Find("x")
+	assert.ErrorIs(t, err, errdefs.ErrConfig)
+	assert.ErrorContains(t, err, "permission denied in "+r.XDGDataHome)
+	assert.Assert(t, cmp.Contains(hints(err), "chown "))
+}

@@ -57,7 +57,7 @@ const soakPort = 31187
 // soak is the state of TestSoak.
 type soak struct {
 	*testNode
-	// recovery has the times from a fault until the node was usable again, by fault.
+	// recovery has the times from the start of a fault until the node was usable again, by fault.
 	recovery map[string][]time.Duration
 }
 
@@ -83,8 +83,8 @@ func TestSoak(t *testing.T) {
 		// Each fault once, in random order, then again.
 		rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		for _, name := range names {
-			faults[name]()
 			began := time.Now()
+			faults[name]()
 			s.usable(name)
 			s.recovery[name] = append(s.recovery[name], time.Since(began))
 			if time.Now().After(end) {
