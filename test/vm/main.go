@@ -45,6 +45,7 @@ var verdicts = []verdict{
 	{name: "scope_by_ssh", limit: 8 * time.Minute, run: func(g *guest, ctx context.Context) error { return g.scopeOf(ctx, g.login) }},
 	{name: "scope_by_su", limit: 8 * time.Minute, run: func(g *guest, ctx context.Context) error { return g.scopeOf(ctx, g.bySu) }},
 	{name: "scope_by_cron", limit: 15 * time.Minute, run: func(g *guest, ctx context.Context) error { return g.scopeOf(ctx, g.byCron) }},
+	{name: "clock", limit: 12 * time.Minute, run: (*guest).clock},
 	{name: "rootful", limit: 30 * time.Minute, run: (*guest).rootful},
 	{name: "limits", limit: 30 * time.Minute, run: func(g *guest, ctx context.Context) error { return g.endToEnd(ctx, "Test(Limits|OwnCPUs)$") }},
 	{name: "joined", limit: 80 * time.Minute, run: (*guest).joined, byName: true},
