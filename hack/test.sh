@@ -85,7 +85,8 @@ unit_as_user() {
 	for pkg in $packages; do
 		cp -r "$pkg" "$stage/unit/"
 	done
-	chmod -R go+rX "$stage/unit"
+	cp -r docs "$stage/" # some tests compare pages
+	chmod -R go+rX "$stage/unit" "$stage/docs"
 	for pkg in $packages; do
 		name=${pkg##*/}
 		say "$pkg"

@@ -305,7 +305,9 @@ func TestRemoveMarksTheRecord(t *testing.T) {
 	d := layout.NewData(t.TempDir())
 	assert.NilError(t, Claim(d, "one", ownIDs(IDRange{100000, 65536}), "dev"))
 	write(t, filepath.Join(d.Dir, "etcd/member/file"))
-	assert.NilError(t, os.Chmod(filepath.Join(d.Dir, "etcd/member"), 0o500)) // root can remove the file
+	closed := filepath.Join(d.Dir, "etcd/member")
+	assert.NilError(t, os.Chmod(closed, 0o500))       // root can remove the file
+	t.Cleanup(func() { _ = os.Chmod(closed, 0o700) }) // it is gone for root
 	for _, tryFirst := range []bool{true, false} {
 		res, err := Remove(Request{Dir: d.Dir, TryFirst: tryFirst})
 		assert.NilError(t, err)

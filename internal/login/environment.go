@@ -13,6 +13,8 @@ var kept = map[string]bool{
 	"JOURNAL_STREAM": true,
 	"HTTP_PROXY":     true, "HTTPS_PROXY": true, "NO_PROXY": true, "http_proxy": true, "https_proxy": true, "no_proxy": true,
 	"SSL_CERT_FILE": true, "SSL_CERT_DIR": true,
+	// The program that RootlessKit and the checks ask for subordinate ids.
+	"GETSUBIDS": true,
 }
 
 // prefixes are those of rootlessnode's and RootlessKit's own variables.
