@@ -80,13 +80,21 @@ func list[T any](ctx context.Context, path string, env []string, command, socket
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("list %s: %w", command, context.Cause(ctx))
 	case err != nil:
-		return nil, fmt.Errorf("list %s: %s: %w: %s", command, Program, err, strings.TrimSpace(stderr.String()))
+		return nil, failure(err, stderr.String())
 	}
 	var all []T
 	if err := json.Unmarshal(out, &all); err != nil {
 		return nil, fmt.Errorf("list %s: read the output of %s: %w", command, Program, err)
 	}
 	return all, nil
+}
+
+// failure returns the error of the helper program, whose error output says more than its exit status.
+func failure(err error, stderr string) error {
+	if text := strings.TrimPrefix(strings.TrimSpace(stderr), Program+": "); text != "" {
+		return errors.New(text)
+	}
+	return fmt.Errorf("%s: %w", Program, err)
 }
 
 // Request is the input of StopPods.
@@ -172,7 +180,7 @@ func Run(ctx context.Context, path string, env []string, r Request, fn func(Repo
 	case fault != "":
 		return fmt.Errorf("stop pods: %s", fault)
 	case err != nil:
-		return fmt.Errorf("stop pods: %s: %w: %s", Program, err, strings.TrimSpace(stderr.String()))
+		return fmt.Errorf("stop pods: %w", failure(err, stderr.String()))
 	case readErr != nil:
 		return fmt.Errorf("stop pods: read reports of %s: %w", Program, readErr)
 	}

@@ -26,7 +26,7 @@ func TestRun(t *testing.T) {
 	for _, tc := range []struct{ name, script, want string }{
 		{"all stopped", `cat >&2; echo '{"changed":true,"waiting":["a"]}'; echo '{"warning":"w"}'; echo '{"changed":true}'`, ""},
 		{"fault", `echo '{"error":"no runtime"}'; exit 1`, "stop pods: no runtime"},
-		{"crash", `echo oops >&2; exit 3`, "stop pods: rootlessnode-cri: exit status 3: oops"},
+		{"crash", `echo oops >&2; exit 3`, "stop pods: oops"},
 		{"nonsense", `echo nonsense`, "stop pods: read reports of rootlessnode-cri: invalid character"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -89,7 +90,7 @@ func systemctl(ctx context.Context, args ...string) ([]byte, error) {
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+		err = proc.Failure(err, exit.Stderr)
 	}
 	if err != nil {
 		err = errdefs.Preflight("systemctl %s: %w", args[0], err)

@@ -11,7 +11,6 @@ package hostsetup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
 
@@ -123,8 +123,5 @@ func lookPath(program string) string {
 
 func run(ctx context.Context, program string, args ...string) error {
 	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
-	if text := strings.TrimSpace(string(out)); err != nil && text != "" {
-		return errors.New(strings.ReplaceAll(text, "\n", "; "))
-	}
-	return err
+	return proc.Failure(err, out)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/preflight"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 )
@@ -59,7 +60,7 @@ func (n *nodeRole) importImages(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, importer, argv[1:]...)
 		cmd.Env = n.environ(runtime.ClientEnv(n.runtime))
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
+			return fmt.Errorf("%s: %w", strings.Join(argv, " "), proc.Failure(err, out))
 		}
 		record.Images[image.Name] = image.SHA256
 	}

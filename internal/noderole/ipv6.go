@@ -1,8 +1,6 @@
 package noderole
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // hasIPv6Uplink reports whether the network driver connects to other networks with IPv6.
@@ -60,7 +59,7 @@ func ensureIPv6(network layout.NetworkInfo) (netip.Addr, error) {
 	for _, args := range steps {
 		out, err := exec.Command("ip", append([]string{"-6"}, args...)...).CombinedOutput()
 		if err != nil {
-			return addr, fmt.Errorf("ip -6 %s: %w", strings.Join(args, " "), errors.Join(err, errors.New(string(bytes.TrimSpace(out)))))
+			return addr, fmt.Errorf("ip -6 %s: %w", strings.Join(args, " "), proc.Failure(err, out))
 		}
 	}
 	return addr, nil

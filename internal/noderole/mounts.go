@@ -60,7 +60,7 @@ func probeMounts(ctx context.Context) (mountsResult, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return mountsResult{}, fmt.Errorf("test mount propagation: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return mountsResult{}, fmt.Errorf("test mount propagation: %w", proc.Failure(err, stderr.Bytes()))
 	}
 	return parseMounts(out)
 }

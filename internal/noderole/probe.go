@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -32,7 +32,7 @@ func detectProxyMode(ctx context.Context, mode string) (string, []string, error)
 func runCommand(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s", cmd.Path, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s: %w", cmd.Path, proc.Failure(err, out))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -30,4 +31,17 @@ func ErrorText(err error) (text string, ok bool) {
 	}
 	status, ok := exit.Sys().(syscall.WaitStatus)
 	return ExitText(status), ok
+}
+
+// Failure returns the error of a program that failed with err: its output in one line, which says more than the exit status, or how it
+// ended if there is no output. Other errors, such as a program that is missing, are kept. It returns nil if err is nil.
+func Failure(err error, output []byte) error {
+	ended, ok := ErrorText(err)
+	if !ok {
+		return err
+	}
+	if text := strings.ReplaceAll(strings.TrimSpace(string(output)), "\n", "; "); text != "" {
+		return errors.New(text)
+	}
+	return errors.New(ended)
 }

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // Step is an operation.
@@ -189,7 +190,7 @@ func Run(ctx context.Context, r Request) (Result, error) {
 		err = json.Unmarshal(out.Bytes(), &result) // adds to the result
 	}
 	if err != nil {
-		return result, fmt.Errorf("try the start in namespaces: %w: %s", err, bytes.TrimSpace(errText.Bytes()))
+		return result, fmt.Errorf("try the start in namespaces: %w", proc.Failure(err, errText.Bytes()))
 	}
 	return result, nil
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -267,8 +268,5 @@ func Systemctl(ctx context.Context, args ...string) (string, error) {
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR=/run/user/"+strconv.Itoa(os.Geteuid()))
 	}
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return string(out), err
+	return string(out), proc.Failure(err, out)
 }

@@ -106,11 +106,12 @@ func (u *uplink) start(start func() (end func() error, err error)) (err error) {
 // again starts the program with the arguments of the first start. RootlessKit's drivers cannot, because they create the device.
 func (u *uplink) again() (end func() error, err error) {
 	cmd := exec.Command(u.args[0], u.args[1:]...)
-	cmd.Stdout, cmd.Stderr = u.out, u.out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if u.daemonizes {
-		return nil, cmd.Run()
+		out, err := cmd.CombinedOutput()
+		return nil, proc.Failure(err, out)
 	}
+	cmd.Stdout, cmd.Stderr = u.out, u.out
 	ready, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
