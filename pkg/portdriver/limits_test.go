@@ -213,7 +213,11 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	assert.NilError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: limit}))
 	c := dial(t, s.ParentPort)
 	answers(t, c)
-	client := dialLater(t, s.ParentPort)
+	// Several clients, because the driver may still close descriptors of the connections above.
+	var clients []*later
+	for range 6 {
+		clients = append(clients, dialLater(t, s.ParentPort))
+	}
 	var fill []int
 	for {
 		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -223,7 +227,9 @@ func TestNoDescriptorsLeft(t *testing.T) {
 		assert.NilError(t, err)
 		fill = append(fill, fd)
 	}
-	client.connect()
+	for _, client := range clients {
+		client.connect()
+	}
 	list := reported.next(t)
 	assert.Equal(t, len(list), 1)
 	assert.Equal(t, list[0].Reason, ReasonFiles)
@@ -232,8 +238,11 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	for _, fd := range fill {
 		assert.NilError(t, unix.Close(fd))
 	}
-	answers(t, client.conn())
-	assert.Equal(t, len(reported.next(t)), 0)
+	for _, client := range clients {
+		answers(t, client.conn())
+	}
+	for len(reported.next(t)) > 0 { // until the fault has ended
+	}
 }
 
 // later is a client whose socket is created before it connects.
