@@ -107,8 +107,6 @@ func (h *host) run(ctx context.Context, path string, args ...string) ([]byte, er
 	if err != nil && ctx.Err() != nil {
 		return nil, errors.New("timed out after " + programTimeout.String())
 	}
-	if text := strings.TrimSpace(stderr.String()); err != nil && text != "" {
-		err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])
-	}
-	return stdout.Bytes(), err
+	text := bytes.TrimSpace(stderr.Bytes())
+	return stdout.Bytes(), proc.Failure(err, text[bytes.LastIndexByte(text, '\n')+1:])
 }

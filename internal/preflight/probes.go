@@ -3,7 +3,6 @@ package preflight
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/internal/userns"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
@@ -153,10 +153,7 @@ func packetRules(ctx context.Context, nft, rules string) error {
 	if _, after, ok := strings.Cut(text, "Error: "); ok { // the part before it is the position in rules
 		text = after
 	}
-	if err != nil && text != "" {
-		return errors.New(text)
-	}
-	return err
+	return proc.Failure(err, []byte(text))
 }
 
 func listen(network, address string) error {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rootlessnode/rootlessnode/internal/proc"
 )
 
 // do does the steps. Those that change the meaning of paths come last.
@@ -108,12 +110,9 @@ func command(ctx context.Context, input, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
-	}
 	first, _, _ := bytes.Cut(bytes.TrimSpace(out), []byte("\n"))
-	if len(first) == 0 {
-		return fmt.Errorf("%s: %w", program, err)
+	if err != nil && len(first) == 0 {
+		return fmt.Errorf("%s: %w", program, proc.Failure(err, nil))
 	}
-	return errors.New(string(first))
+	return proc.Failure(err, first)
 }

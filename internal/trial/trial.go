@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -200,10 +199,8 @@ func mapIDs(ctx context.Context, m Map, pid int) error {
 	cmd := exec.CommandContext(ctx, m.Program, append([]string{strconv.Itoa(pid)}, m.Args...)...)
 	cmd.Env, cmd.WaitDelay = append(os.Environ(), "LC_ALL=C"), time.Second
 	out, err := cmd.CombinedOutput()
-	if text := strings.TrimSpace(string(out)); err != nil && text != "" {
-		err = errors.New(text[strings.LastIndexByte(text, '\n')+1:])
-	}
-	return err
+	out = bytes.TrimSpace(out)
+	return proc.Failure(err, out[bytes.LastIndexByte(out, '\n')+1:])
 }
 
 // Wait is the role layout.RoleTrial: it waits until the ids are mapped and executes Do in the same process. Without input it returns

@@ -9,8 +9,7 @@ import (
 
 // Condition types. docs/conditions.md describes when each of them is true, and its reasons.
 const (
-	ConditionUplink           = "Uplink"
-	ConditionAPIReachable     = "APIReachable"
+	ConditionUplink           = "Uplink"           // the process of the network driver runs
 	ConditionNodeReady        = "NodeReady"        // the Ready condition of the Node object
 	ConditionClusterDNS       = "ClusterDNS"       // a name of the cluster resolves through the DNS Service
 	ConditionDatastore        = "Datastore"        // the cluster's data can be read and written
@@ -19,9 +18,7 @@ const (
 	ConditionForwarding       = "Forwarding"       // forwarded ports accept connections
 	ConditionDisk             = "Disk"             // the file systems of the node can be written and have free space
 	ConditionNodePressure     = "NodePressure"     // the kubelet lacks no memory, disk space or process ids
-	ConditionHostMounts       = "HostMounts"
-	ConditionSharedMounts     = "SharedMounts"
-	ConditionDelegation       = "Delegation"
+	ConditionSharedMounts     = "SharedMounts"     // the runtime, the kubelet and pods see each other's mounts
 )
 
 // Condition is a property of the node. A false OK means that the property does not hold now; a node that was ready becomes degraded
