@@ -1,9 +1,15 @@
-// Package docs contains pages of the documentation that tests compare with a running node.
+// Package docs contains the pages of the documentation, which tests compare with a running node and try on it.
 package docs
 
-import _ "embed" // the pages
+import "embed"
 
-// Security is security.md.
+// Pages are the files of this directory.
 //
-//go:embed security.md
-var Security string
+//go:embed *.md
+var Pages embed.FS
+
+// Page returns the text of a page, such as security.md.
+func Page(name string) (string, error) {
+	text, err := Pages.ReadFile(name)
+	return string(text), err
+}

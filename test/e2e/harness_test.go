@@ -82,6 +82,7 @@ type testNode struct {
 	name string
 	args []string // flags of up
 	wrap []string // prefix of every command line, for a node of another account
+	env  []string // additional environment of every command
 }
 
 // newNode returns a node for a test. Its data and processes are removed when the test ends.
@@ -113,6 +114,7 @@ func newNodeOf(t *testing.T, name string, wrap []string, upArgs ...string) *test
 func (n *testNode) command(ctx context.Context, args ...string) *exec.Cmd {
 	argv := slices.Concat(n.wrap, []string{binary("rootlessnode"), "--name", n.name}, args)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(cmd.Environ(), n.env...)
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }

@@ -31,7 +31,9 @@ func (l listener) String() string { return l.side + " | " + l.endpoint + " | " +
 // documentedListeners reads the rows of the tables below the heading "Listeners" of docs/security.md: side, endpoint, process, when.
 func documentedListeners(t *testing.T) []listener {
 	t.Helper()
-	_, section, found := strings.Cut(docs.Security, "\n## Listeners\n")
+	page, err := docs.Page("security.md")
+	assert.NilError(t, err)
+	_, section, found := strings.Cut(page, "\n## Listeners\n")
 	assert.Assert(t, found, "docs/security.md has no section Listeners")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var rows []listener

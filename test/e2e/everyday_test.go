@@ -1,0 +1,24 @@
+package e2e
+
+import "testing"
+
+// TestEveryday starts one node with what users of a local cluster expect, uses it in parts, and runs the commands of the documentation.
+// The node has a home directory of its own, because users put files there: preloaded images, addons, the kubeconfig.
+func TestEveryday(t *testing.T) {
+	t.Parallel()
+	require(t)
+	home := t.TempDir()
+	n := newNode(t, "e2e-everyday")
+	n.env = append(n.env, "HOME="+home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "KUBECONFIG=")
+	n.up()
+	n.importImage()
+	parts := []struct {
+		name string
+		run  func(*testNode)
+	}{
+		{"docs", (*testNode).documentation},
+	}
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) { p.run(n.in(t)) })
+	}
+}
