@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -24,17 +22,9 @@ const maxFileSize = 1 << 20
 // reported together. A field that is null or absent keeps its default; maps are merged key by key, lists are replaced. Load
 // does not call Complete or Validate.
 func Load(path string) (*NodeConfig, error) {
-	f, err := os.Open(path)
+	b, _, err := readFile(path)
 	if err != nil {
-		return nil, errdefs.Config("read config: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err == nil && len(b) > maxFileSize {
-		err = fmt.Errorf("larger than %d bytes", maxFileSize)
-	}
-	if err != nil {
-		return nil, errdefs.Config("read config %s: %w", path, err)
+		return nil, err
 	}
 	return LoadBytes(b, path)
 }

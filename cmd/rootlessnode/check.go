@@ -58,11 +58,7 @@ describes a check.`,
 }
 
 func check(ctx context.Context, a *app, o checkOptions) error {
-	cfg, err := o.node.build(a.name)
-	if err != nil {
-		return err
-	}
-	n, err := a.newNode(cfg, node.Options{Log: a.logger()})
+	n, _, err := a.nextNode(&o.node)
 	if err != nil {
 		return err
 	}

@@ -99,10 +99,10 @@ func TestUpInAPipe(t *testing.T) {
 	c := newCLI(t)
 	c.node.statuses = upStatuses()
 	assert.Equal(t, c.run("up", "--set", "api.port=7443", "--log-level", "debug", "--timeout", "7s"), 0)
-	assert.DeepEqual(t, c.node.calls, []string{"start", "wait usable"})
+	assert.DeepEqual(t, c.node.calls, []string{"status", "start", "wait usable"})
 	assert.Equal(t, c.node.cfg.API.Port, 7443)
 	assert.Equal(t, c.node.cfg.LogLevel, "debug")
-	assert.Equal(t, c.node.cfg.Timeouts.Ready.D().String(), "7s")
+	assert.Equal(t, c.node.options.Settings.Fields[0], config.Setting{Path: "api.port", Value: "7443"})
 	golden.Assert(t, c.err.String(), "progress.txt")
 	golden.Assert(t, strings.ReplaceAll(c.out.String(), c.node.dir, "DATA"), "summary.txt")
 }
@@ -123,7 +123,7 @@ func TestUpWaitsForTheNode(t *testing.T) {
 	starting.Reason = "waiting for ClusterDNS: no name was resolved yet"
 	c.node.statuses = []status.Status{starting}
 	assert.Equal(t, c.run("up", "--wait", "node"), 0, c.err.String())
-	assert.DeepEqual(t, c.node.calls, []string{"start", "wait node"})
+	assert.DeepEqual(t, c.node.calls, []string{"status", "start", "wait node"})
 	assert.Check(t, is.Contains(c.out.String(), "\nNode devbox is Ready after 0.0s (Kubernetes v1.37.2)\n  waiting for ClusterDNS: no name was resolved yet\n"))
 	assert.Equal(t, c.run("up", "--wait", "pods"), errdefs.ExitConfig)
 	assert.Equal(t, c.run("up", "--wait", "node", "--foreground"), errdefs.ExitConfig)

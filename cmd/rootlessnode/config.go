@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/config"
@@ -27,34 +29,68 @@ func newConfigEffective(a *app) *cobra.Command {
 	var f nodeFlags
 	cmd := &cobra.Command{
 		Use:   "effective",
-		Short: "Print the configuration after defaults and flags",
-		Long: `Print the configuration after defaults and flags are applied: that of the running
-node or, with flags, the configuration that "rootlessnode up" would use with them.`,
+		Short: "Print the configuration after defaults, file and flags",
+		Long: `Print the configuration after defaults, configuration file and flags are applied: that
+of the running node or, if it is stopped or with flags, the configuration that
+"rootlessnode up" would use. A comment shows where a value comes from: the file, a flag,
+or one of them at the last start ("remembered").`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := a.selectNode(&f)
+			n, set, err := a.selectNode(cmd.Context(), &f)
 			if err != nil {
 				return err
 			}
-			b, err := config.Marshal(n.Config())
+			cfg, origins := n.Config(), set.Origins()
+			b, err := config.MarshalWithOrigins(cfg, origins)
 			if err != nil {
 				return err
 			}
-			_, err = a.out.Write(b)
-			return err
+			a.show(effectiveConfig{cfg, origins}, string(b))
+			return nil
 		},
 	}
 	f.register(cmd)
-	return cmd
+	return a.withOutput(cmd)
 }
 
-// selectNode returns the node that the flags describe or, if no flag is given, the existing node.
-func (a *app) selectNode(f *nodeFlags) (handle, error) {
-	if !f.given() {
-		return attached[handle](a)
-	}
-	cfg, err := f.build(a.name)
-	if err != nil {
-		return nil, err
-	}
-	return a.newNode(cfg, node.Options{Log: a.logger()})
+// effectiveConfig is the output of config effective as JSON.
+type effectiveConfig struct {
+	Config  *config.NodeConfig       `json:"config"`
+	Origins map[string]config.Origin `json:"origins"`
 }
+
+// selectNode returns the running node or, if flags are given or it is not running, the node as `up` would start it. set are the
+// settings of that start.
+func (a *app) selectNode(ctx context.Context, f *nodeFlags) (n handle, set config.Settings, err error) {
+	if f.given() {
+		return a.nextNode(f)
+	}
+	running, err := attached[attachedNode](a)
+	if err != nil {
+		return nil, set, err
+	}
+	if s, err := running.Status(ctx); err != nil || s.ParentPID == 0 {
+		return a.nextNode(f)
+	}
+	if last := a.lastSettings(a.name, running.Config().DataDir); last != nil {
+		set = *last
+	}
+	return running, set, nil
+}
+
+// nextNode returns the node as `up` with these flags would start it.
+func (a *app) nextNode(f *nodeFlags) (n handle, set config.Settings, err error) {
+	cfg, set, err := f.build(a)
+	if err != nil {
+		return nil, set, err
+	}
+	n, err = a.newNode(cfg, node.Options{Log: a.logger(), Settings: &set})
+	return n, set, err
+}
+
+// attachedNode is the part of node.Node that has its configuration and its status.
+type attachedNode interface {
+	handle
+	statusNode
+}
+
+var _ attachedNode = (*node.Node)(nil)

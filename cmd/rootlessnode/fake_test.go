@@ -131,6 +131,7 @@ type cli struct {
 	out, err bytes.Buffer
 	replaced []string
 	joined   config.Join // the cluster that the running node has joined
+	last     *config.Settings
 	env      map[string]string
 	// executed are the executed programs. answers and failures are their outputs and errors by their second argument.
 	executed []string
@@ -173,6 +174,7 @@ func newCLI(t *testing.T) *cli {
 			cfg.CRI = c.node.cfg.CRI
 			return open(cfg)
 		},
+		lastSettings: func(string, string) *config.Settings { return c.last },
 		replace: func(path string, argv, env []string) error {
 			c.replaced = append([]string{path}, argv...)
 			for _, kv := range env {

@@ -113,7 +113,7 @@ func install(ctx context.Context, a *app, o installOptions) error {
 	} else {
 		given = true
 	}
-	cfg, err := o.build(a.name)
+	cfg, _, err := o.build(a)
 	if err != nil {
 		return err
 	}

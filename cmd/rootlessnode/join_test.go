@@ -131,7 +131,7 @@ func TestSecretFlagsAreHidden(t *testing.T) {
 				kept, env, ok := hideSecrets(newRoot(newCLI(t).app), argv, nil)
 				assert.Check(t, ok && !strings.Contains(strings.Join(kept, " "), secret), "%v", kept)
 				assert.DeepEqual(t, env, []string{key[0] + "=" + secret})
-				for _, fails := range []string{"start", "wait usable", "none"} {
+				for _, fails := range []string{"status", "start", "wait usable", "none"} {
 					c := newCLI(t)
 					c.env[key[0]], c.node.fails[fails], c.node.statuses = secret, errors.New("fails"), upStatuses()
 					c.run(kept[1:]...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type starter interface {
 	handle
 	Start(ctx context.Context) error
 	RunForeground(ctx context.Context) error
+	Status(ctx context.Context) (*status.Status, error)
 	WaitFor(ctx context.Context, m status.Milestone, progress func(status.Status)) error
 	Stop(ctx context.Context) error
 	Kubeconfig() string
@@ -58,12 +60,9 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
   rootlessnode up --set api.bindAddress=0.0.0.0
   rootlessnode up --join https://192.0.2.1:6443 --token-file - --ca-cert-hash sha256:…`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := f.build(a.name)
+			cfg, set, err := f.build(a)
 			if err != nil {
 				return err
-			}
-			if timeout > 0 {
-				cfg.Timeouts.Ready = config.Duration(timeout)
 			}
 			token, err := t.read(a, cfg)
 			if err != nil {
@@ -73,9 +72,10 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 				return errdefs.Config("--wait: must not be used with --foreground, which does not wait")
 			}
 			if foreground {
-				return upForeground(cmd.Context(), a, cfg, token)
+				return upForeground(cmd.Context(), a, cfg, node.Options{JoinToken: token, Settings: &set})
 			}
-			return up(cmd.Context(), a, cfg, token, status.Milestone(wait))
+			o := upOptions{wait: status.Milestone(wait), timeout: timeout, flags: f.line()}
+			return up(cmd.Context(), a, cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token, Settings: &set}, o)
 		},
 	}
 	f.register(cmd)
@@ -100,27 +100,44 @@ func (f *waitFlag) Set(text string) error {
 	return nil
 }
 
-func up(ctx context.Context, a *app, cfg *config.NodeConfig, token string, m status.Milestone) error {
-	h, err := a.newNode(cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token})
+// upOptions are the flags of up that are not settings of the node.
+type upOptions struct {
+	wait    status.Milestone
+	timeout time.Duration // 0: timeouts.ready
+	flags   string        // the flags of the settings, as on the command line
+}
+
+func up(ctx context.Context, a *app, cfg *config.NodeConfig, no node.Options, o upOptions) error {
+	h, err := a.newNode(cfg, no)
 	if err != nil {
+		printRemembered(a, *no.Settings)
 		return err
 	}
 	n := h.(starter)
+	limit := cmp.Or(max(o.timeout, 0), n.Config().Timeouts.Ready.D())
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
+	s, err := n.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if s.ParentPID > 0 {
+		waiting, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := joinRunning(waiting, a, n, s, *no.Settings, o)
+		if err != nil && ctx.Err() != nil {
+			return errors.New("interrupted: the node continues to run")
+		}
+		return err
+	}
+	printRemembered(a, *no.Settings)
 	began := a.now()
 	if err := n.Start(ctx); err != nil {
 		return err
 	}
-	ready, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Ready.D())
+	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	show := newProgress(a)
-	var last status.Status
-	err = n.WaitFor(ready, m, func(s status.Status) {
-		last = s
-		show.update(s)
-	})
-	show.close()
+	last, err := awaitNode(waiting, a, n, o.wait)
 	if err != nil && ctx.Err() != nil {
 		return stopInterrupted(a, n, stop)
 	}
@@ -132,6 +149,17 @@ func up(ctx context.Context, a *app, cfg *config.NodeConfig, token string, m sta
 	}
 	a.printf("%s", renderSummary(last, n.Kubeconfig(), a.now(), a.command))
 	return nil
+}
+
+// awaitNode waits until the node has reached a milestone, shows the progress, and returns the last status.
+func awaitNode(ctx context.Context, a *app, n starter, m status.Milestone) (last status.Status, err error) {
+	show := newProgress(a)
+	defer show.close()
+	err = n.WaitFor(ctx, m, func(s status.Status) {
+		last = s
+		show.update(s)
+	})
+	return last, err
 }
 
 // stopInterrupted stops the node after `up` was interrupted.
@@ -146,8 +174,9 @@ func stopInterrupted(a *app, n starter, stopCatching func()) error {
 	return errors.New("interrupted: the node was stopped")
 }
 
-func upForeground(ctx context.Context, a *app, cfg *config.NodeConfig, token string) error {
-	n, err := a.newNode(cfg, node.Options{Log: foregroundLogger(a.err, cfg.LogLevel), JoinToken: token})
+func upForeground(ctx context.Context, a *app, cfg *config.NodeConfig, o node.Options) error {
+	o.Log = foregroundLogger(a.err, cfg.LogLevel)
+	n, err := a.newNode(cfg, o)
 	if err != nil {
 		return err
 	}

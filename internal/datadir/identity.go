@@ -114,6 +114,18 @@ func ReadIdentity(d layout.Data) (Identity, error) {
 //
 // Runs in: parent or child.
 func UpdateIdentity(d layout.Data, change func(*Identity)) error {
+	return update(d, func(r *Record) { change(&r.Identity) })
+}
+
+// PutSettings replaces the settings in the record of a data dir. The record must exist, and the caller must be its only writer.
+//
+// Runs in: parent.
+func PutSettings(d layout.Data, s *config.Settings) error {
+	return update(d, func(r *Record) { r.Settings = s })
+}
+
+// update changes the record of a data dir, which must exist.
+func update(d layout.Data, change func(*Record)) error {
 	was, _, err := readRecord(d)
 	if err != nil {
 		return err
@@ -124,8 +136,8 @@ func UpdateIdentity(d layout.Data, change func(*Identity)) error {
 		networks := *was.Networks
 		now.Networks = &networks
 	}
-	change(&now.Identity)
-	if reflect.DeepEqual(now.Identity, was.Identity) {
+	change(&now)
+	if reflect.DeepEqual(now, *was) {
 		return nil
 	}
 	return unwritable(d.Dir, writeRecord(d, now, was))

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/atomicfile"
 	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
@@ -34,10 +35,13 @@ type Record struct {
 	// Deleting is set while the data is being removed. Data with it is incomplete.
 	Deleting bool `json:"deleting"`
 	Identity
+	// Settings has what the user set of the configuration at the last start. nil: unknown, because an earlier version or a program
+	// with a configuration of its own started the node.
+	Settings *config.Settings `json:"settings"`
 }
 
-// maxRecord is the maximum size of a record in bytes.
-const maxRecord = 1 << 20
+// maxRecord is the maximum size of a record in bytes. A record contains the configuration file.
+const maxRecord = 8 << 20
 
 // ReadRecord reads the record of a data dir.
 //

@@ -13,7 +13,8 @@ import (
 )
 
 // Attach returns a handle for the node called name. The handle has the configuration of the running node; if the node is stopped,
-// it has the default configuration with the data dir of the last start. That configuration may be invalid on this host, for example
+// it has the configuration and the data dir of the last start (LastSettings), or the default configuration if they are not known or not
+// valid any more. That configuration may be invalid on this host, for example
 // because of its host name: Start reports it, and the node can be inspected, stopped and deleted. So can a running node whose file with the
 // configuration is damaged, with a warning.
 //
@@ -25,8 +26,10 @@ func Attach(name string, o Options) (*Node, error) {
 	if n := attachRunning(name, o); n != nil {
 		return n, nil
 	}
-	cfg := config.Default()
-	cfg.Name = name
+	cfg, settings := lastConfig(name)
+	if o.Settings == nil {
+		o.Settings = settings
+	}
 	n, noRuntimeDir, err := build(cfg, o, false)
 	if err == nil {
 		err = noRuntimeDir

@@ -64,6 +64,9 @@ type Options struct {
 	// time. Start and RunForeground use it once. It is not written to the config and not passed to components. A node that has
 	// already joined does not need it.
 	JoinToken string
+	// Settings are kept with the node's data at a start, for a later LastSettings: what the user set of the config. If it is nil, the
+	// start removes those of an earlier start. New itself never uses them: the node has exactly the configuration that it is given.
+	Settings *config.Settings
 
 	// hostname replaces os.Hostname in tests.
 	hostname func() (string, error)
@@ -84,6 +87,7 @@ type Node struct {
 	listeners   inheritedListeners
 	// joinToken is Options.JoinToken, cleared after its use.
 	joinToken string
+	settings  *config.Settings // Options.Settings
 
 	mu     sync.Mutex
 	helper *helper
@@ -165,7 +169,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 
 // newHandle returns a handle without a configuration.
 func newHandle(o Options) *Node {
-	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken}
+	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken, settings: o.Settings}
 	if n.log == nil {
 		discard := logrus.New()
 		discard.SetOutput(io.Discard)

@@ -65,6 +65,8 @@ func offlineStatus(n *Node, state status.State, reason error) (*status.Status, e
 	case h.RuntimeLost:
 		reason := runtimeLost(n)
 		s.State, s.Reason, s.Failure = status.NodeDegraded, reason.Error(), errdefs.ReportOf(reason)
+	case h.ParentPID > 0 && exists(n.rt.Removal()):
+		s.State, s.Reason = status.NodeStopping, "its data is being deleted"
 	case h.ParentPID > 0:
 		s.State, s.Reason = state, reason.Error()
 		if state == status.NodeDegraded {

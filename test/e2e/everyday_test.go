@@ -17,6 +17,7 @@ func TestEveryday(t *testing.T) {
 		run  func(*testNode)
 	}{
 		{"docs", (*testNode).documentation},
+		{"again", (*testNode).again}, // stops and starts the node
 	}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { p.run(n.in(t)) })

@@ -96,7 +96,7 @@ func newNode(t *testing.T, name string, upArgs ...string) *testNode {
 func newNodeOf(t *testing.T, name string, wrap []string, upArgs ...string) *testNode {
 	t.Helper()
 	n := &testNode{t: t, name: name, args: upArgs, wrap: wrap}
-	n.args = append(n.args, "--set", fmt.Sprintf("api.port=%d", freePort(t)))
+	n.args = append(n.args, "--set", fmt.Sprintf("api.port=%d", freePort(t)), "--reset-config") // flags of earlier starts do not count
 	t.Cleanup(func() {
 		if t.Failed() {
 			n.bundle()
