@@ -128,7 +128,7 @@ func (s *soak) leafPID(component string) int {
 	return pids[0]
 }
 
-// leaf returns the pids of the processes of a component.
+// leaf returns the host's pids of a component's processes, without the shims that containerd starts, because pods depend on these.
 func (s *soak) leaf(component string) []int {
 	s.t.Helper()
 	var pids []int
@@ -137,7 +137,9 @@ func (s *soak) leaf(component string) []int {
 	for f := range strings.FieldsSeq(string(text)) {
 		pid, err := strconv.Atoi(f)
 		assert.NilError(s.t, err)
-		pids = append(pids, pid)
+		if cmdline, _ := os.ReadFile("/proc/" + f + "/cmdline"); !strings.Contains(string(cmdline), "containerd-shim") {
+			pids = append(pids, pid)
+		}
 	}
 	return pids
 }
