@@ -29,8 +29,8 @@ build: ## build rootlessnode and its helper programs
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-runc ./cmd/rootlessnode-runc
 	$(GO) build $(GOFLAGS_X) -o $(OUT)/libexec/rootlessnode/rootlessnode-cri ./cmd/rootlessnode-cri
 
-components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, if they changed
-	@components/build.sh --out $(OUT)
+components: ## build Kubernetes, containerd, runc, etcd, flannel, CNI plugins and the images, if they changed (KUBERNETES=1.36: that Kubernetes)
+	@components/build.sh --out $(OUT) $(KUBERNETES:%=kubernetes-%)
 
 crictl: ## build crictl, to inspect the container runtime manually
 	@components/build.sh --out $(OUT) cri-tools

@@ -160,7 +160,7 @@ ensure_packages() {
 ensure_build() {
 	ensure_packages "$build_needs ${1:-}"
 	local want found module dir
-	want=$(find "$top" -path "$out" -prune -o -name go.mod -exec sed -n 's/^go //p' {} + | sort -V | tail -n 1)
+	want=$(find "$top" -path "$out" -prune -o -name 'go*.mod' -exec sed -n 's/^go //p' {} + | sort -V | tail -n 1)
 	if go_is "$want"; then return; fi
 	found=$(cd / && go env GOVERSION)
 	export GOTOOLCHAIN=go$want+auto # Go 1.21 and later download it themselves

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -51,13 +52,13 @@ func (b *builder) readVersion(t target) (string, error) {
 		return t.version, nil
 	}
 	// The version of an image is that of the program's module, not of its own module.
-	module := t.module
+	source := t
 	for _, need := range t.needs {
 		if n, ok := find(b.all, need); ok && n.upstream == t.upstream {
-			module = n.module
+			source = n
 		}
 	}
-	gomod, err := os.ReadFile(filepath.Join(b.componentsDir, module, "go.mod"))
+	gomod, err := os.ReadFile(filepath.Join(b.componentsDir, source.module, source.pins()))
 	if err != nil {
 		return "", err
 	}
@@ -92,7 +93,7 @@ func (b *builder) key(t target) (string, error) {
 	for _, n := range t.needs {
 		parts = append(parts, n, b.stamps[n].SHA256)
 	}
-	return keyOf(parts, filepath.Join(b.componentsDir, t.module))
+	return keyOf(parts, filepath.Join(b.componentsDir, t.module), t.pins())
 }
 
 // stale returns those of the chosen targets that have to be built.
@@ -284,7 +285,7 @@ func (b *builder) verify(ctx context.Context, t target, program, version string)
 	return nil
 }
 
-// finish updates the links and the manifest for the existing outputs.
+// finish updates the links and the manifests for the existing outputs.
 func (b *builder) finish() error {
 	var errs []error
 	for _, t := range b.all {
@@ -292,16 +293,30 @@ func (b *builder) finish() error {
 			continue
 		}
 		for _, p := range t.programs {
-			if path := filepath.Join(b.outDir, bin, p); path != b.outputFile(t) {
+			if path := filepath.Join(b.outDir, bin, t.side, p); path != b.outputFile(t) {
 				errs = append(errs, link(path, filepath.Base(t.output)))
 			}
 		}
 	}
-	m, err := newManifest(b.all, b.stamps)
-	if err == nil {
-		err = m.write(b.outDir)
+	for _, side := range b.sides() {
+		m, err := newManifest(b.all, b.stamps, side)
+		if err == nil {
+			err = m.write(filepath.Join(b.outDir, bin, side))
+		}
+		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
+}
+
+// sides returns the main directory of the programs, which is "", and the sides that have outputs.
+func (b *builder) sides() []string {
+	sides := []string{""}
+	for _, t := range b.all {
+		if _, built := b.stamps[t.name]; built && !slices.Contains(sides, t.side) {
+			sides = append(sides, t.side)
+		}
+	}
+	return sides
 }
 
 // lock prevents two builds in the same output directory. If another build is

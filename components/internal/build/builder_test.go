@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,40 @@ func TestBuildThenNothingToDo(t *testing.T) {
 	}
 }
 
+// TestSideBySide builds an older version of a target, which has its own directory, links and manifest.
+func TestSideBySide(t *testing.T) {
+	older := multi()
+	older.name, older.modFile, older.side, older.onRequest = "multi-1", "go-1.mod", "multi-1", true
+	older.output = bin + "/multi-1/multi"
+	s := newSite(t, multi(), older)
+	if err := s.build(t); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(s.out, bin, "multi-1")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("built without a request: %v", err)
+	}
+	if err := s.build(t, "multi-1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{bin, bin + "/multi-1"} {
+		if to, err := os.Readlink(filepath.Join(s.out, dir, "two")); err != nil || to != "multi" {
+			t.Errorf("%s: link two: %q, %v", dir, to, err)
+		}
+		var m manifest
+		data, err := os.ReadFile(filepath.Join(s.out, dir, "manifest.json"))
+		if err == nil {
+			err = json.Unmarshal(data, &m)
+		}
+		if err != nil || len(m.Components) != 2 || m.Components[0].Path != "multi" {
+			t.Errorf("%s: manifest %+v, %v", dir, m, err)
+		}
+	}
+	s.source(t, "multi", "go-1.mod", "x")
+	if got := s.stale(t); !slices.Equal(got, []string{"multi-1"}) {
+		t.Errorf("stale: %q, want only the older version", got)
+	}
+}
+
 func TestStale(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, s *site)
@@ -128,6 +163,7 @@ func TestStale(t *testing.T) {
 	}{
 		"a source of a part": {func(t *testing.T, s *site) { s.source(t, "part", "main.go", "package other") }, []string{"part", "whole"}},
 		"a new go.sum":       {func(t *testing.T, s *site) { s.source(t, "multi", "go.sum", "x") }, []string{"multi"}},
+		"another version":    {func(t *testing.T, s *site) { s.source(t, "multi", "go-1.sum", "x") }, nil},
 		"a test":             {func(t *testing.T, s *site) { s.source(t, "multi", "main_test.go", "x") }, nil},
 		"a flag":             {func(_ *testing.T, s *site) { s.all[2].recipe = script(`echo else >"$out"`) }, []string{"multi"}},
 		"a version":          {func(_ *testing.T, s *site) { s.all[2].version = "v4" }, []string{"multi"}},

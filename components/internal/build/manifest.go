@@ -24,16 +24,16 @@ type manifestEntry struct {
 	Size    int64  `json:"size"`
 }
 
-// newManifest returns a manifest of all targets that have a stamp, of this or an
-// earlier run, sorted by name.
-func newManifest(all []target, stamps map[string]stamp) (manifest, error) {
+// newManifest returns a manifest of all targets of a side that have a stamp, of this
+// or an earlier run, sorted by name.
+func newManifest(all []target, stamps map[string]stamp, side string) (manifest, error) {
 	m := manifest{Schema: 1, Components: []manifestEntry{}, Images: []manifestEntry{}}
 	for _, t := range all {
 		s, ok := stamps[t.name]
-		if !ok {
+		if !ok || t.side != side {
 			continue
 		}
-		relative, err := filepath.Rel(bin, t.output)
+		relative, err := filepath.Rel(filepath.Join(bin, side), t.output)
 		if err != nil {
 			return manifest{}, err
 		}
@@ -53,10 +53,11 @@ func newManifest(all []target, stamps map[string]stamp) (manifest, error) {
 	return m, nil
 }
 
-func (m manifest) write(outDir string) error {
+// write writes the manifest to the directory that its paths are relative to.
+func (m manifest) write(dir string) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return fmt.Errorf("manifest: %w", err)
 	}
-	return writeFile(filepath.Join(outDir, bin, "manifest.json"), append(data, '\n'))
+	return writeFile(filepath.Join(dir, "manifest.json"), append(data, '\n'))
 }

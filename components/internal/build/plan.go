@@ -12,6 +12,12 @@ type target struct {
 	name string
 	// module is the directory below components/ with the sources of the target.
 	module string
+	// modFile is the file in module that pins the versions. Its checksums are in the
+	// file with the ending .sum. Default: go.mod.
+	modFile string
+	// side is the directory below bin for a target that is built side by side with
+	// another version of its programs. It has a manifest of its own.
+	side string
 	// upstream is the module whose required version is the target's version. A
 	// target without an upstream has version instead.
 	upstream string
@@ -63,18 +69,20 @@ func plan() []target {
 		pluginsPackage    = "github.com/containernetworking/plugins"
 		pauseVersion      = "3.10.2"
 	)
-	targets := []target{
-		{
-			name: "kubernetes", module: "kubernetes", upstream: "k8s.io/kubernetes",
-			programs: []string{"kubelet", "kube-proxy", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler"},
-			recipe: goProgram{
-				variables: []string{
-					k8sVersion + ".gitVersion=v{version}", k8sVersion + ".gitMajor={major}", k8sVersion + ".gitMinor={minor}",
-					k8sVersion + ".gitTreeState=clean", k8sVersion + ".gitCommit=",
-				},
+	kubernetes := target{
+		name: "kubernetes", module: "kubernetes", upstream: "k8s.io/kubernetes",
+		programs: []string{"kubelet", "kube-proxy", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler"},
+		recipe: goProgram{
+			variables: []string{
+				k8sVersion + ".gitVersion=v{version}", k8sVersion + ".gitMajor={major}", k8sVersion + ".gitMinor={minor}",
+				k8sVersion + ".gitTreeState=clean", k8sVersion + ".gitCommit=",
 			},
-			check: &check{args: []string{"kubelet", "--version"}, wants: []string{"Kubernetes v{version}"}},
 		},
+		check: &check{args: []string{"kubelet", "--version"}, wants: []string{"Kubernetes v{version}"}},
+	}
+	targets := []target{
+		kubernetes,
+		olderKubernetes(kubernetes, "1.36"),
 		{
 			name: "pause", module: "pause", version: pauseVersion, output: private + "/pause",
 			recipe: cProgram{source: "pause.c", defines: []string{`PAUSE_VERSION="{version}"`}},
@@ -170,6 +178,26 @@ func plan() []target {
 	return targets
 }
 
+// pins returns the file that pins the versions of t.
+func (t target) pins() string {
+	if t.modFile == "" {
+		return "go.mod"
+	}
+	return t.modFile
+}
+
+// olderKubernetes returns the target of an older minor version of t, for nodes whose
+// data is of that version. It is pinned by go-MINOR.mod and built only on request.
+func olderKubernetes(t target, minor string) target {
+	t.name += "-" + minor
+	t.modFile, t.side, t.onRequest = "go-"+minor+".mod", t.name, true
+	t.output = bin + "/" + t.side + "/" + t.module
+	recipe := t.recipe.(goProgram)
+	recipe.modFile = t.modFile
+	t.recipe = recipe
+	return t
+}
+
 // expand replaces the version placeholders in s. version has a leading v.
 func expand(s, version string) string {
 	version = strings.TrimPrefix(version, "v")
@@ -239,7 +267,10 @@ func find(all []target, name string) (target, bool) {
 }
 
 func (t target) answersTo(name string) bool {
-	if t.name == name || t.module == name {
+	if t.name == name || t.side != "" {
+		return t.name == name
+	}
+	if t.module == name {
 		return true
 	}
 	for _, p := range t.programs {
@@ -255,7 +286,7 @@ func knownNames(all []target) []string {
 	seen := map[string]bool{}
 	for _, t := range all {
 		for _, name := range append([]string{t.module, t.name}, t.programs...) {
-			if !seen[name] {
+			if t.answersTo(name) && !seen[name] {
 				seen[name] = true
 				names = append(names, name)
 			}

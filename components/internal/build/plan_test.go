@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestPlanIsSound(t *testing.T) {
 		}
 		outputs[x.output] = true
 		for _, p := range x.programs {
-			if called[p] {
+			if p = path.Join(x.side, p); called[p] {
 				t.Errorf("%s: program %s is in the manifest twice", x.name, p)
 			}
 			called[p] = true
@@ -46,6 +47,8 @@ func TestChoose(t *testing.T) {
 		want []string
 	}{
 		{[]string{"kubelet"}, []string{"kubernetes"}},
+		{[]string{"kubernetes"}, []string{"kubernetes"}},
+		{[]string{"kubernetes-1.36"}, []string{"kubernetes-1.36"}},
 		{[]string{"flanneld"}, []string{"flannel"}},
 		{[]string{"cri-tools"}, []string{"crictl"}},
 		{[]string{"cni"}, []string{"cni/bridge", "cni/loopback", "cni/host-local", "cni/firewall", "cni/portmap"}},
@@ -59,8 +62,8 @@ func TestChoose(t *testing.T) {
 	}
 
 	got, err := choose(all, nil)
-	if err != nil || len(got) != len(all)-1 || slices.Contains(names(got), "crictl") {
-		t.Errorf("choose() = %q, %v, want all but crictl", names(got), err)
+	if err != nil || len(got) != len(all)-2 || slices.Contains(names(got), "crictl") || slices.Contains(names(got), "kubernetes-1.36") {
+		t.Errorf("choose() = %q, %v, want all but crictl and kubernetes-1.36", names(got), err)
 	}
 	if _, err := choose(all, []string{"etcd", "nonsense"}); err == nil || !strings.Contains(err.Error(), `"nonsense"`) {
 		t.Errorf("choose(nonsense): %v", err)

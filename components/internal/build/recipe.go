@@ -47,6 +47,7 @@ var goTags = []string{"grpcnotrace"}
 // goProgram builds a Go main package.
 type goProgram struct {
 	pkg       string   // empty for the module's own
+	modFile   string   // empty for go.mod
 	tags      []string // in addition to goTags
 	variables []string // PACKAGE.NAME=VALUE, set by the linker
 	// static links C code, but statically; without it there is no C code at all.
@@ -73,6 +74,9 @@ func (g goProgram) command(in inputs) command {
 		args = append(args, "-buildmode=pie")
 		tags = append(tags, "netgo", "osusergo")
 		linker = append(linker, "-linkmode", "external", "-extldflags", "-static-pie")
+	}
+	if g.modFile != "" {
+		args = append(args, "-modfile="+g.modFile)
 	}
 	args = append(args, "-tags="+strings.Join(tags, ","), "-ldflags="+strings.Join(linker, " "), "-o", in.output)
 	if g.pkg == "" {

@@ -77,15 +77,16 @@ func sha256File(path string) (string, error) {
 }
 
 // keyOf returns a digest of the inputs of an output: the command, the tools, the
-// module's sources and the outputs that it needs. It does not read the sources of
-// upstream modules, because go.sum contains their hashes.
-func keyOf(parts []string, moduleDir string) (string, error) {
+// module's sources and the outputs that it needs. Of the files that pin versions it
+// reads only modFile and its checksums. It does not read the sources of upstream
+// modules, because the checksums contain their hashes.
+func keyOf(parts []string, moduleDir, modFile string) (string, error) {
 	h := sha256.New()
 	for _, p := range parts {
 		fmt.Fprintf(h, "%d %s\n", len(p), p)
 	}
 	err := filepath.WalkDir(moduleDir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() || !isSource(d.Name()) {
+		if err != nil || !d.Type().IsRegular() || !isSource(d.Name(), modFile) {
 			return err
 		}
 		sum, err := sha256File(path)
@@ -102,13 +103,15 @@ func keyOf(parts []string, moduleDir string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func isSource(name string) bool {
+func isSource(name, modFile string) bool {
 	if strings.HasSuffix(name, "_test.go") {
 		return false
 	}
 	switch filepath.Ext(name) {
-	case ".go", ".mod", ".sum", ".c", ".h":
+	case ".go", ".c", ".h":
 		return true
+	case ".mod", ".sum":
+		return strings.TrimSuffix(name, filepath.Ext(name)) == strings.TrimSuffix(modFile, ".mod")
 	}
 	return false
 }
