@@ -141,7 +141,7 @@ const (
 	UnitAddons = "addons"
 	// UnitJoin gets a worker's credentials.
 	UnitJoin = "join"
-	// UnitStaleNode prepares the Node object for the kubelet.
+	// UnitStaleNode prepares the Node object for the kubelet, and removes the endpoints of the last run.
 	UnitStaleNode = "stale-node"
 	// UnitRegistered waits for the Node object and its range of pod addresses.
 	UnitRegistered = "node-registered"

@@ -113,15 +113,21 @@ func TestHostAccessNotEnforced(t *testing.T) {
 	assert.Check(t, is.Len(start(), 0))
 }
 
-// envHostAccess marks the process that acts as the node in TestHostAccess.
-const envHostAccess = "ROOTLESSNODE_TEST_HOST_ACCESS"
-
 // TestHostAccess tests the filter with network namespaces for a host and a pod, connected as in a node.
 func TestHostAccess(t *testing.T) {
 	t.Parallel()
+	runInNode(t, "TestHostAccessInside")
+}
+
+// envInNode marks the process that acts as the node in runInNode.
+const envInNode = "ROOTLESSNODE_TEST_IN_NODE"
+
+// runInNode runs another test of this package as root of new user and network namespaces.
+func runInNode(t *testing.T, test string) {
+	t.Helper()
 	testutil.Require(t, testutil.UserNS, testutil.Program("ip"), testutil.Program("nft"), testutil.Program("nsenter"))
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestHostAccessInside$", "-test.v")
-	cmd.Env = append(os.Environ(), envHostAccess+"=1", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
+	cmd.Env = append(os.Environ(), envInNode+"=1", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL, Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
 		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
@@ -130,45 +136,12 @@ func TestHostAccess(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	assert.NilError(t, err)
-	assert.Check(t, is.Contains(string(out), "--- PASS: TestHostAccessInside"))
+	assert.Check(t, is.Contains(string(out), "--- PASS: "+test))
 }
 
 // TestHostAccessInside is the part of TestHostAccess that runs in the node's network namespace.
 func TestHostAccessInside(t *testing.T) {
-	if os.Getenv(envHostAccess) == "" {
-		t.Skip("part of TestHostAccess")
-	}
-	host, pod := newNetNS(t), newNetNS(t)
-	script(t, fmt.Sprintf(`
-ip link set lo up
-ip link add up0 type veth peer name h0 netns %[1]d
-ip link add pod0 type veth peer name p0 netns %[2]d
-ip addr add 192.0.2.100/24 dev up0
-ip addr add 2001:db8::100/64 dev up0 nodad
-ip addr add 10.42.0.1/24 dev pod0
-ip addr add fd42::1/64 dev pod0 nodad
-ip link set up0 up
-ip link set pod0 up
-ip route add default via 192.0.2.2
-ip -6 route add default via 2001:db8::2
-nsenter -t %[1]d -n ip link set lo up
-nsenter -t %[1]d -n ip addr add 192.0.2.2/24 dev h0
-nsenter -t %[1]d -n ip addr add 192.0.2.3/24 dev h0
-nsenter -t %[1]d -n ip addr add 198.51.100.1/32 dev lo
-nsenter -t %[1]d -n ip addr add 2001:db8::2/64 dev h0 nodad
-nsenter -t %[1]d -n ip addr add 2001:db8:1::1/128 dev lo nodad
-nsenter -t %[1]d -n ip link set h0 up
-nsenter -t %[1]d -n ip route add 10.42.0.0/24 via 192.0.2.100
-nsenter -t %[1]d -n ip -6 route add fd42::/64 via 2001:db8::100
-nsenter -t %[2]d -n ip addr add 10.42.0.2/24 dev p0
-nsenter -t %[2]d -n ip addr add fd42::2/64 dev p0 nodad
-nsenter -t %[2]d -n ip link set p0 up
-nsenter -t %[2]d -n ip route add default via 10.42.0.1
-nsenter -t %[2]d -n ip -6 route add default via fd42::1
-`, host.pid, pod.pid))
-	for _, s := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
-		assert.NilError(t, os.WriteFile(filepath.Join("/proc/sys", s), []byte("1"), 0o644))
-	}
+	host, pod := connectNode(t)
 	host.do(t, func() {
 		for _, ip := range []string{"192.0.2.2", "192.0.2.3", "198.51.100.1", "2001:db8::2", "2001:db8:1::1"} {
 			serveEcho(t, net.JoinHostPort(ip, "7000"))
@@ -250,6 +223,47 @@ nsenter -t %[2]d -n ip -6 route add default via fd42::1
 	assert.NilError(t, access.apply(t.Context()))
 	try("192.0.2.3:7000", refused)
 	try("192.0.2.2:7000", nil)
+}
+
+// connectNode connects the network namespace of the calling process, as that of a node, to the namespaces of a host and a
+// pod. Tests that are not started by runInNode are skipped.
+func connectNode(t *testing.T) (host, pod netNS) {
+	t.Helper()
+	if os.Getenv(envInNode) == "" {
+		t.Skip("part of another test")
+	}
+	host, pod = newNetNS(t), newNetNS(t)
+	script(t, fmt.Sprintf(`
+ip link set lo up
+ip link add up0 type veth peer name h0 netns %[1]d
+ip link add pod0 type veth peer name p0 netns %[2]d
+ip addr add 192.0.2.100/24 dev up0
+ip addr add 2001:db8::100/64 dev up0 nodad
+ip addr add 10.42.0.1/24 dev pod0
+ip addr add fd42::1/64 dev pod0 nodad
+ip link set up0 up
+ip link set pod0 up
+ip route add default via 192.0.2.2
+ip -6 route add default via 2001:db8::2
+nsenter -t %[1]d -n ip link set lo up
+nsenter -t %[1]d -n ip addr add 192.0.2.2/24 dev h0
+nsenter -t %[1]d -n ip addr add 192.0.2.3/24 dev h0
+nsenter -t %[1]d -n ip addr add 198.51.100.1/32 dev lo
+nsenter -t %[1]d -n ip addr add 2001:db8::2/64 dev h0 nodad
+nsenter -t %[1]d -n ip addr add 2001:db8:1::1/128 dev lo nodad
+nsenter -t %[1]d -n ip link set h0 up
+nsenter -t %[1]d -n ip route add 10.42.0.0/24 via 192.0.2.100
+nsenter -t %[1]d -n ip -6 route add fd42::/64 via 2001:db8::100
+nsenter -t %[2]d -n ip addr add 10.42.0.2/24 dev p0
+nsenter -t %[2]d -n ip addr add fd42::2/64 dev p0 nodad
+nsenter -t %[2]d -n ip link set p0 up
+nsenter -t %[2]d -n ip route add default via 10.42.0.1
+nsenter -t %[2]d -n ip -6 route add default via fd42::1
+`, host.pid, pod.pid))
+	for _, s := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		assert.NilError(t, os.WriteFile(filepath.Join("/proc/sys", s), []byte("1"), 0o644))
+	}
+	return host, pod
 }
 
 // netNS is a network namespace that a process keeps alive.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -53,11 +54,20 @@ func (o *nodeObject) publish(ctx context.Context) error {
 	)
 }
 
-// reset resets the Node object's readiness from the last run before the kubelet sees it. A Node object with pod ranges
-// of another configuration is deleted.
+// Reason and message of a node, and of its pods, whose kubelet of this run has not reported yet.
+const (
+	reasonStarting  = "NodeStarting"
+	messageStarting = "the node is starting"
+)
+
+// reset resets the status that the Node object and the node's pods have from the last run, before the kubelet sees it. A
+// Node object with pod ranges of another configuration is deleted.
 func (o *nodeObject) reset(ctx context.Context) error {
 	c, err := o.client()
 	if err != nil {
+		return err
+	}
+	if err := o.resetPods(ctx, c); err != nil {
 		return err
 	}
 	cfg := o.env.Config
@@ -82,7 +92,28 @@ func (o *nodeObject) reset(ctx context.Context) error {
 }
 
 func (o *nodeObject) markStarting(ctx context.Context, c *kubeapi.Client) error {
-	return c.MarkNodeNotReady(ctx, o.env.Config.NodeName, "NodeStarting", "the node is starting")
+	return c.MarkNodeNotReady(ctx, o.env.Config.NodeName, reasonStarting, messageStarting)
+}
+
+// endpointsLimit bounds the time for which a worker waits until its cluster has removed the endpoints of the last run.
+const endpointsLimit = 10 * time.Second
+
+// resetPods removes the addresses of the last run's pods from the API. Otherwise kube-proxy and the forwarded ports would
+// use them until the kubelet has reported all pods. Units that use endpoints wait for component.UnitStaleNode.
+func (o *nodeObject) resetPods(ctx context.Context, c *kubeapi.Client) error {
+	cfg := o.env.Config
+	pods, err := c.ResetPods(ctx, cfg.NodeName, reasonStarting, messageStarting)
+	if err != nil || len(pods) == 0 {
+		return err
+	}
+	if !cfg.Joins() {
+		return c.RemoveEndpoints(ctx, pods)
+	}
+	removed, err := c.WaitEndpointsRemoved(ctx, pods, endpointsLimit)
+	if err == nil && !removed {
+		o.log.Warnf("the cluster has not removed the endpoints of this node's last run within %s", endpointsLimit)
+	}
+	return err
 }
 
 // podRangesMatch reports whether each of a Node's pod ranges is part of the cluster's. A Node without pod ranges

@@ -73,14 +73,14 @@ func TestPortConfig(t *testing.T) {
 func TestPortSources(t *testing.T) {
 	t.Parallel()
 	cfg, rt := config.Default(), layout.Runtime{Dir: "/run/n"}
-	o := portSources(cfg, rt, nil)
+	o := portSources(cfg, rt, nil, nil)
 	assert.Assert(t, o.Source != nil && o.Endpoints != nil && o.Pods != nil && o.Publisher != nil)
 	assert.Assert(t, o.SourceFilter == nil, "only the builtin driver has a source filter")
 	cfg.Ports.Driver = config.PortsBuiltin
-	assert.Assert(t, portSources(cfg, rt, nil).SourceFilter != nil)
+	assert.Assert(t, portSources(cfg, rt, nil, nil).SourceFilter != nil)
 	assert.Equal(t, rt.SourcesSocket(), portdriver.SourcesSocket(rt.StateDir()))
 	cfg.Ports = config.Ports{WaitForEndpoints: true}
-	o = portSources(cfg, rt, nil)
+	o = portSources(cfg, rt, nil, nil)
 	assert.Assert(t, o.Source == nil && o.Endpoints == nil && o.Pods == nil && o.Publisher == nil)
 }
 

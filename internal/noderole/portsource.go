@@ -11,22 +11,26 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
 )
 
-// portSources returns the forwarder's options for the sources that the config enables. serving waits for the API server.
-func portSources(cfg *config.NodeConfig, rt layout.Runtime, serving func(context.Context) (*kubeapi.Client, error)) portfwd.Options {
+// servingFunc waits for the API server and returns a client.
+type servingFunc func(context.Context) (*kubeapi.Client, error)
+
+// portSources returns the forwarder's options for the sources that the config enables. current also waits until the API has no
+// addresses of the last run's pods any more.
+func portSources(cfg *config.NodeConfig, rt layout.Runtime, serving, current servingFunc) portfwd.Options {
 	var o portfwd.Options
 	p := cfg.Ports
-	s := source{cfg, serving}
+	s, reset := source{cfg, serving}, source{cfg, current}
 	if p.NodePorts || p.LoadBalancers || len(p.ExternalIPs) > 0 {
 		o.Source = services{s}
 		if p.WaitForEndpoints {
-			o.Endpoints = endpoints{s}
+			o.Endpoints = endpoints{reset}
 		}
 	}
 	if p.LoadBalancers && cfg.ControlPlane.Embedded { // in other clusters the first node publishes them
 		o.Publisher = ingress{s}
 	}
 	if p.PodHostPorts || p.HostNetworkPods {
-		o.Pods = pods{s}
+		o.Pods = pods{reset}
 	}
 	if p.Driver == config.PortsBuiltin { // other drivers do not know the addresses of clients
 		o.SourceFilter = sourceFilter{rt.SourcesSocket()}
@@ -36,9 +40,8 @@ func portSources(cfg *config.NodeConfig, rt layout.Runtime, serving func(context
 
 // source has the fields that all sources use.
 type source struct {
-	cfg *config.NodeConfig
-	// serving waits for the API server and returns a client.
-	serving func(context.Context) (*kubeapi.Client, error)
+	cfg     *config.NodeConfig
+	serving servingFunc
 }
 
 // sourceFilter sends the allowed client addresses of each port to the port driver in the parent.

@@ -51,13 +51,14 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 	if err := removeManagerState(layout.InsideKubelet); err != nil {
 		return err
 	}
-	var detected, filtered []string
+	var detected, filtered, unblocked []string
 	var g errgroup.Group
 	g.Go(func() (err error) { n.env, detected, err = detect(ctx, given); return err })
 	g.Go(func() (err error) {
 		n.hostAccess, filtered, err = startHostAccess(ctx, n.cfg, n.handover.Network, n.rt.HostAddresses(), n.log)
 		return err
 	})
+	g.Go(func() error { unblocked = blockServiceRanges(ctx, n.cfg); return nil })
 	if !n.cfg.Joins() {
 		g.Go(func() error {
 			changes, err := ownCertificates{given, n.data.AdminKubeconfig()}.create(time.Now())
@@ -68,7 +69,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		})
 	}
 	err = g.Wait()
-	n.warn(slices.Concat(detected, filtered)...)
+	n.warn(slices.Concat(detected, filtered, unblocked)...)
 	if err != nil {
 		return err
 	}

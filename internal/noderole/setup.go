@@ -41,9 +41,11 @@ func setUp(cfg *config.NodeConfig, tree cgroupv2.Tree, network layout.NetworkInf
 		}
 	}
 	if cfg.Network.IPv6 {
-		ipv6, err = ensureIPv6(network)
+		if ipv6, err = ensureIPv6(network); err != nil {
+			return ipv6, warnings, err
+		}
 	}
-	return ipv6, warnings, err
+	return ipv6, warnings, blockPodRanges(cfg)
 }
 
 func setHostName(name string) error {

@@ -2,6 +2,7 @@ package noderole
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"os"
@@ -135,9 +136,11 @@ func TestForwarderWithoutDriver(t *testing.T) {
 func TestClientOfSources(t *testing.T) {
 	t.Parallel()
 	stopped := func(context.Context) (*kubeapi.Client, error) { return nil, context.Canceled }
-	o := portSources(testConfig(), layout.Runtime{}, stopped)
+	early := errors.New("the addresses of the last run are still known")
+	current := func(context.Context) (*kubeapi.Client, error) { return nil, early }
+	o := portSources(testConfig(), layout.Runtime{}, stopped, current)
 	assert.ErrorIs(t, o.Source.Run(t.Context(), nil), context.Canceled)
-	assert.ErrorIs(t, o.Pods.Run(t.Context(), nil), context.Canceled)
-	assert.ErrorIs(t, o.Endpoints.Run(t.Context(), nil, nil), context.Canceled)
+	assert.ErrorIs(t, o.Pods.Run(t.Context(), nil), early)
+	assert.ErrorIs(t, o.Endpoints.Run(t.Context(), nil, nil), early)
 	assert.ErrorIs(t, o.Publisher.PublishIngress(t.Context(), portfwd.Service{}, nil), context.Canceled)
 }

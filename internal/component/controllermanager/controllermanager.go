@@ -37,8 +37,10 @@ func Component() component.Component {
 		Certificates: []component.Certificate{pki.Local(certificate, pki.ClusterCA, user)},
 		// It publishes the authority for the pods of all namespaces (root-ca-file).
 		ReadsAuthoritiesOnce: []string{pki.ClusterCA},
-		Needs:                func(component.Env) []supervisor.Need { return component.NeedReady(component.UnitRoles) },
-		Render:               Render, Ready: Ready,
+		Needs: func(component.Env) []supervisor.Need {
+			return component.NeedReady(component.UnitRoles, component.UnitStaleNode) // it would restore the last run's endpoints
+		},
+		Render: Render, Ready: Ready,
 	}
 }
 
