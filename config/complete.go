@@ -53,9 +53,8 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	if c.Joins() {
 		c.ControlPlane.Embedded = false
 	}
-	if c.Serves() {
-		// Pods of other nodes reach the API server at the host's address with the port that it has inside.
-		c.Inside.APIServerPort = c.API.Port
+	if c.API.Port != 0 {
+		c.SetAPIPort(c.API.Port)
 	}
 	if c.Ports.BindAddresses == nil {
 		c.Ports.BindAddresses = []string{"127.0.0.1"}
@@ -65,6 +64,15 @@ func (c *NodeConfig) Complete(h HostFacts) {
 		if c.Network.IPv6 && c.Ports.Driver != DriverSlirp && c.Ports.Driver != DriverGvisor {
 			c.Ports.BindAddresses = append(c.Ports.BindAddresses, "::1")
 		}
+	}
+}
+
+// SetAPIPort sets the port of the API server on the host. If the node serves others, the API server has the same port inside, because
+// pods of other nodes reach it at the host's address with the port that it has inside.
+func (c *NodeConfig) SetAPIPort(port int) {
+	c.API.Port = port
+	if c.Serves() {
+		c.Inside.APIServerPort = port
 	}
 }
 

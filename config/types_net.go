@@ -126,8 +126,9 @@ type API struct {
 	// The address of the host that the API server listens on. With an address other than loopback, other hosts can connect and
 	// nodes can join; the certificate then contains the address, and inside.apiServerPort is api.port.
 	BindAddress string `json:"bindAddress" default:"127.0.0.1"`
-	// The port on the host. For ports below 1024, lower net.ipv4.ip_unprivileged_port_start on the host.
-	Port int `json:"port" default:"6443" check:"range 1 65535"`
+	// The port on the host. With 0 the first start picks a free port of ports.pickRange and keeps it with the data; status shows it.
+	// For ports below 1024, lower net.ipv4.ip_unprivileged_port_start on the host.
+	Port int `json:"port" default:"6443" check:"range 0 65535"`
 	// Additional addresses and DNS names for the API server's certificate.
 	ExtraSANs []string `json:"extraSANs,omitempty" example:"[node1.example.com]"`
 }
@@ -166,7 +167,7 @@ type Ports struct {
 	// Added to ports below 1024 of Services and pods: with 10000, port 80 becomes 10080. 0 keeps the port number; then lower
 	// net.ipv4.ip_unprivileged_port_start on the host.
 	PrivilegedPortOffset int `json:"privilegedPortOffset" default:"0" check:"zeroOrRange 1023 64512"`
-	// The range from which host ports are picked for forwards with host port 0.
+	// The range from which host ports are picked for forwards with host port 0 and for api.port 0.
 	PickRange string `json:"pickRange" default:"20000-29999"`
 	// Permanent forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". Both ports may be ranges of the same length. With HOSTPORT
 	// 0, the node picks a port and shows it in `rootlessnode ports`. If a port cannot be bound, the start fails.

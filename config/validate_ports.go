@@ -66,7 +66,7 @@ func validateForwards(c *NodeConfig, fs *faults) {
 		ips          []netip.Addr
 	}
 	var taken []listener
-	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded {
+	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded && c.API.Port != 0 {
 		taken = append(taken, listener{"api.port", "tcp", c.API.Port, 1, []netip.Addr{api}})
 	}
 	for i, s := range c.Ports.Static {

@@ -59,7 +59,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"cluster.dnsAddress", "10.43.255.255", "cluster.dnsAddress: 10.43.255.255 is the first or last address of cluster.serviceCIDR 10.43.0.0/16 and cannot be used by a Service"},
 		{"cluster.domain", "Cluster.local", `cluster.domain: "Cluster.local": must be a DNS name in lower case such as cluster.local`},
 		{"api.bindAddress", "localhost", `api.bindAddress: "localhost": must be an IP address of the host, or 0.0.0.0 for all`},
-		{"api.port", "0", "api.port: 0: must be between 1 and 65535"},
+		{"api.port", "-1", "api.port: -1: must be between 0 and 65535"},
 		{"api.extraSANs", "a_b", `api.extraSANs[0]: "a_b": must be an IP address or a DNS name in lower case`},
 		{"ports.driver", "socat", `ports.driver: "socat": must be one of auto, builtin, slirp4netns, gvisor-tap-vsock, pesto, none`},
 		{"ports.driver", "implicit", "ports.driver: implicit: not supported, because pasta would forward every listening port of the node, those of the control plane " +

@@ -47,6 +47,8 @@ type app struct {
 	attach  func(string, node.Options) (handle, error)
 	// lastSettings returns the settings of the last start of a node in a data dir, or nil. See node.LastSettings.
 	lastSettings func(name, dataDir string) *config.Settings
+	// names returns the names of the account's nodes.
+	names func() ([]string, error)
 	// replace executes another program in place of this process.
 	replace func(path string, argv, env []string) error
 	// execute runs another program and waits for it; its standard error is that of this process.
@@ -72,8 +74,8 @@ func newApp() *app {
 		env: os.Getenv, unsetenv: func(k string) { _ = os.Unsetenv(k) }, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
 		newNode:      func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:       func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
-		lastSettings: node.LastSettings,
-		replace:      replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
+		lastSettings: node.LastSettings, names: node.Names,
+		replace: replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
 		enter: hostsetup.Enter, mounts: mountns.New(mountns.Options{}), exe: exe,
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -36,34 +37,52 @@ type stopOptions struct {
 
 func newDown(a *app) *cobra.Command {
 	var o stopOptions
-	var ended bool
+	var ended, all bool
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the node",
 		Long: `Stop the node gracefully and wait until all of its processes have ended. Its data is
 kept, and the next "rootlessnode up" uses it again, unless --delete-data is given.
-Stopping a stopped node succeeds.`,
-		RunE: withNode(a, func(ctx context.Context, n stopper, _ []string) error {
-			if ended { // the unit of install: the service's main process has exited
-				ctx, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Stop.D())
-				defer cancel()
-				return n.WaitCleaned(ctx)
+Stopping a stopped node succeeds. --all stops all nodes of the account.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case all && cmd.Flags().Changed("name"):
+				return errdefs.Config("--all: must not be used with --name")
+			case all:
+				return stopAll(cmd.Context(), a, o)
+			case ended:
+				return withNode(a, awaitCleaned)(cmd, args)
 			}
-			brief, cancel := context.WithTimeout(ctx, statusLimit)
-			defer cancel()
-			s, err := n.Status(brief)
-			if err != nil {
-				return err
-			}
-			return stopNode(ctx, a, n, s, o)
-		}),
+			return withNode(a, func(ctx context.Context, n stopper, _ []string) error {
+				s, err := briefStatus(ctx, n)
+				if err != nil {
+					return err
+				}
+				return stopNode(ctx, a, n, s, o)
+			})(cmd, args)
+		},
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&o.deleteData, "delete-data", false, "also delete the node's data, including files owned by subordinate ids; other files in the data dir are kept")
 	fl.DurationVar(&o.timeout, "timeout", 0, "kill remaining processes after this time (default: timeouts.stop)")
+	fl.BoolVar(&all, "all", false, "stop all nodes of the account; with --delete-data also delete the data of stopped ones")
 	fl.BoolVar(&ended, "ended", false, "do nothing if the node is running; otherwise wait until its resources are cleaned up")
 	_ = fl.MarkHidden("ended") // the flag is there
 	return cmd
+}
+
+// awaitCleaned is the stop of the unit of install, whose main process has exited.
+func awaitCleaned(ctx context.Context, n stopper, _ []string) error {
+	ctx, cancel := context.WithTimeout(ctx, n.Config().Timeouts.Stop.D())
+	defer cancel()
+	return n.WaitCleaned(ctx)
+}
+
+// briefStatus returns the status of the node before a stop.
+func briefStatus(ctx context.Context, n stopper) (*status.Status, error) {
+	brief, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	return n.Status(brief)
 }
 
 // statusLimit is how long down waits for the status of the node.

@@ -164,6 +164,10 @@ func onDemandAddress(a *app, c *config.NodeConfig) (string, error) {
 		return "", errdefs.Config("start on demand: port driver %s does not support sockets passed by systemd", d).
 			Hint("ports.driver: " + config.PortsBuiltin)
 	}
+	if c.API.Port == 0 {
+		return "", errdefs.Config("start on demand: systemd needs a fixed port to listen on, and api.port is 0").
+			Hint(a.command("install --on-demand --set api.port=6443"))
+	}
 	return net.JoinHostPort(c.API.BindAddress, strconv.Itoa(c.API.Port)), nil
 }
 

@@ -59,7 +59,7 @@ func changesOf(a *app, set config.Settings, wanted, running *config.NodeConfig) 
 	} else {
 		// An earlier version or another program has started the node: only what the user has set can be compared.
 		changes = slices.DeleteFunc(config.Differences(running, now), func(d config.Difference) bool {
-			return origins[d.Field].Kind == config.OriginDefault
+			return origins[d.Field].Kind == config.OriginDefault || d.Field == "api.port" && d.Now == "0"
 		})
 	}
 	changes = slices.DeleteFunc(changes, func(d config.Difference) bool { return config.KeptWithData(d.Field) })

@@ -18,6 +18,8 @@ type Identity struct {
 	FormerNodes []string `json:"formerNodes"`
 	// Networks are the networks of the cluster; nil on a worker, whose networks are in the join record.
 	Networks *Networks `json:"networks"`
+	// APIPort is the port of the host that was picked for api.port 0; 0 if none was picked yet.
+	APIPort int `json:"apiPort"`
 	// EncryptionKey identifies the key with which the API server writes Secrets (pki.SecretKeys).
 	EncryptionKey string `json:"encryptionKey"`
 	// Versions are those of the last start.

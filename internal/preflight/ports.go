@@ -51,7 +51,7 @@ func wantedPorts(c *config.NodeConfig, node netip.Addr) []wantedPort {
 		return nil
 	}
 	for _, p := range catalogue.Forwards(c, node) {
-		if f := p.Forward; f.Field != "" {
+		if f := p.Forward; f.Field != "" && f.Port != 0 { // port 0 is picked at the start
 			add(f.Role, f.Field, p.Proto, f.Address, f.Port, f.Instead)
 		}
 	}

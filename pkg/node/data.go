@@ -117,7 +117,10 @@ func claim(ctx context.Context, n *Node) error {
 		n.log.Warnf("node %q used the data dir %s before, and its data is still there; "+
 			"to continue with that data, stop the node and start it with --data-dir %[2]s", name, before)
 	}
-	return n.reg.Put(name, n.data.Dir)
+	if err := n.reg.Put(name, n.data.Dir); err != nil {
+		return err
+	}
+	return pickAPIPort(n)
 }
 
 func exists(path string) bool {
