@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static, because the same file runs on the host and, as the OCI runtime, inside the node.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-stops test-vm conformance soak test-recovery test-certificates fuzz lint bench bench-scale install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-stops test-vm conformance soak test-recovery test-upgrade test-certificates fuzz lint bench bench-scale install uninstall clean
 
 help: ## show this help
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -55,6 +55,9 @@ test-stops: ## start and stop a node at the same time, at random moments and wit
 
 test-recovery: ## start a node with copies of its data from random moments, as after power failures (ROUNDS=20)
 	@ROOTLESSNODE_RECOVERY_ROUNDS=$(or $(ROUNDS),20) RUN='TestPowerLoss$$' hack/test.sh e2e
+
+test-upgrade: ## upgrade a node from an older Kubernetes, and return (KUBERNETES=1.36)
+	@hack/test.sh upgrade
 
 conformance: ## run the Kubernetes end-to-end suite on the node of `make up` (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh

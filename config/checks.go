@@ -52,6 +52,8 @@ func checkValue(fs *faults, field string, v reflect.Value, check string, args []
 		ok, fault = v.Int() > 0, fmt.Sprintf("%s: must be greater than zero", time.Duration(v.Int()))
 	case "path":
 		ok, fault = isAbsolute(v.String()), fmt.Sprintf("%q: must be an absolute path without . or .. elements or a trailing slash", v)
+	case "minor":
+		ok, fault = isMinorVersion(v.String()), fmt.Sprintf("%q: must be a minor version such as v1.37", v)
 	case "image":
 		ok, fault = isImage(v.String()), fmt.Sprintf("%q: must be an image reference such as registry.example.com/name:tag", v)
 	case "argument":
@@ -70,6 +72,13 @@ func isAbsolute(p string) bool {
 }
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
+// isMinorVersion reports whether s is a minor version of Kubernetes, v1.N or 1.N.
+func isMinorVersion(s string) bool {
+	minor, ok := strings.CutPrefix(strings.TrimPrefix(s, "v"), "1.")
+	n, err := strconv.ParseUint(minor, 10, 16)
+	return ok && err == nil && minor == strconv.FormatUint(n, 10)
+}
 
 // isImage is a coarse check of an image reference. The container runtime does the full check.
 func isImage(s string) bool {

@@ -30,12 +30,13 @@ type HostFacts struct {
 }
 
 // Complete sets the fields that Default leaves empty: NodeName, DataDir, Cluster.DNSAddress, Timeouts.PodStop and
-// Ports.BindAddresses. It does not change fields that are set, with two exceptions: a node that joins a cluster gets no control
-// plane, and a node that serves others gets the same API server port inside as outside.
+// Ports.BindAddresses. It does not change fields that are set, with three exceptions: a node that joins a cluster gets no control
+// plane, a node that serves others gets the same API server port inside as outside, and KubernetesVersion loses its leading v.
 func (c *NodeConfig) Complete(h HostFacts) {
 	if c.NodeName == "" {
 		c.NodeName = NodeNameOf(h.Hostname)
 	}
+	c.KubernetesVersion = strings.TrimPrefix(c.KubernetesVersion, "v")
 	if c.DataDir == "" && h.XDGDataHome != "" {
 		c.DataDir = layout.DefaultDataDir(h.XDGDataHome, c.Name)
 	}

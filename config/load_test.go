@@ -129,7 +129,7 @@ func full(t *testing.T) *NodeConfig {
 	c := Default()
 	for path, v := range map[string]string{
 		"nodeLabels.example.com/team": "blue", "kubelet.featureGates.X": "true", "kubelet.extraConfig.a": "{b: 1}",
-		"network.nameServers": "192.0.2.1, 192.0.2.2", "api.extraSANs": "a.example", "componentsDir": "/opt/c",
+		"network.nameServers": "192.0.2.1, 192.0.2.2", "api.extraSANs": "a.example", "componentsDir": "/opt/c", "kubernetesVersion": "v1.36",
 		"controlPlane.apiServerExtraArgs": "--v=4", "controlPlane.schedulerExtraArgs": "[--v=4]",
 		"controlPlane.controllerManagerExtraArgs": "[\"--a=b,c\"]", "containerd.registryConfigDir": "/etc/x", "ports.static": "1:2",
 		"network.hostPorts": "5432, 6379", "ports.hostNetworkPods": "true", "ports.externalIPs": "192.0.2.7, 198.51.100.0/24",

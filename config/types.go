@@ -50,6 +50,8 @@ type NodeConfig struct {
 	// The directory with manifest.json and the components that it lists. Default: the first of these that contains a manifest:
 	// ../libexec/rootlessnode relative to the executable, $XDG_DATA_HOME/rootlessnode/bin, the directories of PATH.
 	ComponentsDir string `json:"componentsDir,omitempty" example:"/usr/local/libexec/rootlessnode" check:"path"`
+	// The minor version of Kubernetes, if the components include several (docs/upgrading.md). Default: that of manifest.json.
+	KubernetesVersion string `json:"kubernetesVersion,omitempty" example:"v1.37" check:"minor"`
 	// The level of the node's own log: debug, info, warning or error.
 	LogLevel string `json:"logLevel" default:"info" check:"oneof debug info warning error"`
 

@@ -2,8 +2,9 @@
 # `make test`: sets up the host and runs all tests. As root, it runs the end-to-end tests as a dedicated account, which
 # `rootlessnode host setup` prepares. As an ordinary user, it runs them as that user, whose account must be prepared already.
 #
-#   hack/test.sh [all|unit|e2e]
+#   hack/test.sh [all|unit|e2e|upgrade]
 #
+# upgrade builds the older Kubernetes, too (KUBERNETES, by default 1.36), and runs only the test of an upgrade from it.
 # ROOTLESSNODE_TEST_LXC=1 sets up LXC's bridge for the test of the network driver lxc-user-nic (root only).
 # RUN is a regular expression that selects end-to-end tests. ROOTLESSNODE_E2E_LIMIT is the time limit of all of them.
 # ROOTLESSNODE_TEST_PROMISES lists requirements that the machine must meet. A test that needs one of them fails instead of being
@@ -106,7 +107,8 @@ e2e() {
 	hack/conformance.sh build "$suite"
 	local run=(env "ROOTLESSNODE_TEST_PROMISES=$(required_without root)"
 		"ROOTLESSNODE_E2E_ROUNDS=${ROOTLESSNODE_E2E_ROUNDS:-}" "ROOTLESSNODE_E2E_SOAK=${ROOTLESSNODE_E2E_SOAK:-}"
-		"ROOTLESSNODE_E2E_CERTIFICATES=${ROOTLESSNODE_E2E_CERTIFICATES:-}" "ROOTLESSNODE_RECOVERY_ROUNDS=${ROOTLESSNODE_RECOVERY_ROUNDS:-}")
+		"ROOTLESSNODE_E2E_CERTIFICATES=${ROOTLESSNODE_E2E_CERTIFICATES:-}" "ROOTLESSNODE_RECOVERY_ROUNDS=${ROOTLESSNODE_RECOVERY_ROUNDS:-}"
+		"ROOTLESSNODE_E2E_UPGRADE=${ROOTLESSNODE_E2E_UPGRADE:-}")
 	if [ "$(id -u)" != 0 ]; then
 		"${run[@]}" "ROOTLESSNODE_E2E_OUT=$out" "ROOTLESSNODE_E2E_IMAGE=$image" "ROOTLESSNODE_E2E_SUITE=$suite" \
 			"$out/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.parallel=2 -test.run="${RUN:-.}"
@@ -139,10 +141,16 @@ trap 'rm -rf "$stage"' EXIT
 case $what in
 unit) unit ;;
 e2e) e2e ;;
+upgrade)
+	export ROOTLESSNODE_E2E_UPGRADE=${KUBERNETES:-1.36} RUN='TestUpgrade$'
+	make --no-print-directory components KUBERNETES="$ROOTLESSNODE_E2E_UPGRADE"
+	unset KUBERNETES # the rest of the build is that of the other tests
+	e2e
+	;;
 all)
 	unit
 	e2e
 	;;
-*) die 2 "unknown part of the tests: $what" "hack/test.sh [all|unit|e2e]" ;;
+*) die 2 "unknown part of the tests: $what" "hack/test.sh [all|unit|e2e|upgrade]" ;;
 esac
 say "all tests passed"

@@ -108,6 +108,9 @@ func (f *fakeNode) Exec(_ context.Context, req nodeexec.Request) (int, error) {
 	}
 	return 0, f.call("exec " + strings.Join(req.Argv, " "))
 }
+func (f *fakeNode) Snapshots() node.Snapshots {
+	return node.Snapshots{Runtime: layout.Runtime{Dir: f.dir + "/run"}, Data: f.Data(), Name: "default"}
+}
 func (f *fakeNode) Runtime() layout.Runtime    { return layout.Runtime{Dir: f.dir} }
 func (f *fakeNode) Data() layout.Data          { return layout.NewData(f.dir) }
 func (f *fakeNode) Config() *config.NodeConfig { return f.cfg }

@@ -18,6 +18,7 @@ var (
 		errdefs.ShowLogs: "logs ARG", errdefs.CheckHost: "check", errdefs.ListForwards: "ports", errdefs.AddForward: "ports add ARG",
 		errdefs.RemoveForward: "ports remove ARG", errdefs.ListTokens: "token list", errdefs.CreateToken: "token create",
 		errdefs.VerifyMounts: "mounts verify", errdefs.Kubectl: "kubectl",
+		errdefs.RestoreSnapshot: "snapshot restore ARG", errdefs.DeleteSnapshot: "snapshot delete ARG",
 	}
 	hostCommands = map[errdefs.Action]string{
 		errdefs.ShowConfig: "config default", errdefs.SetUpHost: "host setup --user ARG", errdefs.CreateAccount: "host setup --user ARG --create-user",

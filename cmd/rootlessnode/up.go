@@ -31,6 +31,7 @@ type starter interface {
 	WaitFor(ctx context.Context, m status.Milestone, progress func(status.Status)) error
 	Stop(ctx context.Context) error
 	Kubeconfig() string
+	snapshotNode
 }
 
 var _ starter = (*node.Node)(nil)
@@ -148,6 +149,7 @@ func up(ctx context.Context, a *app, cfg *config.NodeConfig, no node.Options, o 
 		last.StartedAt = began
 	}
 	a.printf("%s", renderSummary(last, n.Kubeconfig(), a.now(), a.command))
+	a.reportUpgrade(n, began)
 	return nil
 }
 

@@ -43,7 +43,7 @@ func versionsOf(a *app) (v versions, order []string) {
 	if err != nil || n.Config().ComponentsDir == "" {
 		return v, nil
 	}
-	m, err := preflight.ReadManifest(n.Config().ComponentsDir)
+	m, err := preflight.ManifestOf(n.Config())
 	if err != nil {
 		return v, nil
 	}

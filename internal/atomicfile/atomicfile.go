@@ -126,7 +126,21 @@ func (s *Staged) Commit() error {
 	if err := s.rename(); err != nil || !s.o.Durable {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(s.path))
+	return SyncDir(filepath.Dir(s.path))
+}
+
+// RenameDir renames a directory, so that it survives a crash of the host under its new name. The new name must not exist, or be an empty
+// directory.
+func RenameDir(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(to))
+}
+
+// SyncDir writes the entries of a directory to the disk, so that they survive a crash of the host.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

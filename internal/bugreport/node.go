@@ -28,7 +28,7 @@ func versions(_ context.Context, in *Input) ([]file, error) {
 	if in.Fault != nil {
 		v.Fault = in.Fault.Error()
 	}
-	m, err := preflight.ReadManifest(v.ComponentsDir)
+	m, err := preflight.ManifestOf(in.cfg())
 	if err == nil {
 		for _, c := range append(m.Components, m.Images...) {
 			v.Components[c.Name] = c.Version

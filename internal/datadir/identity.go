@@ -29,14 +29,6 @@ type Identity struct {
 	Snapshotter string `json:"snapshotter"`
 }
 
-// Versions are the versions of the programs that used the data.
-type Versions struct {
-	Rootlessnode string `json:"rootlessnode"`
-	// Kubernetes and Etcd are those of the components, in the form v1.37.2.
-	Kubernetes string `json:"kubernetes"`
-	Etcd       string `json:"etcd"`
-}
-
 // Networks are settings of config.Cluster that cannot be changed after the cluster was created. The ranges of IPv6 are empty if the
 // cluster has always been without IPv6.
 type Networks struct {

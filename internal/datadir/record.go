@@ -34,6 +34,8 @@ type Record struct {
 	IDs IDs `json:"ids"`
 	// Deleting is set while the data is being removed. Data with it is incomplete.
 	Deleting bool `json:"deleting"`
+	// Restoring is the name of the snapshot whose restore has begun and not ended, or "".
+	Restoring string `json:"restoring"`
 	Identity
 	// Settings has what the user set of the configuration at the last start. nil: unknown, because an earlier version or a program
 	// with a configuration of its own started the node.

@@ -160,6 +160,9 @@ func (d Data) ManualPorts() string { return filepath.Join(d.Dir, "manual-ports.j
 // ImportedImages is the record of image archives that were imported into the container store.
 func (d Data) ImportedImages() string { return filepath.Join(d.Dir, "images.json") }
 
+// Snapshots is the directory of the snapshots of the cluster's state, one directory for each (datadir.Snapshot).
+func (d Data) Snapshots() string { return d.sub("snapshots") }
+
 // JoinRecord is a worker's record of the cluster that it joined, mode 0600. It exists after the cluster was contacted.
 func (d Data) JoinRecord() string { return filepath.Join(d.Dir, "kubernetes", "join.json") }
 
@@ -210,7 +213,7 @@ func (d Data) OnHost(inside string) (path string, ok bool) {
 // Entries returns the names of all entries that a node creates directly in its data dir, the record last. A test compares them with
 // the methods of Data.
 func (d Data) Entries() []string {
-	paths := []string{d.AdminKubeconfig(), d.LogDir(), d.LastExit(), d.Verified(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.Inside(), d.Lock()}
+	paths := []string{d.AdminKubeconfig(), d.LogDir(), d.LastExit(), d.Verified(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.Inside(), d.Lock(), d.Snapshots()}
 	for _, b := range d.Binds() {
 		paths = append(paths, b.Host)
 	}

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"os/signal"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -82,7 +81,7 @@ type Options struct {
 func Run(o Options) error {
 	cfg, data := o.Config, layout.NewData(o.Config.DataDir)
 	n := &nodeRole{
-		programs: programs{componentsDir: cfg.ComponentsDir, nodeName: cfg.NodeName},
+		programs: programs{dirs: preflight.ProgramDirs(cfg), nodeName: cfg.NodeName},
 		log:      o.Log, cfg: cfg, runtime: runtime.Of(cfg), rt: o.Runtime, data: data, handover: o.Handover, files: o.FileSystem,
 		tree:    cgroupv2.Tree{Root: layout.InsideCgroup},
 		hub:     status.NewHub(initialStatus(o), status.Options{}),
@@ -155,7 +154,7 @@ func stopReason(ctx context.Context) string {
 func initialStatus(o Options) status.Status {
 	cfg, h, data := o.Config, o.Handover, layout.NewData(o.Config.DataDir)
 	return status.Status{
-		Name: cfg.Name, NodeName: cfg.NodeName, Version: o.Version, Kubernetes: kubernetesVersion(cfg.ComponentsDir),
+		Name: cfg.Name, NodeName: cfg.NodeName, Version: o.Version, Kubernetes: kubernetesVersion(cfg),
 		StartedAt: h.StartedAt, ParentPID: h.ParentPID, ChildPID: h.ChildPID,
 		Network: status.Network{
 			Driver: h.Network.Driver, Interface: h.Network.Interface, Address: h.Network.IP, MTU: h.Network.MTU, DNS: h.Network.DNS,
@@ -181,14 +180,11 @@ func (n *nodeRole) warn(texts ...string) {
 }
 
 // kubernetesVersion returns the version of the bundled kubelet, or "" if the manifest does not contain it.
-func kubernetesVersion(componentsDir string) string {
-	m, err := preflight.ReadManifest(componentsDir)
+func kubernetesVersion(cfg *config.NodeConfig) string {
+	m, err := preflight.ManifestOf(cfg)
 	if err != nil {
 		return ""
 	}
-	i := slices.IndexFunc(m.Components, func(c preflight.ManifestEntry) bool { return c.Name == kubelet.Name })
-	if i < 0 {
-		return ""
-	}
-	return m.Components[i].Version
+	c, _ := m.Component(kubelet.Name)
+	return c.Version
 }

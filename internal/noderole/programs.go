@@ -2,25 +2,28 @@ package noderole
 
 import (
 	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/internal/login"
+	"github.com/rootlessnode/rootlessnode/internal/preflight"
 )
 
 // programs are the components' programs and the environment in which they run.
 type programs struct {
-	componentsDir, nodeName string
+	// dirs are the directories of the programs (preflight.ProgramDirs).
+	dirs     []string
+	nodeName string
 	// proxies are the variables of proxyEnv.
 	proxies []string
 }
 
 // binary returns the path of a component's program.
-func (p programs) binary(name string) string { return filepath.Join(p.componentsDir, name) }
+func (p programs) binary(name string) string { return preflight.Program(p.dirs, name) }
 
 // path returns the PATH in which bundled components come before the host's programs of the same name.
 func (p programs) path() string {
-	return p.componentsDir + string(filepath.ListSeparator) + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	return strings.Join(p.dirs, ":") + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
 // environ returns the environment of components.

@@ -32,7 +32,7 @@ func TestGivenEnv(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig()
 	h := layout.HandoverInfo{Network: layout.NetworkInfo{IP: "10.0.2.100", DNS: []string{"10.0.2.3"}}}
-	binary := programs{componentsDir: "/c", nodeName: "a"}.binary
+	binary := programs{dirs: []string{"/c"}, nodeName: "a"}.binary
 	e, err := givenEnv(cfg, h, netip.Addr{}, netip.Addr{}, binary)
 	assert.NilError(t, err)
 	assert.Equal(t, e.APIServerURL, "https://127.0.0.1:6443")
@@ -51,7 +51,7 @@ func TestGivenEnv(t *testing.T) {
 func TestOCIRuntime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	env := component.Env{BinDir: programs{componentsDir: dir, nodeName: "a"}.binary, Controllers: specfilter.Missing(nil)}
+	env := component.Env{BinDir: programs{dirs: []string{dir}, nodeName: "a"}.binary, Controllers: specfilter.Missing(nil)}
 	path, err := ociRuntime(env)
 	assert.NilError(t, err)
 	assert.Equal(t, path, filepath.Join(dir, "runc"))

@@ -33,7 +33,7 @@ func checkComponents(_ context.Context, h *host) []Finding {
 	if _, err := os.Stat(h.in.Data.Record()); err != nil {
 		cache = "" // do not write to a data dir that has no record yet
 	}
-	found, m := VerifyManifest(h.in.ComponentsDir, cache)
+	found, m := VerifyManifest(h.in.ComponentsDir, h.cfg.KubernetesVersion, cache)
 	if m == nil {
 		return found
 	}
@@ -65,11 +65,11 @@ func componentsTried(h *host) []string {
 	return tried
 }
 
-// VerifyManifest compares the files in dir with its manifest: each must exist and have the listed size and SHA-256. Hashes
-// are cached in cacheFile by path, size, times, device and inode; an empty cacheFile disables the cache. It returns failures
-// only. m is nil if the manifest cannot be read.
-func VerifyManifest(dir, cacheFile string) (found []Finding, m *Manifest) {
-	m, err := ReadManifest(dir)
+// VerifyManifest compares the files in dir with its manifest: each must exist and have the listed size and SHA-256. kubernetes is the minor
+// version of Kubernetes, or "" for that of the manifest. Hashes are cached in cacheFile by path, size, times, device and inode; an empty
+// cacheFile disables the cache. It returns failures only. m is nil if the manifest cannot be read.
+func VerifyManifest(dir, kubernetes, cacheFile string) (found []Finding, m *Manifest) {
+	m, err := readManifest(dir, kubernetes)
 	if err != nil {
 		return []Finding{fail("%v", err).hint("# build them with `make components`, or name their directory: --components-dir DIR")}, nil
 	}

@@ -20,7 +20,9 @@ const manifestSchema = 1
 // Manifest lists the programs and images of a node. `make components` writes it.
 type Manifest struct {
 	// Dir is the directory that the manifest was read from.
-	Dir        string          `json:"-"`
+	Dir string `json:"-"`
+	// older is the directory of an older Kubernetes whose entries replace those of the manifest (ManifestOf), or "".
+	older      string
 	Schema     int             `json:"schema"`
 	Components []ManifestEntry `json:"components"`
 	Images     []ManifestEntry `json:"images"`

@@ -147,7 +147,7 @@ func TestVerifyManifestCache(t *testing.T) {
 	t.Parallel()
 	f := goodHost(t)
 	cache := f.in.Data.Verified()
-	found, m := VerifyManifest(f.in.ComponentsDir, cache)
+	found, m := VerifyManifest(f.in.ComponentsDir, "", cache)
 	assert.Equal(t, len(found), 0)
 	e, ok := m.Component("kubelet")
 	assert.Assert(t, ok)
@@ -165,19 +165,19 @@ func TestVerifyManifestCache(t *testing.T) {
 	b, err = json.Marshal(stored)
 	assert.NilError(t, err)
 	assert.NilError(t, os.WriteFile(cache, b, 0o600))
-	found, _ = VerifyManifest(f.in.ComponentsDir, cache)
+	found, _ = VerifyManifest(f.in.ComponentsDir, "", cache)
 	assert.Equal(t, len(found), 1)
 
 	// The same content with another time stamp: hashed again, and correct.
 	assert.NilError(t, os.Chtimes(m.File(e), time.Time{}, time.Unix(1, 0)))
-	found, _ = VerifyManifest(f.in.ComponentsDir, cache)
+	found, _ = VerifyManifest(f.in.ComponentsDir, "", cache)
 	assert.Equal(t, len(found), 0)
 
 	// A corrupt or unwritable cache is not an error.
 	assert.NilError(t, os.WriteFile(cache, []byte("{"), 0o600))
-	found, _ = VerifyManifest(f.in.ComponentsDir, cache)
+	found, _ = VerifyManifest(f.in.ComponentsDir, "", cache)
 	assert.Equal(t, len(found), 0)
-	found, _ = VerifyManifest(f.in.ComponentsDir, filepath.Join(f.root, "absent", "v.json"))
+	found, _ = VerifyManifest(f.in.ComponentsDir, "", filepath.Join(f.root, "absent", "v.json"))
 	assert.Equal(t, len(found), 0)
 	_, err = os.Stat(filepath.Join(f.root, "absent"))
 	assert.ErrorIs(t, err, os.ErrNotExist)

@@ -32,6 +32,9 @@ const (
 	CreateToken Action = "create-token"
 	// VerifyMounts verifies the mount guarantees of a node. Arguments: kubeconfig and image.
 	VerifyMounts Action = "verify-mounts"
+	// RestoreSnapshot restores a snapshot of the cluster's state on a stopped node, and DeleteSnapshot deletes one. Argument: its name.
+	RestoreSnapshot Action = "restore-snapshot"
+	DeleteSnapshot  Action = "delete-snapshot"
 	// ShowConfig shows every configuration field with its meaning and default.
 	ShowConfig Action = "show-config"
 	// Kubectl runs kubectl as the administrator of the node's cluster. Arguments: those of kubectl, without any that contains =.
@@ -57,7 +60,8 @@ var plain = map[Action]string{
 	ShowLogs: "show the logs of the node:", CheckHost: "check the host for the node",
 	ListForwards: "list the forwarded ports of the node", AddForward: "forward a port to the node:",
 	RemoveForward: "stop forwarding a port to the node:", ListTokens: "list the bootstrap tokens", CreateToken: "create a bootstrap token",
-	VerifyMounts: "verify the mount guarantees of the node", Kubectl: "run kubectl for the cluster of the node:", ShowConfig: "show all configuration fields",
+	VerifyMounts: "verify the mount guarantees of the node", RestoreSnapshot: "restore the snapshot", DeleteSnapshot: "delete the snapshot",
+	Kubectl: "run kubectl for the cluster of the node:", ShowConfig: "show all configuration fields",
 	SetUpHost: "as root, prepare the host for the account", CreateAccount: "as root, create and prepare the account",
 	UndoHost:     "as root, undo the preparation of the host for the account",
 	CreateMounts: "create the mount namespace", DeleteMounts: "delete the mount namespace",

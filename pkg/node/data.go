@@ -162,7 +162,7 @@ func (n *Node) DeleteData(ctx context.Context) (*DeletedData, error) {
 	if res := onlyForeign(n, dir); res != nil {
 		return unregister(n, res)
 	}
-	h, err := n.startHelper(layout.RoleRemove)
+	h, err := startHelper(n, layout.RoleRemove)
 	if err != nil {
 		return nil, err
 	}

@@ -91,7 +91,7 @@ func runParent(log *logrus.Logger, _ layout.Runtime) error {
 		if level, err := logrus.ParseLevel(in.Config.LogLevel); err == nil {
 			log.SetLevel(level)
 		}
-		o := parent.Options{Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Log: log}
+		o := parent.Options{Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Versions: versionsOf(in.Config), Log: log}
 		if in.Lifeline {
 			o.Lifeline = inheritedFile(lifelineFD)
 		}

@@ -9,16 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/version"
-
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
-	"github.com/rootlessnode/rootlessnode/internal/component/etcd"
-	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/internal/preflight"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -63,8 +58,7 @@ func checkIdentity(n *Node, asked *config.NodeConfig, was datadir.Identity) erro
 	}
 	return errdefs.Class(errdefs.ErrConfig, errors.Join(
 		checkNetworks(n, asked, was),
-		checkVersion("Kubernetes", was.Versions.Kubernetes, componentVersion(cfg, kubelet.Name)),
-		checkVersion(etcd.Name, was.Versions.Etcd, componentVersion(cfg, etcd.Name)),
+		checkVersions(n, was.Versions, versionsOf(cfg)),
 		checkEncryption(n, was.EncryptionKey),
 	))
 }
@@ -89,40 +83,6 @@ func checkNetworks(n *Node, asked *config.NodeConfig, was datadir.Identity) erro
 	}
 	return errdefs.WithSteps(errors.Join(faults...), append(errdefs.Text("# keep the former values:"), keep).
 		Text("# or delete the cluster with all its data:").Do(errdefs.DeleteData))
-}
-
-// checkVersion compares the version of a program that was used with the data, and the current one. Kubernetes and etcd support neither the
-// data of a newer minor version, nor an upgrade that skips one.
-func checkVersion(program, was, now string) error {
-	old, errOld := version.ParseGeneric(was)
-	current, errNow := version.ParseGeneric(now)
-	if errOld != nil || errNow != nil { // unknown, or a development version
-		return nil
-	}
-	var use string
-	switch steps := int(current.Minor()) - int(old.Minor()); {
-	case current.Major() != old.Major() || steps < 0:
-		use = fmt.Sprintf("v%d.%d", old.Major(), old.Minor())
-		program += " " + now + " cannot use the data of a newer minor version"
-	case steps > 1:
-		use = fmt.Sprintf("v%d.%d", old.Major(), old.Minor()+1)
-		program += " " + now + " cannot upgrade data by more than one minor version"
-	default:
-		return nil
-	}
-	return errdefs.Errorf("componentsDir: %s: the node's data was last used with %s", program, was).
-		Hintf("# start the node with the components of %s first, or delete the cluster with all its data:", use).
-		Do(errdefs.DeleteData)
-}
-
-// componentVersion returns the version of a program of the components, or "" if it is unknown; the preflight reports a missing manifest.
-func componentVersion(cfg *config.NodeConfig, program string) string {
-	m, err := preflight.ReadManifest(cfg.ComponentsDir)
-	if err != nil {
-		return ""
-	}
-	c, _ := m.Component(program)
-	return c.Version
 }
 
 // checkEncryption checks that the API server can still read Secrets, which were written with the key was.
@@ -162,9 +122,6 @@ func recordIdentity(n *Node) error {
 			i.Snapshotter = ""
 		}
 		i.Runtime = cfg.CRI.Runtime
-		i.Versions = datadir.Versions{
-			Rootlessnode: Version, Kubernetes: componentVersion(cfg, kubelet.Name), Etcd: componentVersion(cfg, etcd.Name),
-		}
 		switch now := datadir.NetworksOf(cfg); {
 		case cfg.Joins():
 			i.Networks, i.FormerNodes = nil, nil // the cluster has the networks, and a worker may not remove Node objects

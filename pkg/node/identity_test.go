@@ -179,26 +179,46 @@ func TestChangedEncryption(t *testing.T) {
 }
 
 func TestCheckVersion(t *testing.T) {
-	t.Parallel()
+	home(t)
+	n, err := New(config.Default(), Options{})
+	assert.NilError(t, err)
 	for _, c := range []struct{ was, now, want string }{
 		{"v1.37.2", "v1.37.2", ""},
 		{"v1.37.2", "v1.37.0", ""},
 		{"v1.36.4", "v1.37.0", ""},
 		{"", "v1.37.0", ""},
 		{"v1.37.0", "", ""},
-		{"v1.37.2", "v1.36.9", "cannot use the data of a newer minor version"},
-		{"v1.35.1", "v1.37.2", "cannot upgrade data by more than one minor version"},
+		{"v1.37.2", "v1.36.9", `Kubernetes v1.36.9 cannot use the data of node "default", which was last used with the newer minor version v1.37.2`},
+		{"v1.35.1", "v1.37.2", `Kubernetes v1.37.2 cannot upgrade the data of node "default" by more than one minor version from v1.35.1`},
 	} {
-		err := checkVersion("Kubernetes", c.was, c.now)
+		err := checkVersion(n, "Kubernetes", c.was, c.now)
 		if c.want == "" {
 			assert.NilError(t, err, "%+v", c)
 			continue
 		}
-		assert.ErrorContains(t, err, c.want)
-		assert.ErrorContains(t, err, "last used with "+c.was)
+		assert.Error(t, err, c.want)
 	}
-	hint := errdefs.ReportOf(checkVersion("Kubernetes", "v1.35.1", "v1.37.2")).Hints[0]
-	assert.Assert(t, cmp.Contains(hint, "components of v1.36 first"))
+}
+
+// TestRefusedVersionHints checks that a refused version shows how to start the node, and how to return to a snapshot.
+func TestRefusedVersionHints(t *testing.T) {
+	home(t)
+	n := claimed(t, config.Default(), Options{})
+	hints := func(was, now string) string {
+		return strings.Join(errdefs.ReportOf(checkVersion(n, "Kubernetes", was, now)).Hints, "\n")
+	}
+	assert.Equal(t, hints("v1.35.1", "v1.37.2"), "# first start the node with Kubernetes v1.36:\n"+
+		"make components KUBERNETES=1.36    # or install a release that contains it\nstart the node kubernetesVersion=v1.36\n"+
+		"# or delete the cluster with all its data:\ndelete the data of the node")
+	write(t, filepath.Join(n.Data().Dir, "etcd", "member", "x"))
+	for _, v := range []string{"v1.36.3", "v1.37.2"} {
+		_, err := datadir.Use(n.Data(), datadir.Versions{Kubernetes: v})
+		assert.NilError(t, err)
+	}
+	all, err := n.Snapshots().List()
+	assert.NilError(t, err)
+	assert.Assert(t, cmp.Contains(hints("v1.37.2", "v1.36.9"), "later changes in the cluster are lost:\nrestore the snapshot "+all[0].Name+
+		"\nstart the node kubernetesVersion=v1.36\n"))
 }
 
 // TestAdopt checks that the identity of data of an earlier version is taken from the certificates and the CNI configuration of its last run.

@@ -40,7 +40,7 @@ func joinCluster(ctx context.Context, n *Node) error {
 	}
 	in := membership.Input{Config: n.Config(), Data: n.data, Token: n.joinToken, Log: n.log}
 	n.joinToken = ""
-	if m, err := preflight.ReadManifest(n.Config().ComponentsDir); err == nil { // the preflight reports a missing manifest
+	if m, err := preflight.ManifestOf(n.Config()); err == nil { // the preflight reports a missing manifest
 		c, _ := m.Component(kubelet.Name)
 		in.KubeletVersion = c.Version
 	}

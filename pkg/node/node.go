@@ -153,7 +153,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 		own.ComponentsDir, n.tried = findComponents(xdgData)
 	}
 	if start && filepath.IsAbs(own.DataDir) {
-		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check())
+		invalid = errors.Join(invalid, checkDataPresent(n, cfg.DataDir), place(n).Check(), checkKubernetesVersion(&own))
 		if !deleting {
 			invalid = errors.Join(invalid, datadir.CheckState(n.data, os.Getuid()), checkIdentity(n, cfg, was), checkQuota(n))
 		}
@@ -215,7 +215,7 @@ func (n *Node) Kubeconfig() string { return n.data.AdminKubeconfig() }
 //
 // Errors: of class errdefs.ErrPreflight if there is no components directory or the program is not in it.
 func (n *Node) ComponentPath(name string) (string, error) {
-	p := filepath.Join(n.Config().ComponentsDir, name)
+	p := preflight.Program(preflight.ProgramDirs(n.Config()), name)
 	if n.Config().ComponentsDir == "" {
 		return "", errdefs.Preflight("find the components: not found").Hint("make components")
 	}

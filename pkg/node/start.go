@@ -55,7 +55,7 @@ func (n *Node) Start(ctx context.Context) error {
 	if err := joinCluster(ctx, n); err != nil {
 		return err
 	}
-	h, err := n.startHelper(layout.RoleParent)
+	h, err := startHelper(n, layout.RoleParent)
 	if err != nil {
 		return err
 	}
@@ -109,14 +109,16 @@ func (n *Node) RunForeground(ctx context.Context) error {
 		defer followers.Wait()
 		defer stop()
 	}
-	return parent.Run(ctx, parent.Options{Config: n.Config(), Runtime: n.rt, Log: n.log, Listeners: n.listeners})
+	return parent.Run(ctx, parent.Options{
+		Config: n.Config(), Runtime: n.rt, Versions: versionsOf(n.Config()), Log: n.log, Listeners: n.listeners,
+	})
 }
 
 // selfExe is the path of this program. It stays valid when the program's file is replaced.
 const selfExe = "/proc/self/exe"
 
 // startHelper starts a helper process in the given role and passes its input. Output of the parent role goes to the node's log.
-func (n *Node) startHelper(role string) (*helper, error) {
+func startHelper(n *Node, role string) (*helper, error) {
 	attached := !n.detach && role == layout.RoleParent
 	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: dataCertain(n), Lifeline: attached})
 	if err != nil {

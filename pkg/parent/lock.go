@@ -39,6 +39,14 @@ func (l nodeLock) Close() error {
 	return l.File.Close()
 }
 
+// remove removes the file of the lock and then releases the lock.
+func (l nodeLock) remove() error {
+	path := l.Name()
+	err := errors.Join(os.Remove(path), l.Close())
+	_ = os.Remove(filepath.Dir(path)) // only if it is empty
+	return err
+}
+
 // takeLock acquires the exclusive lock of a node at Runtime.Lock. The lock belongs to the open file, so a process that inherits the
 // descriptor shares it (flock(2)). It is released when the last of these processes has closed the descriptor.
 //

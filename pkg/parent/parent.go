@@ -41,6 +41,8 @@ type Options struct {
 	// Runtime has the paths of the files of this run. Only the account may have access to its parent directory.
 	Runtime layout.Runtime
 	Log     logrus.FieldLogger
+	// Versions are those of the programs that will use the data.
+	Versions datadir.Versions
 	// LogWriter receives the output of helper processes such as slirp4netns. Default: standard error.
 	LogWriter io.Writer
 	// Lifeline stops the node at end of file, as if ctx had ended. It may be nil.
@@ -114,8 +116,9 @@ type run struct {
 	forwarding *forwarding
 }
 
-// prepare creates the directories of a run, acquires the lock in the data dir and writes the effective config. It returns an error if the
-// data dir belongs to another node, or if its data was created with other ids than RootlessKit will map.
+// prepare creates the directories of a run, acquires the lock in the data dir, takes a snapshot of data that this run upgrades, and writes
+// the effective config. It returns an error if the data dir belongs to another node, or if its data was created with other ids than
+// RootlessKit will map.
 func (r *run) prepare() (nodeLock, error) {
 	if err := clearRuntime(r.Runtime); err != nil {
 		return nodeLock{}, err
@@ -134,10 +137,23 @@ func (r *run) prepare() (nodeLock, error) {
 	if err != nil {
 		return nodeLock{}, err
 	}
-	if err := r.prepareFiles(); err != nil {
+	if err = r.useData(); err == nil {
+		err = r.prepareFiles()
+	}
+	if err != nil {
 		return nodeLock{}, errors.Join(err, lock.Close())
 	}
 	return lock, nil
+}
+
+// useData prepares the data for the versions of the programs of this run.
+func (r *run) useData() error {
+	taken, err := datadir.Use(r.data, r.Versions)
+	if taken != nil {
+		r.Log.WithFields(logrus.Fields{"snapshot": taken.Name, "was": taken.Versions.Kubernetes, "now": r.Versions.Kubernetes}).
+			Info("upgrading the data; its former state is in a snapshot")
+	}
+	return err
 }
 
 func (r *run) prepareFiles() error {

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -35,10 +34,7 @@ func RemoveData(cfg *config.NodeConfig, rt layout.Runtime, certain bool) (res *d
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		err = errors.Join(err, os.Remove(rt.Lock()), lock.Close())
-		_ = os.Remove(filepath.Dir(rt.Lock())) // only if it is empty
-	}()
+	defer func() { err = errors.Join(err, lock.remove()) }()
 	req, changed, err := removal(cfg, certain)
 	if err != nil {
 		return nil, err
