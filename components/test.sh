@@ -14,7 +14,7 @@ if [ -n "$unformatted" ]; then
 	printf 'test: error: not formatted by gofmt:\n%s\n' "$unformatted" >&2
 	exit 1
 fi
-for packages in internal/build/... images/... coredns/... flannel/... kube-network-policies/... kubernetes/internal/...; do
+for packages in internal/build/... images/... coredns/... flannel/... kube-network-policies/... storage-provisioner/... kubernetes/internal/...; do
 	module=${packages%%/internal/...}
 	module=${module%/...}
 	echo "== $packages"

@@ -22,6 +22,12 @@ const (
 	NetworkPolicyKube = "kube-network-policies"
 )
 
+// Values of Storage.
+const (
+	StorageLocal = "local"
+	StorageNone  = "none"
+)
+
 // BindNodeIP in Ports.BindAddresses means the current address of the node (NodeIP).
 const BindNodeIP = "node-ip"
 

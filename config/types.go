@@ -82,6 +82,9 @@ type NodeConfig struct {
 	// The component that enforces NetworkPolicies for the pods of this node: none (policies have no effect unless the cluster
 	// provides a component), or kube-network-policies, which needs the kernel module nft_queue. See docs/network-policy.md.
 	NetworkPolicy string `json:"networkPolicy" default:"none" check:"oneof none kube-network-policies"`
+	// The storage of the cluster that this node creates: local (a default StorageClass whose volumes are directories in the data dir), or
+	// none. Not for workers. See docs/storage.md.
+	Storage string `json:"storage" default:"local" check:"oneof local none"`
 
 	// The Pod Security Standard that each namespace of the cluster enforces unless its labels select another one
 	// (pod-security.kubernetes.io/enforce): privileged, which allows everything; baseline, which rejects privileged pods, hostPath

@@ -166,6 +166,8 @@ type Inside struct {
 	FlannelHealthzPort int `json:"flannelHealthzPort" default:"8471" check:"range 1 65535"`
 	// kube-network-policies' health and metrics.
 	NetworkPolicyPort int `json:"networkPolicyPort" default:"8473" check:"range 1 65535"`
+	// storage-provisioner's health and metrics.
+	StoragePort int `json:"storagePort" default:"8474" check:"range 1 65535"`
 }
 
 // Timeouts are the time limits of the node.

@@ -179,6 +179,13 @@ func LoopbackPort(number int, field string) Port {
 // AnyAddress is the address of components that listen on all addresses of the node.
 const AnyAddress = "0.0.0.0"
 
+// LabelVolumes is the label of the Node object on which the volumes of the embedded control plane's node depend, with the value VolumesHere.
+// The Node's name can change, this label cannot.
+const (
+	LabelVolumes = "rootlessnode.dev/volumes"
+	VolumesHere  = "control-plane"
+)
+
 // ForwardPodNetwork is the name of the forward through which the pods of other nodes are reached.
 const ForwardPodNetwork = "pod-network"
 

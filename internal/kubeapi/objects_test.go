@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 
 	"gotest.tools/v3/assert"
@@ -140,4 +141,26 @@ func TestInspect(t *testing.T) {
 	assert.Equal(t, s.Name, "at")
 	s, err = c.ServiceAt(t.Context(), "10.43.0.8")
 	assert.Assert(t, s == nil && err == nil)
+}
+
+func TestRemoveStorageClass(t *testing.T) {
+	f := newFakeAPI(t, false)
+	var deleted []string
+	f.other = func(w http.ResponseWriter, r *http.Request) {
+		class := strings.TrimPrefix(r.URL.Path, "/apis/storage.k8s.io/v1/storageclasses/")
+		switch {
+		case r.Method == http.MethodDelete:
+			deleted = append(deleted, class)
+			answer(w, 200, object{})
+		case class == "absent":
+			answer(w, 404, status(404, "NotFound", "not found"))
+		default:
+			answer(w, 200, object{"provisioner": "example.com/" + class})
+		}
+	}
+	c := f.client(t)
+	for _, name := range []string{"absent", "own", "foreign"} {
+		assert.NilError(t, c.RemoveStorageClass(t.Context(), name, "example.com/own"))
+	}
+	assert.DeepEqual(t, deleted, []string{"own"})
 }

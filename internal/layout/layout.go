@@ -197,6 +197,7 @@ func (d Data) Binds() []Bind {
 		{d.sub("cni-net.d"), InsideCNIConf, 0o755},
 		{d.sub("pod-logs"), InsidePodLogs, 0o755},
 		{d.sub("container-logs"), InsideContainerLogs, 0o755},
+		{d.sub("volumes"), InsideVolumes, 0o700},
 	}
 }
 
@@ -254,6 +255,7 @@ const (
 	InsideCNIConf        = "/etc/cni/net.d"
 	InsidePodLogs        = "/var/log/pods"
 	InsideContainerLogs  = "/var/log/containers"
+	InsideVolumes        = "/var/lib/rootlessnode/volumes"
 	InsideVolumePlugins  = "/var/lib/kubelet/volumeplugins"
 	// InsideRun is the directory of the files that the node role renders for components at each start.
 	InsideRun          = "/run/rootlessnode"

@@ -9,11 +9,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/coredns"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/component/resources"
+	"github.com/rootlessnode/rootlessnode/internal/component/storage"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
@@ -80,6 +82,11 @@ func (a *clusterAddons) apply(ctx context.Context, c *kubeapi.Client, customDNS 
 func (a *clusterAddons) removeObsolete(ctx context.Context, c *kubeapi.Client) error {
 	if !a.env.Config.Serves() {
 		if _, err := c.Remove(ctx, resources.NodePolicy()); err != nil {
+			return err
+		}
+	}
+	if a.env.Config.Storage == config.StorageNone { // otherwise claims would wait for ever
+		if err := c.RemoveStorageClass(ctx, storage.Class, storage.Provisioner); err != nil {
 			return err
 		}
 	}

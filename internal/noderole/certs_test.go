@@ -110,7 +110,7 @@ func TestCertificatesAfterSuspend(t *testing.T) {
 	t.Parallel()
 	watchCertificates(t, testEnv(), func(t *testing.T, c *testCertificates, now func() status.Condition, restarted *[]string) {
 		c.change(func() { c.skew = 20 * time.Minute }) // the clock jumps; the timers of the test do not
-		want := []string{"kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "flannel"}
+		want := []string{"kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "flannel", "storage-provisioner"}
 		assert.DeepEqual(t, *restarted, want)
 	})
 }

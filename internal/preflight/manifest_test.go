@@ -62,7 +62,7 @@ func TestComponents(t *testing.T) {
 		set  func(*fakeHost)
 		want string
 	}{
-		{"good", func(*fakeHost) {}, "pass: 14 components and 1 images in /ROOT/comp/bin match the manifest\n"},
+		{"good", func(*fakeHost) {}, "pass: 15 components and 1 images in /ROOT/comp/bin match the manifest\n"},
 		{"none", func(f *fakeHost) {
 			f.in.ComponentsDir, f.in.ComponentsTried = "", []string{"/a", "/b"}
 		}, "fail: no components found: no manifest.json in /a, /b\n" + build},
@@ -94,7 +94,7 @@ func TestComponents(t *testing.T) {
 			m.Components = slices.DeleteFunc(m.Components, func(e ManifestEntry) bool { return slices.Contains(control, e.Name) })
 			f.manifest(*m)
 			f.set("controlPlane.embedded", "false")
-		}, "pass: 10 components and 1 images in /ROOT/comp/bin match the manifest\n"},
+		}, "pass: 11 components and 1 images in /ROOT/comp/bin match the manifest\n"},
 		{"broken manifest", func(f *fakeHost) { f.write("comp/bin/manifest.json", "{") },
 			"fail: /ROOT/comp/bin/manifest.json: unexpected end of JSON input\n" + build},
 		{"other schema", func(f *fakeHost) { f.write("comp/bin/manifest.json", `{"schema":2}`) },

@@ -19,8 +19,13 @@ import (
 // runMark is the line before a block of commands in the documentation that the tests run.
 const runMark = "<!-- run -->"
 
+// docsImage is the image in the documentation. The test gives its own image this name.
+const docsImage = "docker.io/library/busybox:1.37"
+
 // documentation runs the marked commands of each page of the documentation, in the order of the page, as one script.
 func (n *testNode) documentation() {
+	ctr := filepath.Join(os.Getenv(envOut), "libexec", "rootlessnode", "ctr")
+	n.run(podLimit, "exec", "--", ctr, "--namespace", "k8s.io", "images", "tag", "--force", testImage, docsImage)
 	names, err := fs.Glob(docs.Pages, "*.md")
 	assert.NilError(n.t, err)
 	for _, name := range names {

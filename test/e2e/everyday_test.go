@@ -17,7 +17,9 @@ func TestEveryday(t *testing.T) {
 		run  func(*testNode)
 	}{
 		{"docs", (*testNode).documentation},
+		{"storage", (*testNode).storage},
 		{"again", (*testNode).again}, // stops and starts the node
+		{"storage after a restart", (*testNode).volumesAgain},
 	}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { p.run(n.in(t)) })

@@ -109,6 +109,12 @@ func plan() []target {
 			check:  &check{args: []string{"--version"}, wants: []string{"kube-network-policies v{version}"}},
 		},
 		{
+			name: "storage-provisioner", module: "storage-provisioner", upstream: "sigs.k8s.io/sig-storage-lib-external-provisioner/v13",
+			group:  "client-go",
+			recipe: goProgram{variables: []string{"main.version=v{version}"}},
+			check:  &check{args: []string{"--version"}, wants: []string{"storage-provisioner v{version}"}},
+		},
+		{
 			name: "etcd", module: "etcd", upstream: "go.etcd.io/etcd/server/v3",
 			recipe: goProgram{pkg: "go.etcd.io/etcd/server/v3"},
 			check:  &check{args: []string{"--version"}, wants: []string{"etcd Version: {version}"}},

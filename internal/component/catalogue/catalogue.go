@@ -23,6 +23,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/component/scheduler"
+	"github.com/rootlessnode/rootlessnode/internal/component/storage"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 )
 
@@ -41,6 +42,7 @@ func All() []component.Component {
 		flannel.Component(),
 		networkpolicy.Component(),
 		coredns.Component(),
+		storage.Component(),
 		runtime.ExternalComponent(),
 	}
 }

@@ -140,11 +140,12 @@ func Ready(e component.Env) func(context.Context) error {
 // Labels returns the labels of the Node object. The kubelet sets them only when it registers the Node for the first
 // time; on an existing Node they must be patched.
 func Labels(e component.Env) map[string]string {
-	labels := maps.Clone(e.Config.NodeLabels)
+	labels := map[string]string{}
+	maps.Copy(labels, e.Config.NodeLabels)
+	if component.EmbeddedControlPlane(e.Config) {
+		labels[component.LabelVolumes] = component.VolumesHere
+	}
 	if len(e.Unenforced) > 0 {
-		if labels == nil {
-			labels = map[string]string{}
-		}
 		labels[LabelUnenforced] = strings.Join(slices.Sorted(slices.Values(e.Unenforced)), "_")
 	}
 	return labels

@@ -69,7 +69,10 @@ func TestExtraConfigKeepsKind(t *testing.T) {
 
 func TestLabels(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, len(Labels(fixture.Env())), 0)
+	assert.DeepEqual(t, Labels(fixture.Env()), map[string]string{component.LabelVolumes: component.VolumesHere})
+	worker := fixture.Env()
+	worker.Config.Join.Server = "https://192.0.2.1:6443"
+	assert.Equal(t, len(Labels(worker)), 0)
 
 	e := fixture.Poor()
 	labels := Labels(e)

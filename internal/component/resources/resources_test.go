@@ -17,7 +17,7 @@ import (
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
-	e.Config.ControlPlane.CoreDNS = false
+	e.Config.ControlPlane.CoreDNS, e.Config.Storage = false, config.StorageNone
 	data, err := Manifests(e)
 	assert.NilError(t, err)
 	golden.AssertBytes(t, data, "rbac.golden")
@@ -42,7 +42,7 @@ func TestManifests(t *testing.T) {
 func TestManifestsWithPolicies(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
-	e.Config.ControlPlane.CoreDNS = false
+	e.Config.ControlPlane.CoreDNS, e.Config.Storage = false, config.StorageNone
 	e.Config.NetworkPolicy = config.NetworkPolicyKube
 	data, err := Manifests(e)
 	assert.NilError(t, err)
@@ -65,7 +65,7 @@ func TestManifestsWithDNS(t *testing.T) {
 	t.Parallel()
 	data, err := Manifests(fixture.Env())
 	assert.NilError(t, err)
-	assert.Equal(t, strings.Count(string(data), "---\n"), 9)
+	assert.Equal(t, strings.Count(string(data), "---\n"), 11)
 	assert.Assert(t, strings.HasPrefix(string(data), "apiVersion: v1\nkind: Namespace\n"), "the namespace comes first")
 }
 
