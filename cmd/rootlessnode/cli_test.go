@@ -125,7 +125,7 @@ func TestUpWaitsForTheNode(t *testing.T) {
 	assert.Equal(t, c.run("up", "--wait", "node"), 0, c.err.String())
 	assert.DeepEqual(t, c.node.calls, []string{"status", "start", "wait node"})
 	assert.Check(t, is.Contains(c.out.String(), "\nNode devbox is Ready after 0.0s (Kubernetes v1.37.2)\n  waiting for ClusterDNS: no name was resolved yet\n"))
-	assert.Equal(t, c.run("up", "--wait", "pods"), errdefs.ExitConfig)
+	assert.Equal(t, c.run("up", "--wait", "everything"), errdefs.ExitConfig)
 	assert.Equal(t, c.run("up", "--wait", "node", "--foreground"), errdefs.ExitConfig)
 }
 

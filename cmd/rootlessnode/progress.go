@@ -128,8 +128,11 @@ func componentReason(c status.Component) string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// nodeWait returns the reason why the node is not Ready although all components are, or "".
+// nodeWait returns the reason why the node is not Ready although all components are, or the pods that are waited for, or "".
 func nodeWait(s status.Status) string {
+	if r := s.Restored; s.State != status.NodeStarting && r != nil && !r.Done {
+		return r.Text()
+	}
 	if s.State != status.NodeStarting {
 		return ""
 	}
@@ -158,7 +161,7 @@ func progressLines(old, cur status.Status) []string {
 	began := old.State == "" && cur.State == status.NodeStarting // the start itself is not shown
 	if old.State != cur.State && !began || nodeWait(cur) != "" && nodeWait(old) != nodeWait(cur) {
 		reason := nodeWait(cur)
-		if cur.State != status.NodeStarting {
+		if reason == "" && cur.State != status.NodeStarting {
 			reason = oneLine(cur.Reason)
 		}
 		line(latest(cur), "node", string(cur.State), reason)

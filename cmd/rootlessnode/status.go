@@ -66,6 +66,9 @@ func renderStatus(a *app, s status.Status) string {
 	if len(s.Ports) > 0 {
 		add("ports", countText(status.CountPorts(s.Ports)))
 	}
+	if r := s.Restored; r != nil && !r.Done {
+		add("pods", fmt.Sprintf("%d of the last run", r.Pods), prefixed("waiting for ", strings.Join(r.Waiting, ", ")))
+	}
 	add("cgroup", s.Cgroup.Path)
 	add("controllers", strings.Join(s.Cgroup.Controllers, " "), prefixed("not enforced: ", strings.Join(s.Cgroup.Unenforced, " ")))
 	add("limits", limitsText(s.Cgroup.Ceiling))

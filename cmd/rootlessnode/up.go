@@ -46,8 +46,10 @@ func newUp(a *app) *cobra.Command {
 		Use:   "up",
 		Short: "Start the node and wait until it can be used",
 		Long: `Start the node and wait until it can be used: its Node is Ready, the container runtime
-works, and the cluster DNS answers. With --wait=node it waits only for the Node. If this
-takes longer than --timeout, the exit code is 5 and the node keeps running.
+works, and the cluster DNS answers. With --wait=node it waits only for the Node, and
+with --wait=pods also until the pods that were ready when the node stopped are ready
+again, and the forwarded ports of their Services accept connections. If this takes
+longer than --timeout, the exit code is 5 and the node keeps running.
 
 The node keeps running in the background until "rootlessnode down" stops it. With
 --foreground this process does not exit, and the node stops when it is terminated. This
@@ -83,7 +85,7 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 	secretFlag(cmd, &t.token, "token", layout.EnvJoinToken, "bootstrap `TOKEN` for --join, ID.SECRET")
 	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which must not be accessible to other users; - is standard input")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "run in the foreground; the node stops when this process exits")
-	cmd.Flags().Var(&wait, "wait", "what to wait for: node (Node Ready) or usable (also the container runtime and the cluster DNS)")
+	cmd.Flags().Var(&wait, "wait", "what to wait for: node (Node Ready), usable (also the container runtime and the cluster DNS), or pods (also the pods that were ready when the node stopped)")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait (default: timeouts.ready)")
 	return cmd
 }

@@ -28,7 +28,7 @@ const kubepods = "kubepods"
 // unitPods is the unit that stops the pods.
 const unitPods = "pods"
 
-// podStopper stops the pods when the node stops: after the kubelet, which would restart the containers, and before the
+// podStopper reports the return of the last run's pods, and stops the pods when the node stops: after the kubelet, which would restart the containers, and before the
 // container runtime and the units that pods may use.
 type podStopper struct {
 	programs
@@ -39,6 +39,7 @@ type podStopper struct {
 	tree     cgroupv2.Tree
 	client   clientFunc
 	progress *podsProgress
+	returned *podReturn
 }
 
 // unit returns the unit of the stop, which needs the unit of the container runtime.
@@ -47,6 +48,7 @@ func (p *podStopper) unit(runtimeUnit string, backoff supervisor.Backoff) superv
 		Name: unitPods, Needs: component.NeedReady(runtimeUnit), StopAfter: []string{kubelet.Name}, Backoff: backoff,
 		Task: func(ctx context.Context, ready func()) error {
 			ready()
+			p.returned.Run(ctx)
 			<-ctx.Done()
 			return nil
 		},

@@ -41,11 +41,18 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	ports := task(unitPorts, forwarder.Run)
 	ports.Essential, ports.GiveUpAfter = true, 1
+	returned := &podReturn{
+		node: cfg.NodeName, address: n.env.NodeIP, client: n.client, hub: n.hub, log: n.log, known: make(chan struct{}),
+	}
 	pods := &podStopper{
 		programs: n.programs, cfg: cfg, nodeIP: n.env.NodeIP, log: n.log, tree: n.tree, client: n.client, progress: n.pods,
+		returned: returned,
 	}
 	units := []supervisor.Unit{
-		oneShot(component.UnitStaleNode, object.reset, cluster),
+		oneShot(component.UnitStaleNode, func(ctx context.Context) error {
+			returned.remember(ctx)
+			return object.reset(ctx)
+		}, cluster),
 		oneShot(component.UnitRegistered, func(ctx context.Context) error {
 			err := object.waitRegistered(ctx)
 			if err == nil { // for users who can only see the cluster

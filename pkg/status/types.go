@@ -233,8 +233,21 @@ type Status struct {
 	// PortCounts has the number of Ports by state.
 	PortCounts PortCounts `json:"portCounts,omitzero"`
 	Warnings   []string   `json:"warnings,omitempty"`
+	// Restored describes the return of the pods that were ready at the end of the last run. It is nil until they are known.
+	Restored *Restored `json:"restored,omitempty"`
 	// Timings has the seconds from StartedAt until each component, and for NodeReadyTiming the node, was first ready.
 	Timings map[string]float64 `json:"timings,omitempty"`
+}
+
+// Restored describes which pods of the last run are back.
+type Restored struct {
+	// Pods is the number of pods that were ready at the end of the last run.
+	Pods int `json:"pods"`
+	// Waiting lists those that are not ready yet, as NAMESPACE/NAME, and then "port ADDRESS" for each forwarded port of their Services
+	// that does not accept connections yet.
+	Waiting []string `json:"waiting,omitempty"`
+	// Done is set when nothing is waited for any more. Later changes of the pods have no effect.
+	Done bool `json:"done"`
 }
 
 // WasReady reports whether the node has been ready or degraded in this run.

@@ -2,6 +2,7 @@ package status
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -16,10 +17,13 @@ const (
 	// MilestoneUsable is reached when, in addition, all essential conditions are true: the container runtime works, names of the
 	// cluster resolve, and the cluster's data can be written. A node that is degraded for another reason is usable.
 	MilestoneUsable Milestone = "usable"
+	// MilestonePods is reached when, in addition, the pods that were ready at the end of the last run are ready again, and the
+	// forwarded ports of their Services accept connections.
+	MilestonePods Milestone = "pods"
 )
 
 // Milestones returns all milestones.
-func Milestones() []Milestone { return []Milestone{MilestoneNode, MilestoneUsable} }
+func Milestones() []Milestone { return []Milestone{MilestoneNode, MilestoneUsable, MilestonePods} }
 
 // essential are the types of conditions without which the node cannot be used. A node has only those that apply to it.
 var essential = []string{ConditionNodeReady, ConditionContainerRuntime, ConditionDatastore, ConditionClusterDNS}
@@ -28,7 +32,8 @@ var essential = []string{ConditionNodeReady, ConditionContainerRuntime, Conditio
 // the conditions are true.
 func (s *Status) Reached(m Milestone) bool {
 	running := s.State == NodeStarting || s.State == NodeReady || s.State == NodeDegraded
-	return running && (s.WasReady() || componentsUp(s.Components)) && nodeObjectReady(s.Conditions) && len(s.unmet(m)) == 0
+	return running && (s.WasReady() || componentsUp(s.Components)) && nodeObjectReady(s.Conditions) && len(s.unmet(m)) == 0 &&
+		(m != MilestonePods || s.Restored != nil && s.Restored.Done)
 }
 
 // Missing describes what keeps the node from a milestone, and how to fix it as far as that is known.
@@ -42,13 +47,22 @@ func (s *Status) Missing(m Milestone) (texts []string, hint errdefs.Hint) {
 		texts = append(texts, describeCondition(c))
 		hint = append(hint, c.Steps...)
 	}
+	if r := s.Restored; m == MilestonePods && r != nil && !r.Done {
+		texts = append(texts, r.Text())
+		hint = hint.Do(errdefs.Kubectl, "get", "pods", "-A")
+	}
 	return texts, hint
+}
+
+// Text describes what the node waits for.
+func (r *Restored) Text() string {
+	return "waiting for pods of the last run: " + strings.Join(r.Waiting, ", ")
 }
 
 // unmet returns the conditions of a milestone that are not true.
 func (s *Status) unmet(m Milestone) (out []Condition) {
 	for _, c := range s.Conditions {
-		required := c.Type == ConditionNodeReady || m == MilestoneUsable && slices.Contains(essential, c.Type)
+		required := c.Type == ConditionNodeReady || m != MilestoneNode && slices.Contains(essential, c.Type)
 		if required && !c.OK {
 			out = append(out, c)
 		}

@@ -36,6 +36,19 @@ func TestMilestones(t *testing.T) {
 		assert.Check(t, is.Equal(tc.s.Reached(MilestoneUsable), tc.usable), tc.name)
 	}
 
+	restored := Status{State: NodeReady, Components: up, Conditions: []Condition{ready}}
+	for r, reached := range map[*Restored]bool{nil: false, {Pods: 1, Waiting: []string{"default/web"}}: false, {Pods: 1, Done: true}: true} {
+		restored.Restored = r
+		assert.Check(t, is.Equal(restored.Reached(MilestonePods), reached), "%+v", r)
+		assert.Check(t, restored.Reached(MilestoneUsable))
+	}
+	restored.Restored = &Restored{Waiting: []string{"default/web", "port 127.0.0.1:80/tcp"}}
+	waits, fix := restored.Missing(MilestonePods)
+	assert.DeepEqual(t, waits, []string{"waiting for pods of the last run: default/web, port 127.0.0.1:80/tcp"})
+	assert.Equal(t, len(fix), 1)
+	restored.Conditions = append(restored.Conditions, dns)
+	assert.Check(t, !restored.Reached(MilestonePods), "pods includes usable")
+
 	s := Status{Components: []Component{comp("kubelet", Waiting, "", "etcd")}, Conditions: []Condition{ready, dns}}
 	texts, hint := s.Missing(MilestoneUsable)
 	assert.DeepEqual(t, texts, []string{"kubelet is waiting for etcd", "ClusterDNS is not met: no pods"})

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 
 	"gotest.tools/v3/assert"
@@ -10,7 +11,33 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
-// again checks what a running node answers to another `up`, and that a stopped node comes back with the flags of its last start.
+// comingBack is a Service whose pod needs some seconds until it is ready.
+const comingBack = `
+apiVersion: v1
+kind: Pod
+metadata: {name: back, labels: {app: back}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: server
+    image: rootlessnode.test/busybox:1
+    command: [/bin/sh, -c, "sleep 2; mkdir /www; echo back > /www/index.html; exec httpd -f -p 8080 -h /www"]
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: back}
+spec:
+  type: NodePort
+  selector: {app: back}
+  ports: [{port: 80, targetPort: 8080, nodePort: %d}]
+`
+
+// againPort is the node port of comingBack.
+const againPort = 30470
+
+// again checks what a running node answers to another `up`, and that a stopped node comes back with the flags of its last start and
+// with its pods.
 func (n *testNode) again() {
 	out := n.run(podLimit, append([]string{"up"}, n.args...)...)
 	assert.Assert(n.t, cmp.Contains(out, "is already running"))
@@ -21,13 +48,17 @@ func (n *testNode) again() {
 	port := was[strings.LastIndexByte(was, ':')+1:]
 	assert.Assert(n.t, cmp.Contains(n.run(podLimit, "config", "effective"), "  port: "+port+"    # flag\n"))
 
+	n.apply(fmt.Sprintf(comingBack, againPort))
+	n.waitPod("back")
 	n.down()
 	type effective struct {
 		Origins map[string]config.Origin `json:"origins"`
 	}
 	stopped := answer[effective](n, "config", "effective")
 	assert.Equal(n.t, stopped.Origins["api.port"], config.Origin{Kind: config.OriginFlag, Remembered: true})
-	n.run(upLimit, "up")
+	n.run(upLimit, "up", "--wait=pods")
+	assert.NilError(n.t, get(fmt.Sprintf("http://127.0.0.1:%d/", againPort), "back"))
 	assert.Equal(n.t, n.status().APIServer, was)
+	n.kubectl("delete", "pod,service", "back", "--now")
 	assert.Equal(n.t, n.status().State, status.NodeReady)
 }
