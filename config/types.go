@@ -52,6 +52,9 @@ type NodeConfig struct {
 	ComponentsDir string `json:"componentsDir,omitempty" example:"/usr/local/libexec/rootlessnode" check:"path"`
 	// The minor version of Kubernetes, if the components include several (docs/upgrading.md). Default: that of manifest.json.
 	KubernetesVersion string `json:"kubernetesVersion,omitempty" example:"v1.37" check:"minor"`
+	// Whether "rootlessnode up" adds the context rootlessnode-NAME to the kubeconfig that kubectl uses: the files in KUBECONFIG, or
+	// ~/.kube/config. "down --delete-data" removes it. Programs that embed a node ignore it.
+	KubeconfigMerge bool `json:"kubeconfigMerge" default:"true"`
 	// The level of the node's own log: debug, info, warning or error.
 	LogLevel string `json:"logLevel" default:"info" check:"oneof debug info warning error"`
 

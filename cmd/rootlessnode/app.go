@@ -49,6 +49,8 @@ type app struct {
 	lastSettings func(name, dataDir string) *config.Settings
 	// names returns the names of the account's nodes.
 	names func() ([]string, error)
+	// userKubeconfig returns the kubeconfig of the account for a node.
+	userKubeconfig func(handle) userKubeconfig
 	// replace executes another program in place of this process.
 	replace func(path string, argv, env []string) error
 	// execute runs another program and waits for it; its standard error is that of this process.
@@ -72,9 +74,10 @@ func newApp() *app {
 	return &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, out: os.Stdout, err: os.Stderr,
 		env: os.Getenv, unsetenv: func(k string) { _ = os.Unsetenv(k) }, uid: os.Geteuid(), inUserNS: userns.Inside, now: time.Now,
-		newNode:      func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
-		attach:       func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
-		lastSettings: node.LastSettings, names: node.Names,
+		newNode:        func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
+		attach:         func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
+		userKubeconfig: func(n handle) userKubeconfig { return node.NewUserKubeconfig(n.(*node.Node)) },
+		lastSettings:   node.LastSettings, names: node.Names,
 		replace: replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
 		enter: hostsetup.Enter, mounts: mountns.New(mountns.Options{}), exe: exe,
 	}

@@ -145,7 +145,7 @@ func TestForegroundAndFile(t *testing.T) {
 	c := newCLI(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	assert.NilError(t, os.WriteFile(file, []byte("apiVersion: "+config.APIVersion+"\nkind: "+config.Kind+"\napi: {port: 1234}\n"), 0o600))
-	assert.Equal(t, c.run("up", "--foreground", "--config", file, "--data-dir", "/d", "--components-dir", "/c"), 0, c.err.String())
+	assert.Equal(t, c.run("up", "--foreground", "--kubeconfig-merge=false", "--config", file, "--data-dir", "/d", "--components-dir", "/c"), 0, c.err.String())
 	assert.DeepEqual(t, c.node.calls, []string{"foreground"})
 	assert.Equal(t, fmt.Sprint(c.node.cfg.API.Port, c.node.cfg.DataDir, c.node.cfg.ComponentsDir), "1234/d/c")
 }

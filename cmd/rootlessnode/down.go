@@ -108,6 +108,9 @@ func stopNode(ctx context.Context, a *app, n stopper, s *status.Status, o stopOp
 		return nil
 	}
 	res, err := n.DeleteData(ctx)
+	if err == nil {
+		defer unmergeAfterDelete(a, a.userKubeconfig(n))
+	}
 	if res == nil && err == nil {
 		a.printf("the node has no data\n")
 	}

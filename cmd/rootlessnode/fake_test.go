@@ -48,6 +48,8 @@ type fakeNode struct {
 	token   *node.JoinToken
 	tokens  []kubeapi.BootstrapToken
 	options node.Options
+	// serve is RunForeground.
+	serve func()
 	// removed is the return value of DeleteData.
 	removed *datadir.Result
 }
@@ -60,8 +62,14 @@ func (f *fakeNode) call(name string) error {
 func (f *fakeNode) Check(context.Context) ([]preflight.Finding, error) {
 	return f.findings, f.call("check")
 }
-func (f *fakeNode) Start(context.Context) error         { return f.call("start") }
-func (f *fakeNode) RunForeground(context.Context) error { return f.call("foreground") }
+func (f *fakeNode) Start(context.Context) error { return f.call("start") }
+func (f *fakeNode) RunForeground(context.Context) error {
+	if f.serve != nil {
+		f.serve()
+		return nil
+	}
+	return f.call("foreground")
+}
 func (f *fakeNode) WaitFor(_ context.Context, m status.Milestone, progress func(status.Status)) error {
 	for _, s := range f.statuses {
 		progress(s)
@@ -127,6 +135,28 @@ func (f *fakeNode) JoinTokens(context.Context) ([]kubeapi.BootstrapToken, error)
 }
 func (f *fakeNode) DeleteJoinToken(_ context.Context, id string) error { return f.call("delete " + id) }
 
+// fakeKubeconfig is the kubeconfig of the account. It returns the values of its fields and records the calls.
+type fakeKubeconfig struct {
+	path    string
+	changed []string
+	err     error
+	calls   []string
+	merged  func()
+}
+
+func (f *fakeKubeconfig) Merge() (context, path string, err error) {
+	f.calls = append(f.calls, "merge")
+	if f.merged != nil {
+		f.merged()
+	}
+	return "rootlessnode-default", f.path, f.err
+}
+
+func (f *fakeKubeconfig) Unmerge() ([]string, error) {
+	f.calls = append(f.calls, "unmerge")
+	return f.changed, f.err
+}
+
 // cli runs command lines with a fake node.
 type cli struct {
 	*app
@@ -138,8 +168,10 @@ type cli struct {
 	env      map[string]string
 	// executed are the executed programs. answers and failures are their outputs and errors by their second argument.
 	executed []string
-	answers  map[string]string
-	failures map[string]error
+	// kubeconfig is the kubeconfig of the account.
+	kubeconfig fakeKubeconfig
+	answers    map[string]string
+	failures   map[string]error
 }
 
 func newCLI(t *testing.T) *cli {
@@ -177,7 +209,8 @@ func newCLI(t *testing.T) *cli {
 			cfg.CRI = c.node.cfg.CRI
 			return open(cfg)
 		},
-		lastSettings: func(string, string) *config.Settings { return c.last },
+		lastSettings:   func(string, string) *config.Settings { return c.last },
+		userKubeconfig: func(n handle) userKubeconfig { return &c.kubeconfig },
 		replace: func(path string, argv, env []string) error {
 			c.replaced = append([]string{path}, argv...)
 			for _, kv := range env {

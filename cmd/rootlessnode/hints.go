@@ -17,7 +17,7 @@ var (
 		errdefs.Start: "up", errdefs.Stop: "down", errdefs.DeleteData: "down --delete-data", errdefs.ShowStatus: "status",
 		errdefs.ShowLogs: "logs ARG", errdefs.CheckHost: "check", errdefs.ListForwards: "ports", errdefs.AddForward: "ports add ARG",
 		errdefs.RemoveForward: "ports remove ARG", errdefs.ListTokens: "token list", errdefs.CreateToken: "token create",
-		errdefs.VerifyMounts: "mounts verify", errdefs.Kubectl: "kubectl",
+		errdefs.VerifyMounts: "mounts verify", errdefs.Kubectl: "kubectl", errdefs.MergeKubeconfig: "kubeconfig --merge",
 		errdefs.RestoreSnapshot: "snapshot restore ARG", errdefs.DeleteSnapshot: "snapshot delete ARG",
 	}
 	hostCommands = map[errdefs.Action]string{

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/internal/layout"
-	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
 
@@ -46,40 +45,6 @@ All arguments are passed to kubectl.`,
 			return a.replace(path, append([]string{"kubectl"}, args...), withEnv(os.Environ(), "KUBECONFIG", n.Kubeconfig()))
 		}),
 	}
-}
-
-func newKubeconfig(a *app) *cobra.Command {
-	var path bool
-	cmd := &cobra.Command{
-		Use:   "kubeconfig",
-		Short: "Print the administrator's kubeconfig",
-		Long: `Print the administrator's kubeconfig for use on this host, or its path with --path:
-export KUBECONFIG="$(rootlessnode kubeconfig --path)"
-
-A worker of another cluster has no administrator's kubeconfig: the node's kubeconfig
-is printed instead, which has few permissions.`,
-		RunE: withNode(a, func(_ context.Context, n interface{ Kubeconfig() string }, _ []string) error {
-			b, err := os.ReadFile(n.Kubeconfig())
-			if err != nil {
-				return a.noKubeconfig(err)
-			}
-			if path {
-				b = []byte(n.Kubeconfig() + "\n")
-			}
-			_, err = a.out.Write(b)
-			return err
-		}),
-	}
-	cmd.Flags().BoolVar(&path, "path", false, "print the path instead of the contents")
-	return cmd
-}
-
-func (a *app) noKubeconfig(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		err = errdefs.NotRunning("node %q was never started: it has no kubeconfig", a.name)
-		return errdefs.WithHint(err, a.command("up"))
-	}
-	return fmt.Errorf("read kubeconfig: %w", err)
 }
 
 // withEnv returns env with one variable set.

@@ -30,6 +30,7 @@ var fieldFlags = []struct {
 }{
 	{name: "components-dir", field: "componentsDir", usage: "directory of the components"},
 	{name: "data-dir", field: "dataDir", usage: "directory of the node's data"},
+	{name: "kubeconfig-merge", field: "kubeconfigMerge", usage: "add the node's context to the kubeconfig that kubectl uses: true or false"},
 	{name: "log-level", field: "logLevel", usage: "debug, info, warning or error"},
 	{name: "join", field: "join.server", usage: "join the cluster with the API server at `URL`, https://HOST:PORT, as a worker"},
 	{name: "bootstrap-kubeconfig", field: "join.bootstrapKubeconfig", isFile: true,
@@ -48,6 +49,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	for _, x := range fieldFlags {
 		f.all.String(x.name, "", x.usage)
 	}
+	f.all.Lookup("kubeconfig-merge").NoOptDefVal = "true"
 	cmd.Flags().AddFlagSet(f.all)
 	_ = cmd.RegisterFlagCompletionFunc("set", completeFields) // the flags are there
 	_ = cmd.RegisterFlagCompletionFunc("unset", completeFields)

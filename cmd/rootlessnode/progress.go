@@ -180,8 +180,17 @@ func latest(s status.Status) time.Time {
 	return t
 }
 
+// printSummary prints the result of `up` for a node that can be used, whose context it merges into the kubeconfig of the account.
+func printSummary(a *app, n starter, s status.Status) {
+	rows := [][]string{{"  kubeconfig", n.Kubeconfig()}}
+	if name, file := mergeAfterStart(a, n, a.userKubeconfig(n)); file != "" {
+		rows = append(rows, []string{"  context", name + " in " + file})
+	}
+	a.printf("%s", renderSummary(s, rows, a.now(), a.command))
+}
+
 // renderSummary returns the text that a successful `up` prints at the end.
-func renderSummary(s status.Status, kubeconfig string, now time.Time, command func(string) string) string {
+func renderSummary(s status.Status, rows [][]string, now time.Time, command func(string) string) string {
 	var b strings.Builder
 	took := now.Sub(s.StartedAt)
 	if t, ok := s.Timings[status.NodeReadyTiming]; ok {
@@ -209,7 +218,6 @@ func renderSummary(s status.Status, kubeconfig string, now time.Time, command fu
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "  warning: %s\n", w)
 	}
-	rows := [][]string{{"  kubeconfig", kubeconfig}}
 	if s.APIServer != "" {
 		rows = append(rows, []string{"  API server", s.APIServer})
 	}

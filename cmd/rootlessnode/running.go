@@ -85,7 +85,8 @@ func joinRunning(ctx context.Context, a *app, n starter, s *status.Status, set c
 			return err
 		}
 	}
-	a.printf("node %q is already running\n%s", a.name, renderSummary(last, n.Kubeconfig(), a.now(), a.command))
+	a.printf("node %q is already running\n", a.name)
+	printSummary(a, n, last)
 	return nil
 }
 

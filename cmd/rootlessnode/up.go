@@ -150,7 +150,7 @@ func up(ctx context.Context, a *app, cfg *config.NodeConfig, no node.Options, o 
 	if _, ok := last.Timings[status.NodeReadyTiming]; !ok {
 		last.StartedAt = began
 	}
-	a.printf("%s", renderSummary(last, n.Kubeconfig(), a.now(), a.command))
+	printSummary(a, n, last)
 	a.reportUpgrade(n, began)
 	return nil
 }
@@ -184,6 +184,7 @@ func upForeground(ctx context.Context, a *app, cfg *config.NodeConfig, o node.Op
 	if err != nil {
 		return err
 	}
+	defer mergeInBackground(ctx, a, n.(starter))()
 	return n.(starter).RunForeground(ctx)
 }
 

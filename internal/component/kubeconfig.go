@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Kubeconfig is the content of a kubeconfig for one user of one cluster. Certificates are either file names, so that
+// Kubeconfig is the content of a kubeconfig for one user of one cluster. In a kubeconfig for the host, cluster and user have the same
+// name, which no other node of the account has, so that several kubeconfigs can be used together. Certificates are either file names, so that
 // the certificates can be renewed without a change of the kubeconfig, or PEM data, for a self-contained kubeconfig.
 type Kubeconfig struct {
 	// Server is the API server's URL.
@@ -76,6 +77,18 @@ func RenderKubeconfig(k Kubeconfig) ([]byte, error) {
 		Contexts:       []namedContext{{Name: k.Cluster, Context: contextRef{Cluster: k.Cluster, User: k.User}}},
 		CurrentContext: k.Cluster,
 	})
+}
+
+// KubeconfigServer returns the URL of the API server in a kubeconfig with one cluster.
+func KubeconfigServer(data []byte) (string, error) {
+	var k kubeconfig
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return "", err
+	}
+	if len(k.Clusters) == 0 {
+		return "", errors.New("no cluster")
+	}
+	return k.Clusters[0].Cluster.Server, nil
 }
 
 // KubeconfigCertificate returns the PEM data of the certificate of a user in a kubeconfig with PEM data.

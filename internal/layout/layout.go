@@ -129,6 +129,12 @@ func RegistryEntry(xdgDataHome, name string) string {
 	return filepath.Join(RegistryDir(xdgDataHome), name+".json")
 }
 
+// KubeconfigRecords returns the directory of the records about the account's kubeconfig files that have a context of a node: one file
+// for each of them.
+func KubeconfigRecords(xdgDataHome string) string {
+	return filepath.Join(xdgDataHome, "rootlessnode", "kubeconfigs")
+}
+
 // Record is the file that marks a directory as the data dir of one node, a datadir.Record. It is written before all other files.
 func (d Data) Record() string { return d.sub("rootlessnode.json") }
 

@@ -50,7 +50,7 @@ type certificateWatch struct {
 // certificateWatch returns the watch of the node's certificates.
 func (n *nodeRole) certificateWatch() *certificateWatch {
 	w := &certificateWatch{
-		store: joinedCertificates{n.data.AdminKubeconfig(), pki.NodeUser(n.cfg.NodeName)}, log: n.log,
+		store: joinedCertificates{n.data.AdminKubeconfig(), apiserver.ClusterName(n.env)}, log: n.log,
 		restart: func(ctx context.Context, unit string) error {
 			if err := n.group.Restart(unit); err != nil {
 				return err
@@ -207,7 +207,7 @@ func (o ownCertificates) validities() ([]pki.Validity, error) {
 		return nil, err
 	}
 	all, err := pki.Validities(layout.InsidePKI, spec)
-	admin, fault := kubeconfigValidity(o.kubeconfig, apiserver.Admin)
+	admin, fault := kubeconfigValidity(o.kubeconfig, apiserver.ClusterName(o.env))
 	if fault == nil {
 		all = append(all, admin)
 	}

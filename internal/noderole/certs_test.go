@@ -198,7 +198,7 @@ func TestKubeconfigValidity(t *testing.T) {
 	assert.NilError(t, os.WriteFile(path, data, 0o600))
 	own, err := pki.Validities(dir, spec)
 	assert.NilError(t, err)
-	got, err := kubeconfigValidity(path, "admin")
+	got, err := kubeconfigValidity(path, "c")
 	assert.NilError(t, err)
 	admin := own[slices.IndexFunc(own, func(v pki.Validity) bool { return v.Name == "admin" })]
 	assert.Assert(t, got.NotAfter.Equal(admin.NotAfter), "%v", got)

@@ -158,7 +158,7 @@ func (j *joiner) hostKubeconfig() error {
 		return fmt.Errorf("read the cluster's CA certificate: %w", err)
 	}
 	data, err := component.RenderKubeconfig(component.Kubeconfig{
-		Server: j.env.APIServerURL, Cluster: apiserver.ClusterName(j.env), User: pki.NodeUser(j.env.Config.NodeName),
+		Server: j.env.APIServerURL, Cluster: apiserver.ClusterName(j.env), User: apiserver.ClusterName(j.env),
 		CAData: ca, CertData: both, KeyData: both,
 	})
 	if err != nil {

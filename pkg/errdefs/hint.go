@@ -39,6 +39,8 @@ const (
 	ShowConfig Action = "show-config"
 	// Kubectl runs kubectl as the administrator of the node's cluster. Arguments: those of kubectl, without any that contains =.
 	Kubectl Action = "kubectl"
+	// MergeKubeconfig adds the node's context to the kubeconfig of the account.
+	MergeKubeconfig Action = "merge-kubeconfig"
 	// SetUpHost prepares the host for an account, CreateAccount also creates the account, and UndoHost reverts it. Only root can do
 	// it. Argument: the account.
 	SetUpHost     Action = "set-up-host"
@@ -62,7 +64,8 @@ var plain = map[Action]string{
 	RemoveForward: "stop forwarding a port to the node:", ListTokens: "list the bootstrap tokens", CreateToken: "create a bootstrap token",
 	VerifyMounts: "verify the mount guarantees of the node", RestoreSnapshot: "restore the snapshot", DeleteSnapshot: "delete the snapshot",
 	Kubectl: "run kubectl for the cluster of the node:", ShowConfig: "show all configuration fields",
-	SetUpHost: "as root, prepare the host for the account", CreateAccount: "as root, create and prepare the account",
+	MergeKubeconfig: "add the context of the node to the kubeconfig",
+	SetUpHost:       "as root, prepare the host for the account", CreateAccount: "as root, create and prepare the account",
 	UndoHost:     "as root, undo the preparation of the host for the account",
 	CreateMounts: "create the mount namespace", DeleteMounts: "delete the mount namespace",
 	ConfigureMounts: "configure units to start in the mount namespace",

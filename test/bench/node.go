@@ -72,7 +72,7 @@ func (s *nodeSide) launch(ctx context.Context) (*launch, error) {
 		return nil, errors.New("XDG_RUNTIME_DIR is not set")
 	}
 	rt := layout.NewRuntime(runtimeDir, s.b.name)
-	up := s.command(ctx, "up", "--data-dir", s.data, "--set", "api.port="+strconv.Itoa(s.b.port), "--timeout", s.b.limit.String())
+	up := s.command(ctx, "up", "--kubeconfig-merge=false", "--data-dir", s.data, "--set", "api.port="+strconv.Itoa(s.b.port), "--timeout", s.b.limit.String())
 	var out strings.Builder
 	up.Stdout, up.Stderr = &out, &out
 	done := make(chan selfReport, 1)

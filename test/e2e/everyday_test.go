@@ -16,6 +16,7 @@ func TestEveryday(t *testing.T) {
 		name string
 		run  func(*testNode)
 	}{
+		{"kubeconfig", (*testNode).accountKubeconfig},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"again", (*testNode).again}, // stops and starts the node

@@ -86,7 +86,7 @@ const encryptionKind = "EncryptionConfiguration"
 // Kubeconfig renders a self-contained kubeconfig. The certificate name, its key and the cluster CA are read from dir
 // and embedded. The result is a secret.
 func Kubeconfig(dir, name, server, cluster string) ([]byte, error) {
-	k := component.Kubeconfig{Server: server, Cluster: cluster, User: name}
+	k := component.Kubeconfig{Server: server, Cluster: cluster, User: cluster}
 	var errs []error
 	for file, to := range map[string]*[]byte{
 		ClusterCA + certSuffix: &k.CAData, name + certSuffix: &k.CertData, name + keySuffix: &k.KeyData,

@@ -250,7 +250,7 @@ func (o options) start(ctx context.Context, piece string) (all []sample, err err
 		}
 		return out, err
 	}
-	up := []string{"up", "--set", "api.port=" + strconv.Itoa(o.port)}
+	up := []string{"up", "--kubeconfig-merge=false", "--set", "api.port=" + strconv.Itoa(o.port)}
 	if o.data != "" {
 		up = append(up, "--data-dir", o.data)
 	}
