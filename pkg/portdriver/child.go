@@ -25,8 +25,12 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/relay"
 )
 
-// transparentLimit bounds a connection attempt with the client's address. After that, the node's own address is used.
-const transparentLimit = time.Second
+const (
+	// transparentLimit bounds connecting with the client's address. After that, the node's own address is used.
+	transparentLimit = time.Second
+	// firstDial is the time limit of the first attempt to connect. Each further one has twice the limit.
+	firstDial = 150 * time.Millisecond
+)
 
 // NewChild returns the driver's side inside the node. It makes connections like RootlessKit's builtin driver and with the
 // same protocol. But each attempt has a time limit and ends when the parent stops waiting for it, and a lack of descriptors
@@ -246,14 +250,12 @@ func (d *childDriver) connect(ctx context.Context, c *net.UnixConn, req msg.Requ
 	var conn net.Conn
 	var err error
 	if keep {
-		dialer := net.Dialer{Timeout: transparentLimit, LocalAddr: &net.TCPAddr{IP: source, Port: req.SourcePort}, Control: setTransparent}
-		if conn, err = dialer.DialContext(ctx, network, address); err != nil {
+		if conn, err = dialAs(ctx, &net.TCPAddr{IP: source, Port: req.SourcePort}, network, address); err != nil {
 			_, _ = fmt.Fprintf(d.log, "connect to %s with the client's address: %v\n", address, err) // a log
 		}
 	}
 	if conn == nil {
-		var dialer net.Dialer
-		if conn, err = dialer.DialContext(ctx, network, address); err != nil {
+		if conn, err = dialUntil(ctx, net.Dialer{}, network, address); err != nil {
 			return err
 		}
 	}
@@ -265,6 +267,28 @@ func (d *childDriver) connect(ctx context.Context, c *net.UnixConn, req msg.Requ
 	var sent error
 	err = raw.Control(func(fd uintptr) { _, _, sent = c.WriteMsgUnix([]byte("connected"), unix.UnixRights(int(fd)), nil) })
 	return errors.Join(err, sent)
+}
+
+// dialAs connects with the address of a client, if possible also with its port.
+func dialAs(ctx context.Context, client *net.TCPAddr, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, transparentLimit)
+	defer cancel()
+	return dialUntil(ctx, net.Dialer{LocalAddr: client, Control: setTransparent}, network, address)
+}
+
+// dialUntil connects to address until ctx ends. kube-proxy chooses a pod for each connection to a Service, and the kernel tries for
+// seconds to reach a pod that has just ended. So an attempt that is not answered soon is replaced by another one, from another
+// source port, which most likely gets another pod. The limit grows for destinations that are far away.
+func dialUntil(ctx context.Context, dialer net.Dialer, network, address string) (net.Conn, error) {
+	for dialer.Timeout = firstDial; ; dialer.Timeout *= 2 {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() || ctx.Err() != nil {
+			return conn, err
+		}
+		if local, ok := dialer.LocalAddr.(*net.TCPAddr); ok { // kube-proxy chooses the same pod for the same ports
+			dialer.LocalAddr = &net.TCPAddr{IP: local.IP}
+		}
+	}
 }
 
 // setTransparent allows a socket to use an address that the node does not have (ip(7), IP_TRANSPARENT).

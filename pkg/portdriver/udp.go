@@ -7,9 +7,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rootless-containers/rootlesskit/v3/pkg/port"
@@ -26,6 +26,8 @@ const (
 	udpSessions = 1024
 	// udpWaiting is the number of a client's datagrams that wait for its connection to the node; further ones are dropped.
 	udpWaiting = 32
+	// udpRefusedPause is the time before a session connects again after its destination has refused a datagram.
+	udpRefusedPause = 50 * time.Millisecond
 	// maxDatagram is the largest payload of UDP over IPv4.
 	maxDatagram = 65507
 )
@@ -153,7 +155,8 @@ func (f *udpForward) makeRoom() {
 	}
 }
 
-// run connects a session and forwards the node's answers until the session ends.
+// run connects a session and forwards the node's answers until the session ends. If the destination refuses a datagram, the
+// session connects again, from another source port: for the old one, kube-proxy keeps the pod, which may have ended.
 func (f *udpForward) run(s *udpSession) {
 	defer func() {
 		s.end()
@@ -163,43 +166,55 @@ func (f *udpForward) run(s *udpSession) {
 			delete(f.sessions, s.client)
 		}
 	}()
-	node, err := f.connect(s.ctx)
-	if err != nil {
-		if s.ctx.Err() == nil {
-			f.logFault(fmt.Errorf("connect to the node: %w", err))
+	for again := true; again; {
+		node, err := f.connect(s.ctx)
+		if err != nil {
+			if s.ctx.Err() == nil {
+				f.logFault(fmt.Errorf("connect to the node: %w", err))
+			}
+			return
 		}
-		return
+		f.faultLogged.Store(false)
+		stop := context.AfterFunc(s.ctx, func() { _ = node.Close() }) // unblocks answer
+		s.connected(node)
+		again = f.answer(s, node)
+		s.disconnected()
+		stop()
+		_ = node.Close()
+		again = again && pauseFor(s.ctx, udpRefusedPause)
 	}
-	f.faultLogged.Store(false)
-	defer node.Close()
-	stop := context.AfterFunc(s.ctx, func() { _ = node.Close() }) // unblocks the read below
-	defer stop()
-	s.connected(node)
-	f.answer(s, node)
 }
 
-// answer forwards datagrams of the node to the client until the session ends or is idle.
-func (f *udpForward) answer(s *udpSession, node *net.UDPConn) {
+// answer forwards datagrams of the node to the client until the session ends or is idle. It returns true if the destination
+// refused a datagram.
+func (f *udpForward) answer(s *udpSession, node *net.UDPConn) (refused bool) {
 	buf := make([]byte, maxDatagram)
 	for {
 		idleAt := time.Unix(0, s.last.Load()).Add(f.idle)
 		if !time.Now().Before(idleAt) || node.SetReadDeadline(idleAt) != nil {
-			return
+			return false
 		}
 		n, err := node.Read(buf)
 		switch {
 		case s.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
-			return
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue // ends above unless the client has sent a datagram since
+			return false
+		case errors.Is(err, syscall.ECONNREFUSED): // an earlier datagram: no program listens there
+			return true
 		case err != nil:
-			continue // currently no program listens inside: ECONNREFUSED for an earlier datagram
+			continue // a deadline ends above, unless the client has sent a datagram since
 		}
 		s.last.Store(time.Now().UnixNano())
 		if _, err := f.conn.WriteToUDPAddrPort(buf[:n], s.client); err != nil && errors.Is(err, net.ErrClosed) {
-			return
+			return false
 		}
 	}
+}
+
+// disconnected makes datagrams wait for the next connection.
+func (s *udpSession) disconnected() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.node = nil
 }
 
 // connected sends the waiting datagrams.
