@@ -64,7 +64,18 @@ type configuration struct {
 	OOMScoreAdj        int              `json:"oomScoreAdj"`
 	NodePortAddresses  []string         `json:"nodePortAddresses,omitempty"`
 	Conntrack          conntrack        `json:"conntrack"`
+	NFTables           backend          `json:"nftables"`
+	IPTables           backend          `json:"iptables"`
 }
+
+// backend has the settings of a mode.
+type backend struct {
+	MinSyncPeriod string `json:"minSyncPeriod"`
+}
+
+// minSyncPeriod is the least time between two changes of the rules. Until then, connections go to pods that have ended. The
+// default of one second is for nodes with thousands of Services.
+const minSyncPeriod = "100ms"
 
 type clientConnection struct {
 	Kubeconfig string `json:"kubeconfig"`
@@ -126,6 +137,8 @@ func configFor(e component.Env, kubeconfig string) configuration {
 		Mode:               e.KubeProxyMode,
 		ClusterCIDR:        strings.Join(e.Config.PodCIDRs(), ","),
 		DetectLocalMode:    "ClusterCIDR",
+		NFTables:           backend{MinSyncPeriod: minSyncPeriod},
+		IPTables:           backend{MinSyncPeriod: minSyncPeriod},
 		// nf_conntrack_max is read-only outside the initial network namespace; on older kernels the timeouts are too.
 		Conntrack: conntrack{
 			TCPEstablishedTimeout: keepTimeout, TCPCloseWaitTimeout: keepTimeout, UDPTimeout: keepTimeout, UDPStreamTimeout: keepTimeout,
