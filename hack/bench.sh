@@ -30,6 +30,7 @@ programs() {
 	CGO_ENABLED=0 go build "${flags[@]}" -tags no_gvisortapvsock -o "$1/bench-namespaces" ./test/bench/namespaces
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-ports" ./test/bench/ports
 	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-mounts" ./test/bench/mounts
+	CGO_ENABLED=0 go build "${flags[@]}" -o "$1/bench-rollout" ./test/bench/rollout
 	install -m 0755 test/bench/bare.sh "$1/bare.sh"
 }
 

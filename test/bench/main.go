@@ -27,15 +27,16 @@ const (
 	partThroughput = "throughput"
 	partPorts      = "ports"
 	partMounts     = "mounts"
+	partRollout    = "rollout"
 )
 
 type options struct {
-	bin, rootlesskit, namespaces, empty, script, ports, mounts string
-	out, work, name                                            string
-	port                                                       int
-	parts                                                      string
-	pairs, nsPairs, execPairs                                  int
-	rest, limit, quiet                                         time.Duration
+	bin, rootlesskit, namespaces, empty, script, ports, mounts, rollout string
+	out, work, name                                                     string
+	port                                                                int
+	parts                                                               string
+	pairs, nsPairs, execPairs                                           int
+	rest, limit, quiet                                                  time.Duration
 }
 
 func main() {
@@ -88,12 +89,13 @@ func parse() (options, error) {
 	flag.StringVar(&o.empty, "empty", sibling("bench-empty"), "a Go program that does nothing (test/bench/empty)")
 	flag.StringVar(&o.ports, "ports", sibling("bench-ports"), "the benchmark of ports (test/bench/ports)")
 	flag.StringVar(&o.mounts, "mounts", sibling("bench-mounts"), "the benchmark of mounts (test/bench/mounts)")
+	flag.StringVar(&o.rollout, "rollout", sibling("bench-rollout"), "the benchmark of rolling updates (test/bench/rollout)")
 	flag.StringVar(&o.script, "script", sibling("bare.sh"), "the bare script")
 	flag.StringVar(&o.out, "out", "_out/bench", "directory for the JSON files")
 	flag.StringVar(&o.work, "work", filepath.Join(home, ".rootlessnode-bench"), "directory for the nodes' data; created, and removed at the end")
 	flag.StringVar(&o.name, "name", "bench", "name of rootlessnode's node")
 	flag.IntVar(&o.port, "port", 16443, "port of the host for the API server, on both sides")
-	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partThroughput, partReady}, ","), "what to measure; "+partPorts+" and "+partMounts+" need no node")
+	flag.StringVar(&o.parts, "parts", strings.Join([]string{partNamespaces, partMemory, partExec, partThroughput, partRollout, partReady}, ","), "what to measure; "+partPorts+" and "+partMounts+" need no node")
 	flag.IntVar(&o.pairs, "pairs", 5, "pairs of starts, of a new cluster and of an existing one")
 	flag.IntVar(&o.nsPairs, "namespace-pairs", 20, "pairs of namespaces")
 	flag.IntVar(&o.execPairs, "exec-pairs", 100, "pairs of exec and nsenter")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -25,7 +26,7 @@ func run(ctx context.Context, o options) (err error) {
 	if done, err := o.withoutNode(ctx); err != nil || done {
 		return err
 	}
-	for _, p := range []string{o.bin, o.rootlesskit, o.namespaces, o.empty, o.script} {
+	for _, p := range []string{o.bin, o.rootlesskit, o.namespaces, o.empty, o.script, o.rollout} {
 		if _, err := os.Stat(p); err != nil {
 			return fmt.Errorf("find the programs to compare: %w", err)
 		}
@@ -88,7 +89,7 @@ func (b *bench) measure(ctx context.Context) error {
 		name string
 		f    func(context.Context) ([]row, error)
 	}{
-		{partMemory, b.memory}, {partExec, b.exec}, {partThroughput, b.throughput}, {partNamespaces, b.emptyNamespaces}, {partReady, b.ready},
+		{partMemory, b.memory}, {partExec, b.exec}, {partThroughput, b.throughput}, {partRollout, b.rollouts}, {partNamespaces, b.emptyNamespaces}, {partReady, b.ready},
 	} {
 		if part.name == partNamespaces || part.name == partReady {
 			if err := b.node.stop(ctx); err != nil {
@@ -108,6 +109,17 @@ func (b *bench) measure(ctx context.Context) error {
 	fmt.Print(table(rows))
 	return nil
 }
+
+// rollouts measures rolling updates in rootlessnode's node. There is nothing to compare it with.
+func (b *bench) rollouts(ctx context.Context) ([]row, error) {
+	cmd := exec.CommandContext(ctx, b.options.rollout, "-rootlessnode", b.bin, "-name", b.name, "-dir", filepath.Join(b.work, "rollout"),
+		"-node-port", strconv.Itoa(rolloutPort), "-json", filepath.Join(b.out, partRollout+".json"))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return nil, cmd.Run()
+}
+
+// rolloutPort is the node port of the Service that is updated.
+const rolloutPort = 30150
 
 // first starts rootlessnode's node and leaves it running.
 func (b *bench) first(ctx context.Context) error {
