@@ -13,7 +13,10 @@ import (
 type faults struct{ list []error }
 
 func (fs *faults) add(field, hint, format string, args ...any) {
-	err := fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...))
+	err := fmt.Errorf(format, args...)
+	if field != "" {
+		err = fmt.Errorf("%s: %w", field, err)
+	}
 	fs.list = append(fs.list, errdefs.WithHint(err, hint))
 }
 

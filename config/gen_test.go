@@ -64,6 +64,8 @@ type fieldDoc struct {
 	// value is the default, or an example if optional is set. It is empty for a group.
 	value    string
 	optional bool
+	// inEntry is set for the fields of the entries of a map, which the sample does not have.
+	inEntry bool
 	// gap is set if a blank line precedes the field.
 	gap bool
 	// entries are the lines of a map with a default.
@@ -89,6 +91,7 @@ func readDocs(t *testing.T) []fieldDoc {
 		})
 	}
 	var out []fieldDoc
+	inEntry := false
 	var visit func(path string, st *ast.StructType)
 	visit = func(path string, st *ast.StructType) {
 		end, afterGroup := fset.Position(st.Pos()).Line, false
@@ -115,7 +118,15 @@ func readDocs(t *testing.T) []fieldDoc {
 			if inner, ok := strings.CutPrefix(value, "{"); ok {
 				d.entries = strings.Split(strings.TrimSuffix(inner, "}"), ", ")
 			}
+			d.inEntry = inEntry
 			out = append(out, d)
+			if m, ok := f.Type.(*ast.MapType); ok {
+				if value, ok := m.Value.(*ast.Ident); ok && structs[value.Name] != nil {
+					inEntry = true
+					visit(join(d.path, "NAME"), structs[value.Name])
+					inEntry = false
+				}
+			}
 		}
 	}
 	visit("", structs["NodeConfig"])
@@ -126,6 +137,9 @@ func renderSample(docs []fieldDoc) string {
 	var b strings.Builder
 	b.WriteString(sampleHead)
 	for i, d := range docs {
+		if d.inEntry {
+			continue
+		}
 		if d.gap || i == 0 {
 			b.WriteString("\n")
 		}
@@ -186,7 +200,7 @@ func TestFields(t *testing.T) {
 	t.Parallel()
 	var want []FieldDoc
 	for _, d := range readDocs(t) {
-		if d.value != "" {
+		if d.value != "" && !d.inEntry {
 			want = append(want, FieldDoc{d.path, d.doc})
 		}
 	}
@@ -203,11 +217,12 @@ func TestExamplesAreValid(t *testing.T) {
 		}
 	}
 	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", ""                // only one way to join at a time
+	examples.Containerd.RegistryConfigDir = ""                                          // instead of registries
 	for _, runtime := range []string{RuntimeContainerd, RuntimeCRIO, RuntimeExternal} { // one at a time, with its own settings
 		c := *examples
 		c.CRI.Runtime = runtime
 		if runtime != RuntimeContainerd {
-			c.Containerd = Default().Containerd
+			c.Containerd, c.Registries = Default().Containerd, nil
 		}
 		if runtime != RuntimeCRIO {
 			c.CRIO = Default().CRIO

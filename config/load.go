@@ -94,17 +94,37 @@ func decodeField(fs *faults, at string, raw json.RawMessage, f reflect.Value) {
 	if string(raw) == "null" {
 		return
 	}
-	if f.Kind() == reflect.Struct {
+	if isGroup(f.Type()) || isGroups(f.Type()) {
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(raw, &object); err != nil {
 			fs.add(at, "", "must be a mapping of fields, got %s", raw)
 			return
 		}
-		decodeStruct(fs, at, object, f)
+		if isGroup(f.Type()) {
+			decodeStruct(fs, at, object, f)
+		} else {
+			decodeGroups(fs, at, object, f)
+		}
 		return
 	}
 	if err := json.Unmarshal(raw, f.Addr().Interface()); err != nil { // entries are added to a map
 		fs.add(at, "", "%s", leafError(raw, f.Type(), err))
+	}
+}
+
+// isGroup reports whether t is a group of fields, and isGroups whether it is a map to groups of fields.
+func isGroup(t reflect.Type) bool  { return t.Kind() == reflect.Struct }
+func isGroups(t reflect.Type) bool { return t.Kind() == reflect.Map && isGroup(t.Elem()) }
+
+// decodeGroups replaces entries of a map to groups of fields.
+func decodeGroups(fs *faults, path string, object map[string]json.RawMessage, m reflect.Value) {
+	if m.IsNil() {
+		m.Set(reflect.MakeMap(m.Type()))
+	}
+	for _, key := range sortedKeys(object) {
+		entry := reflect.New(m.Type().Elem()).Elem()
+		decodeField(fs, join(path, key), object[key], entry)
+		m.SetMapIndex(reflect.ValueOf(key), entry)
 	}
 }
 

@@ -143,6 +143,7 @@ func full(t *testing.T) *NodeConfig {
 	c.Complete(HostFacts{Hostname: "Host1.", XDGDataHome: "/home/u/.local/share"})
 	// These cannot be combined in a valid config, but are read and written.
 	for path, v := range map[string]string{
+		"registries.docker.io": "{mirrors: [https://m.example], mirrorsOnly: true}", "registries.a.example:5000": "{insecure: true}",
 		"nodeIP": "192.0.2.9", "join.server": "https://a.example:6443", "join.caCertHashes": "sha256:" + strings.Repeat("0a", 32),
 		"join.bootstrapKubeconfig": "/b", "join.kubeconfig": "/k",
 		// The same for settings of several runtimes.
@@ -166,7 +167,7 @@ func full(t *testing.T) *NodeConfig {
 func TestComplete(t *testing.T) {
 	t.Parallel()
 	c := full(t)
-	c.Join, c.CRI.Endpoint, c.CRIO = Join{}, "", Default().CRIO
+	c.Join, c.CRI.Endpoint, c.CRIO, c.Registries = Join{}, "", Default().CRIO, nil
 	assert.NilError(t, c.Validate())
 	assert.Equal(t, c.NodeName, "host1")
 	assert.Equal(t, c.DataDir, "/home/u/.local/share/rootlessnode/nodes/other")

@@ -60,8 +60,10 @@ func setLeaf(v reflect.Value, value string) error {
 		return err
 	}
 	fresh := reflect.New(v.Type()).Elem() // a map replaces the old one; a file is merged into it
-	if err := json.Unmarshal(raw, fresh.Addr().Interface()); err != nil {
-		return errors.New(leafError(raw, v.Type(), err))
+	var fs faults
+	decodeField(&fs, "", raw, fresh)
+	if err := fs.err(); err != nil {
+		return err
 	}
 	v.Set(fresh)
 	return nil

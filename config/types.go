@@ -96,6 +96,10 @@ type NodeConfig struct {
 	PodSecurity string `json:"podSecurity" default:"privileged" check:"oneof privileged baseline restricted"`
 	// The container runtime. See docs/runtimes.md.
 	CRI CRI `json:"cri"`
+	// Registries by their names in image references, HOST or HOST:PORT, or "*" for all others. An entry has the fields mirrors (a
+	// list of URLs), mirrorsOnly, caFile, certFile, keyFile, skipVerify and insecure. Ports of registries and mirrors at localhost or
+	// host.rootlessnode.internal are opened like network.hostPorts. With cri.runtime containerd. See docs/registries.md.
+	Registries map[string]Registry `json:"registries,omitempty" example:"{docker.io: {mirrors: [https://mirror.example.com]}}"`
 	// containerd, with cri.runtime containerd.
 	Containerd Containerd `json:"containerd"`
 	// CRI-O, with cri.runtime crio.

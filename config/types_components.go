@@ -56,6 +56,9 @@ type Kubelet struct {
 	// calls. Privileged containers and those with the profile Unconfined are not confined. With false, a container must set
 	// RuntimeDefault to be confined.
 	SeccompDefault bool `json:"seccompDefault" default:"true"`
+	// Pulls images with the logins of the account: those of docker and podman on the host. All pods of the node can then use the
+	// images that the account can pull. With false, pods need imagePullSecrets. See docs/registries.md.
+	RegistryLogins bool `json:"registryLogins" default:"true"`
 	// Feature gates by name.
 	FeatureGates map[string]bool `json:"featureGates,omitempty" example:"{SomeGate: true}"`
 	// The disk usage in percent above which unused images are deleted.

@@ -28,7 +28,7 @@ func (c *NodeConfig) Validate() error {
 	for _, validate := range []func(*NodeConfig, *faults){
 		validateFields, validateIdentity, validateNetwork, validateCluster, validateOverlaps, validateJoin, validatePorts,
 		validateMounts, validateResources, validateKubelet, validatePodSecurity, validateControlPlane, validateRuntime,
-		validateInside, validateTimes,
+		validateInside, validateTimes, validateRegistries,
 	} {
 		validate(c, &fs)
 	}

@@ -55,6 +55,8 @@ type Env struct {
 	ShimCgroup string
 	// PublicIP is the address at which other nodes reach this one, if it is not NodeIP. May be empty.
 	PublicIP string
+	// Credentials is the kubelet's plugin for the account's logins at registries, nil if it is not used.
+	Credentials *CredentialPlugin
 	// CustomDNS is the user's part of the configuration of the cluster DNS, nil if there is none.
 	CustomDNS map[string]string
 	// Controllers are the cgroup controllers of the node. Unenforced are the missing ones, whose limits are dropped.
@@ -70,6 +72,16 @@ type Env struct {
 	SeccompDefault bool
 	// IDsPerPod is the kubelet's userNamespaces.idsPerPod, a multiple of 65536. 0 keeps the kubelet's default.
 	IDsPerPod int64
+}
+
+// CredentialPlugin is a program of this module that the kubelet runs with the role layout.RoleCredentials.
+type CredentialPlugin struct {
+	// Program is the path of the program, whose name the kubelet accepts as the name of a plugin.
+	Program string
+	// RuntimeDir is the node's runtime dir.
+	RuntimeDir string
+	// Ports are ports of registries.
+	Ports []int
 }
 
 // Storage lists the facts about the host that rendering the container runtime needs.

@@ -23,6 +23,8 @@ type HandoverInfo struct {
 	Network NetworkInfo `json:"network"`
 	// Cgroup is the node's subtree.
 	Cgroup CgroupInfo `json:"cgroup"`
+	// RegistryPorts are the ports of the registries at which the account is logged in.
+	RegistryPorts []int `json:"registryPorts,omitempty"`
 }
 
 // NetworkInfo describes the node's uplink. IP is the node's address on Interface, PrefixLen the prefix length of the network in bits,

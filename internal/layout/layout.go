@@ -66,6 +66,9 @@ func (r Runtime) ExecSocket() string { return filepath.Join(r.Dir, "exec.sock") 
 // HostSocket is the socket through which the node gets connections to selected ports of the host's loopback. The parent listens on it.
 func (r Runtime) HostSocket() string { return filepath.Join(r.Dir, "host.sock") }
 
+// CredentialsSocket is the socket through which the kubelet gets the account's logins at registries. The parent listens on it.
+func (r Runtime) CredentialsSocket() string { return filepath.Join(r.Dir, "credentials.sock") }
+
 // HostAddresses is the file with the addresses of the host, a list of HostAddress. The parent replaces it when they change.
 func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addresses.json") }
 
@@ -272,6 +275,7 @@ const (
 	InsideCgroup       = "/sys/fs/cgroup"
 	InsideCNIConfFile  = "/etc/cni/net.d/10-rootlessnode.conflist"
 	InsideRegistryConf = "/etc/containerd/certs.d"
+	InsideRegistries   = "/run/rootlessnode/registries"
 )
 
 // MountNSDir is the host directory, owned by root, with the files that keep mount namespaces of a rootful node. Each file is on a

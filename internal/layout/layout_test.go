@@ -17,7 +17,7 @@ import (
 func TestLongestSocketIsTheLongest(t *testing.T) {
 	t.Parallel()
 	rt := layout.NewRuntime("/run/user/1000", "default")
-	for _, p := range []string{rt.APISocket(), rt.NodeSocket(), rt.ExecSocket(), rt.HostSocket(), rt.SourcesSocket()} {
+	for _, p := range []string{rt.APISocket(), rt.NodeSocket(), rt.ExecSocket(), rt.HostSocket(), rt.CredentialsSocket(), rt.SourcesSocket()} {
 		assert.Assert(t, len(p) <= len(rt.LongestSocket()), p)
 	}
 }

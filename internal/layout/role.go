@@ -19,6 +19,8 @@ const (
 	RoleNode = "node"
 	// RoleMounts tests mount propagation inside.
 	RoleMounts = "mounts"
+	// RoleCredentials is the kubelet's plugin that gets the account's logins at registries.
+	RoleCredentials = "credentials"
 	// RoleRemove removes the data of a node, RoleRemoveChild is its child, and RoleRemoveInside removes the files inside.
 	RoleRemove       = "remove"
 	RoleRemoveChild  = "remove-child"

@@ -13,6 +13,10 @@ var kept = map[string]bool{
 	"JOURNAL_STREAM": true,
 	"HTTP_PROXY":     true, "HTTPS_PROXY": true, "NO_PROXY": true, "http_proxy": true, "https_proxy": true, "no_proxy": true,
 	"SSL_CERT_FILE": true, "SSL_CERT_DIR": true,
+	// The account's logins at registries, and the settings of the helpers that store them (internal/registryauth).
+	"DOCKER_CONFIG": true, "REGISTRY_AUTH_FILE": true, "GNUPGHOME": true, "PASSWORD_STORE_DIR": true,
+	"AWS_PROFILE": true, "AWS_REGION": true, "AWS_CONFIG_FILE": true, "AWS_SHARED_CREDENTIALS_FILE": true,
+	"CLOUDSDK_CONFIG": true, "GOOGLE_APPLICATION_CREDENTIALS": true, "AZURE_CONFIG_DIR": true,
 	// The program that RootlessKit and the checks ask for subordinate ids.
 	"GETSUBIDS": true,
 }

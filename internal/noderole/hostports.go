@@ -15,7 +15,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
-// relayHostPorts listens on network.hostPorts inside the node. The parent has the same list and makes the connections
+// relayHostPorts listens on the ports of config.HostPorts inside the node. The parent has the same list and makes the connections
 // on the host.
 func relayHostPorts(ctx context.Context, cfg *config.NodeConfig, rt layout.Runtime, log logrus.FieldLogger, ready func()) error {
 	ip, err := netip.ParseAddr(cfg.Network.HostAddress)
@@ -23,13 +23,13 @@ func relayHostPorts(ctx context.Context, cfg *config.NodeConfig, rt layout.Runti
 		return fmt.Errorf("network.hostAddress: %w", err)
 	}
 	return hostport.Relay(ctx, hostport.RelayOptions{
-		Address: ip, Ports: cfg.Network.HostPorts, Loopback: loopbackPorts(cfg), Socket: rt.HostSocket(), Log: log,
+		Address: ip, Ports: cfg.HostPorts(), Loopback: loopbackPorts(cfg), Socket: rt.HostSocket(), Log: log,
 	}, ready)
 }
 
-// loopbackPorts returns those of network.hostPorts on which no component listens inside.
+// loopbackPorts returns those of config.HostPorts on which no component listens inside.
 func loopbackPorts(cfg *config.NodeConfig) []int {
-	return slices.DeleteFunc(slices.Clone(cfg.Network.HostPorts), func(port int) bool {
+	return slices.DeleteFunc(cfg.HostPorts(), func(port int) bool {
 		return slices.ContainsFunc(catalogue.Enabled(cfg), func(c component.Component) bool {
 			return c.Ports != nil && slices.ContainsFunc(c.Ports(cfg), func(p component.Port) bool { return p.Number == port })
 		})

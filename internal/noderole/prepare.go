@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +21,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
@@ -40,7 +43,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	given, err := givenEnv(n.cfg, n.handover, ipv6, n.address.current(), n.binary)
+	given, err := givenEnv(n.cfg, n.handover, ipv6, n.address.current(), n.rt.Dir, n.binary)
 	if err != nil {
 		return err
 	}
@@ -93,7 +96,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 }
 
 // givenEnv returns the data for rendering that the config and the handover contain.
-func givenEnv(cfg *config.NodeConfig, h layout.HandoverInfo, ipv6, address netip.Addr, binary func(string) string) (component.Env, error) {
+func givenEnv(cfg *config.NodeConfig, h layout.HandoverInfo, ipv6, address netip.Addr, runtimeDir string, binary func(string) string) (component.Env, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return component.Env{}, fmt.Errorf("read the host name: %w", err)
@@ -111,7 +114,23 @@ func givenEnv(cfg *config.NodeConfig, h layout.HandoverInfo, ipv6, address netip
 	if cfg.Joins() {
 		e.APIServerURL = cfg.Join.Server
 	}
-	return e, nil
+	if cfg.Kubelet.RegistryLogins {
+		e.Credentials, err = credentialPlugin(cfg, h.RegistryPorts, runtimeDir)
+	}
+	return e, err
+}
+
+// credentialPlugin returns the kubelet's plugin for logins at registries, which is the program of this process.
+func credentialPlugin(cfg *config.NodeConfig, ports []int, runtimeDir string) (*component.CredentialPlugin, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the program of the node role: %w", err)
+	}
+	if strings.Contains(filepath.Base(program), " ") {
+		return nil, errdefs.Errorf("the kubelet cannot run %q for logins at registries, because its name contains a space", program).
+			Hint("# rename the program, or set kubelet.registryLogins: false")
+	}
+	return &component.CredentialPlugin{Program: program, RuntimeDir: runtimeDir, Ports: slices.Concat(ports, cfg.RegistryPorts())}, nil
 }
 
 // textOf returns the address as text, or "" for the zero Addr.

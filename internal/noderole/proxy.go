@@ -47,7 +47,7 @@ func clusterHosts(e component.Env) ([]string, error) {
 func proxyWarnings(c *config.NodeConfig) []string {
 	var out []string
 	for _, port := range proxyenv.Read(os.Getenv).LoopbackPorts() {
-		if !slices.Contains(c.Network.HostPorts, port) {
+		if !slices.Contains(c.HostPorts(), port) {
 			out = append(out, fmt.Sprintf("the proxy at port %d of the host's loopback cannot be reached from inside, so that images cannot be pulled: "+
 				"add %[1]d to network.hostPorts", port))
 		}

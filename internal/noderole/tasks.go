@@ -107,7 +107,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	if n.hostAccess != nil {
 		units = append(units, task(unitHostAccess, n.hostAccess.Run))
 	}
-	if len(cfg.Network.HostPorts) > 0 {
+	if len(cfg.HostPorts()) > 0 {
 		units = append(units, task(unitHostPorts, func(ctx context.Context, ready func()) error { return relayHostPorts(ctx, cfg, n.rt, n.log, ready) }))
 	}
 	return units

@@ -33,7 +33,7 @@ func TestGivenEnv(t *testing.T) {
 	cfg := testConfig()
 	h := layout.HandoverInfo{Network: layout.NetworkInfo{IP: "10.0.2.100", DNS: []string{"10.0.2.3"}}}
 	binary := programs{dirs: []string{"/c"}, nodeName: "a"}.binary
-	e, err := givenEnv(cfg, h, netip.Addr{}, netip.Addr{}, binary)
+	e, err := givenEnv(cfg, h, netip.Addr{}, netip.Addr{}, "/run/n", binary)
 	assert.NilError(t, err)
 	assert.Equal(t, e.APIServerURL, "https://127.0.0.1:6443")
 	assert.DeepEqual(t, e.NameServers, h.Network.DNS)
@@ -41,7 +41,7 @@ func TestGivenEnv(t *testing.T) {
 	assert.Equal(t, e.BinDir("runc"), "/c/runc")
 
 	cfg.Join.Server, cfg.Network.NameServers = "https://192.0.2.7:6443", []string{"192.0.2.2"}
-	e, err = givenEnv(cfg, h, netip.MustParseAddr("fd00::2"), netip.MustParseAddr("192.0.2.8"), binary)
+	e, err = givenEnv(cfg, h, netip.MustParseAddr("fd00::2"), netip.MustParseAddr("192.0.2.8"), "/run/n", binary)
 	assert.NilError(t, err)
 	assert.Equal(t, e.APIServerURL, cfg.Join.Server)
 	assert.DeepEqual(t, e.NameServers, cfg.Network.NameServers)

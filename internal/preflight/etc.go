@@ -149,7 +149,7 @@ func checkProxy(_ context.Context, h *host) []Finding {
 // proxiesAtLoopback returns a warning for each proxy at the host's loopback that the node may not connect to.
 func proxiesAtLoopback(h *host) (found []Finding) {
 	for _, port := range proxyenv.Read(h.env).LoopbackPorts() {
-		if !slices.Contains(h.cfg.Network.HostPorts, port) {
+		if !slices.Contains(h.cfg.HostPorts(), port) {
 			all := append(slices.Clone(h.cfg.Network.HostPorts), port)
 			found = append(found, warn("the proxy at port %d of the host's loopback cannot be reached from the node: images cannot be pulled", port).
 				steps(errdefs.Do(errdefs.Start, "network.hostPorts="+strings.Join(strings.Fields(fmt.Sprint(all)), ","))))

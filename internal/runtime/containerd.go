@@ -27,10 +27,12 @@ func (containerdRuntime) WithoutImport() string { return "" }
 func (containerdRuntime) ManualImport() string  { return "" }
 
 func (r containerdRuntime) HostNeeds() HostNeeds {
-	return HostNeeds{
-		Text:  " is one of the components",
-		Files: map[string]string{"containerd.registryConfigDir": r.cfg.Containerd.RegistryConfigDir},
+	files := map[string]string{"containerd.registryConfigDir": r.cfg.Containerd.RegistryConfigDir}
+	for name, registry := range r.cfg.Registries {
+		at := "registries." + name
+		files[at+".caFile"], files[at+".certFile"], files[at+".keyFile"] = registry.CAFile, registry.CertFile, registry.KeyFile
 	}
+	return HostNeeds{Text: " is one of the components", Files: files}
 }
 
 func (containerdRuntime) Env() []string {

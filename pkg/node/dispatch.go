@@ -18,6 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/noderole"
+	"github.com/rootlessnode/rootlessnode/internal/registryauth"
 	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/child"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -49,12 +50,15 @@ func Dispatch() {
 // roles returns the functions of the roles by name.
 func roles() map[string]func(*logrus.Logger, layout.Runtime) error {
 	return map[string]func(*logrus.Logger, layout.Runtime) error{
-		layout.RoleParent:       runParent,
-		layout.RoleRemove:       runRemove,
-		layout.RoleGuard:        func(log *logrus.Logger, rt layout.Runtime) error { return parent.RunGuard(log, rt) },
-		layout.RoleChild:        func(log *logrus.Logger, rt layout.Runtime) error { return child.Run(log, rt) },
-		layout.RoleNode:         func(log *logrus.Logger, rt layout.Runtime) error { return child.RunNode(log, rt, Version) },
-		layout.RoleMounts:       func(*logrus.Logger, layout.Runtime) error { return noderole.RunMounts() },
+		layout.RoleParent: runParent,
+		layout.RoleRemove: runRemove,
+		layout.RoleGuard:  func(log *logrus.Logger, rt layout.Runtime) error { return parent.RunGuard(log, rt) },
+		layout.RoleChild:  func(log *logrus.Logger, rt layout.Runtime) error { return child.Run(log, rt) },
+		layout.RoleNode:   func(log *logrus.Logger, rt layout.Runtime) error { return child.RunNode(log, rt, Version) },
+		layout.RoleMounts: func(*logrus.Logger, layout.Runtime) error { return noderole.RunMounts() },
+		layout.RoleCredentials: func(_ *logrus.Logger, rt layout.Runtime) error {
+			return registryauth.Plugin(rt.CredentialsSocket(), os.Stdin, os.Stdout)
+		},
 		layout.RoleRemoveChild:  func(_ *logrus.Logger, rt layout.Runtime) error { return child.RunRemove(rt) },
 		layout.RoleTrial:        func(*logrus.Logger, layout.Runtime) error { return trial.Wait() },
 		layout.RoleTrialInside:  func(*logrus.Logger, layout.Runtime) error { return trial.Do() },

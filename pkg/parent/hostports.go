@@ -7,10 +7,11 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/hostport"
 )
 
-// serveHostPorts opens connections for the node to the network.hostPorts of the host's loopback, until stop is called. The list of ports
+// serveHostPorts opens connections for the node to its ports of the host's loopback (config.HostPorts), until stop is called. The list
 // comes from the config of this process, so that processes inside cannot extend it.
 func (r *run) serveHostPorts() (stop func(), err error) {
-	if len(r.Config.Network.HostPorts) == 0 {
+	ports := r.Config.HostPorts()
+	if len(ports) == 0 {
 		return func() {}, nil
 	}
 	l, err := hostport.Listen(r.Runtime.HostSocket())
@@ -21,7 +22,7 @@ func (r *run) serveHostPorts() (stop func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := hostport.Serve(ctx, l, r.Config.Network.HostPorts, r.Log); err != nil {
+		if err := hostport.Serve(ctx, l, ports, r.Log); err != nil {
 			r.Log.WithError(err).Warn("serve host ports; they are no longer reachable from inside")
 		}
 	}()

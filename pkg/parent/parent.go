@@ -221,6 +221,11 @@ func (r *run) node(ctx context.Context) error {
 		return err
 	}
 	defer stopHostPorts()
+	stopCredentials, err := r.serveCredentials()
+	if err != nil {
+		return err
+	}
+	defer stopCredentials()
 	defer r.forwarding.start(ctx)()
 	if err := setChildEnv(layout.RoleChild, r.Runtime); err != nil {
 		return err
@@ -315,6 +320,7 @@ func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
 			Path: r.subtree.Path(), Source: r.claimed.Source, Enabled: report.Enabled, Unenforced: report.Unenforced,
 			Ceiling: r.subtree.Ceiling(), Refused: r.uncapped,
 		},
+		RegistryPorts: r.registryPorts(),
 	})
 }
 

@@ -35,7 +35,7 @@ var floors = []struct {
 	{4, []string{"internal/noderole", "internal/bugreport"}, "the child starts the node role, and a report collects from all packages below"},
 	{3, []string{"internal/preflight", "internal/component", "internal/component/", "internal/runtime", "internal/hostsetup", "internal/mountverify", "internal/membership"}, "checks and components use mechanisms, roles use them"},
 	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostport",
-		"internal/userunit", "internal/kubeconfig", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir", "internal/trial"},
+		"internal/userunit", "internal/kubeconfig", "internal/registryauth", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir", "internal/trial"},
 		"mechanisms do not import one another"},
 	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout", "internal/filewatch"}, "shared types and data"},
 	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/login", "internal/criclient", "internal/criclient/", "internal/proc", "internal/proxyenv", "internal/redact", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},

@@ -10,6 +10,8 @@ func TestEveryday(t *testing.T) {
 	home := t.TempDir()
 	n := newNode(t, "e2e-everyday")
 	n.env = append(n.env, "HOME="+home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "KUBECONFIG=")
+	private := startPrivateRegistry(t, home)
+	n.args = append(n.args, private.flags()...)
 	n.up()
 	n.importImage()
 	parts := []struct {
@@ -19,6 +21,7 @@ func TestEveryday(t *testing.T) {
 		{"kubeconfig", (*testNode).accountKubeconfig},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
+		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
 		{"again", (*testNode).again}, // stops and starts the node
 		{"storage after a restart", (*testNode).volumesAgain},
 	}

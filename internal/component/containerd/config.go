@@ -180,7 +180,7 @@ func imagesFor(e component.Env) images {
 	return images{
 		Snapshotter:  e.Snapshotter,
 		PinnedImages: map[string]string{"sandbox": e.Config.Containerd.PauseImage},
-		Registry:     registry{ConfigPath: layout.InsideRegistryConf},
+		Registry:     registry{ConfigPath: registryConfigDir(e.Config)},
 	}
 }
 
@@ -188,7 +188,7 @@ func imagesFor(e component.Env) images {
 // unpack them for.
 func transferFor(e component.Env) transfer {
 	return transfer{
-		ConfigPath:   layout.InsideRegistryConf,
+		ConfigPath:   registryConfigDir(e.Config),
 		UnpackConfig: []unpack{{Platform: "linux/" + runtime.GOARCH, Snapshotter: e.Snapshotter, Differ: "walking"}},
 	}
 }

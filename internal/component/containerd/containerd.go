@@ -83,6 +83,10 @@ func Render(e component.Env) (component.Rendered, error) {
 	if err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: encode TOML: %w", Name, err)
 	}
+	hosts, err := hostsFiles(e.Config)
+	if err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
 	file := component.RunFile("containerd.toml")
 	return component.Rendered{
 		Name: Name,
@@ -92,7 +96,7 @@ func Render(e component.Env) (component.Rendered, error) {
 			{Path: layout.InsideShimSockets, Mode: 0o711},
 			{Path: layout.InsideCNIConf, Mode: 0o755},
 		},
-		Files: []component.File{{Path: file, Mode: 0o600, Data: data}},
+		Files: append([]component.File{{Path: file, Mode: 0o600, Data: data}}, hosts...),
 		Path:  e.BinDir(Name),
 		Args:  []string{"--config", file},
 	}, nil

@@ -104,6 +104,11 @@ func Render(e component.Env) (component.Rendered, error) {
 	} else {
 		args = append(args, component.Flag("node-ip", nodeIPs(e)))
 	}
+	plugin, pluginArgs, err := credentialPlugin(e)
+	if err != nil {
+		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
+	}
+	args = append(args, pluginArgs...)
 	if labels := Labels(e); len(labels) > 0 {
 		args = append(args, component.Flag("node-labels", joinLabels(labels)))
 	}
@@ -115,11 +120,11 @@ func Render(e component.Env) (component.Rendered, error) {
 			{Path: layout.InsidePodLogs, Mode: 0o755},
 			{Path: layout.InsideContainerLogs, Mode: 0o755},
 		},
-		Files: []component.File{
+		Files: append([]component.File{
 			{Path: configFile, Mode: 0o600, Data: settings},
 			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
 			{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolv},
-		},
+		}, plugin...),
 		Path: e.BinDir(Name),
 		Args: args,
 	}, nil
