@@ -36,19 +36,28 @@ type podReturn struct {
 	hub     *status.Hub
 	log     logrus.FieldLogger
 
-	once     sync.Once
-	known    chan struct{} // closed when the following fields are set
+	remembered, reset sync.Once
+	known             chan struct{} // closed when the following fields are set and the pods' status is that of this run
+
 	pods     []kubeapi.RunningPod
 	services []kubeapi.ServiceName
 
 	reported status.Restored
 }
 
-// remember reads the pods that were ready at the end of the last run, before their status is reset. If that fails, there are none:
-// the start must not depend on it.
+// aroundReset reads the pods that were ready at the end of the last run, calls reset, which resets their status, and lets Run start. If the
+// pods cannot be read, there are none: the start must not depend on it.
+func (r *podReturn) aroundReset(ctx context.Context, reset func(context.Context) error) error {
+	r.remember(ctx)
+	err := reset(ctx)
+	if err == nil {
+		r.reset.Do(func() { close(r.known) })
+	}
+	return err
+}
+
 func (r *podReturn) remember(ctx context.Context) {
-	r.once.Do(func() {
-		defer close(r.known)
+	r.remembered.Do(func() {
 		c, err := r.client()
 		if err == nil {
 			r.pods, err = c.ReadyPods(ctx, r.node)

@@ -39,7 +39,7 @@ func TestPodsReturn(t *testing.T) {
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	before := []corev1.Pod{lastPod("web", true, corev1.ConditionFalse), lastPod("crashing", false, corev1.ConditionFalse), deleted}
 	api := &stubAPI{}
-	lists := 0
+	reset := false
 	api.answer = func(r *http.Request) (int, any) {
 		if r.URL.Path != "/api/v1/pods" {
 			return http.StatusOK, discoveryv1.EndpointSliceList{Items: []discoveryv1.EndpointSlice{{
@@ -47,7 +47,7 @@ func TestPodsReturn(t *testing.T) {
 				Endpoints:  []discoveryv1.Endpoint{{TargetRef: &corev1.ObjectReference{UID: "web"}}},
 			}}}
 		}
-		if lists++; lists == 1 {
+		if !reset {
 			return http.StatusOK, corev1.PodList{Items: before}
 		}
 		return http.StatusOK, corev1.PodList{Items: []corev1.Pod{lastPod("web", true, corev1.ConditionTrue), before[1]}}
@@ -67,7 +67,15 @@ func TestPodsReturn(t *testing.T) {
 	}
 	setPorts(status.PortWaiting)
 	r := &podReturn{node: "vm", address: "127.0.0.1", client: api.start(t), hub: hub, log: logrus.New(), known: make(chan struct{})}
-	r.remember(t.Context())
+	assert.NilError(t, r.aroundReset(t.Context(), func(context.Context) error {
+		select {
+		case <-r.known:
+			t.Error("the status of the last run counts as that of this run")
+		default:
+		}
+		reset = true
+		return nil
+	}))
 	assert.DeepEqual(t, r.pods, []kubeapi.RunningPod{{Namespace: "default", Name: "web", UID: "web"}})
 	assert.DeepEqual(t, r.notReady([]kubeapi.RunningPod{{UID: "web"}, {UID: "new"}}), []string{"default/web"})
 	assert.Check(t, is.Len(r.notReady(nil), 0), "a pod that is gone is not waited for")
@@ -105,7 +113,7 @@ func TestNoPodsReturn(t *testing.T) {
 		api := &stubAPI{answer: func(*http.Request) (int, any) { return code, corev1.PodList{} }}
 		hub := status.NewHub(status.Status{}, status.Options{})
 		r := &podReturn{node: "vm", client: api.start(t), hub: hub, log: logrus.New(), known: make(chan struct{})}
-		r.remember(t.Context())
+		assert.NilError(t, r.aroundReset(t.Context(), func(context.Context) error { return nil }))
 		r.Run(t.Context())
 		snapshot := hub.Snapshot()
 		assert.DeepEqual(t, snapshot.Restored, &status.Restored{Done: true})

@@ -50,8 +50,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	units := []supervisor.Unit{
 		oneShot(component.UnitStaleNode, func(ctx context.Context) error {
-			returned.remember(ctx)
-			return object.reset(ctx)
+			return returned.aroundReset(ctx, object.reset)
 		}, cluster),
 		oneShot(component.UnitRegistered, func(ctx context.Context) error {
 			err := object.waitRegistered(ctx)
