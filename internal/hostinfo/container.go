@@ -121,6 +121,16 @@ func NoAppArmor(kind string) []string {
 	})
 }
 
+// NoSeccomp returns the settings that disable the seccomp filter of a container of this kind, or of each kind for "".
+func NoSeccomp(kind string) []string {
+	return forKind(kind, []setting{
+		{Docker, "Docker: docker run --security-opt seccomp=unconfined"},
+		{Podman, "Podman: podman run --security-opt seccomp=unconfined"},
+		{Kubernetes, "Kubernetes: securityContext.seccompProfile: {type: Unconfined}"},
+		{LXC, "LXC: an empty lxc.seccomp.profile; Incus and LXD: security.syscalls.deny_default=false"},
+	})
+}
+
 // MoreIDs returns the settings that add ids to the user namespace of a container of this kind, or of each kind for "", so that it
 // has enough for an account and its subordinate ids.
 func MoreIDs(kind string) []string {

@@ -91,9 +91,9 @@ func kernelChecks() []Check {
 		{
 			Code: "RN-NAMESPACES", Name: "namespaces", Title: "namespaces of every kind, enough for the pods",
 			Why:   "the node, each pod and each container have their own namespaces, and the kernel limits them for each account",
-			Fails: "a namespace of some kind cannot be created (the check tries it)",
+			Fails: "a namespace of some kind cannot be created, or a container engine's seccomp filter forbids setting the host name in it (the check tries both)",
 			Warns: "a quota `user.max_*_namespaces` is too low for `kubelet.maxPods`; it could not be tried",
-			Fix:   "Raise the sysctls now and at each boot.",
+			Fix:   "Raise the sysctls now and at each boot. Start the container without the filter.",
 			run:   checkNamespaces,
 		},
 		{

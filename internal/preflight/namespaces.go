@@ -57,6 +57,10 @@ func checkNamespaces(ctx context.Context, h *host) []Finding {
 	case t.err != nil:
 		found = append(found, warn("not tried: %v", t.err))
 	}
+	if fault, failed := t.fault(trial.StepHostName); failed {
+		found = append(found, fail("the host name of a new namespace cannot be set, but every pod has its own, because of a seccomp filter: %v", fault).
+			hint(noSeccomp(h)...))
+	}
 	return orPass(found, "namespaces of every kind can be created, enough for %d pods", h.cfg.Kubelet.MaxPods)
 }
 

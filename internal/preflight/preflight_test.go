@@ -274,10 +274,11 @@ func TestChecks(t *testing.T) {
 		}, "fail: creating a user namespace is not permitted, as in a chroot: the root directory is not the root of the mount namespace\n" +
 			"  # you are in a chroot: start outside of it, or enter the tree with pivot_root (unshare, systemd-nspawn), not with chroot\n"},
 		{"A5 seccomp", "user-namespaces", func(f *fakeHost) {
+			f.write(".dockerenv", "")
 			f.write("proc/self/status", "Seccomp:\t2\n")
 			f.in.Probes.CloneUserNS = func(context.Context) error { return unix.EPERM }
 		}, "fail: a seccomp filter forbids creating user namespaces: this is a container or a sandbox\n" +
-			"  # start the container with --security-opt seccomp=unconfined, or run on its host\n"},
+			"  # start the container with other options:\n  # Docker: docker run --security-opt seccomp=unconfined\n"},
 		{"A6 none allowed", "user-namespaces", func(f *fakeHost) { f.write("proc/sys/user/max_user_namespaces", "0\n") },
 			"fail: user.max_user_namespaces is 0: no user namespace can be created (clone returns ENOSPC)\n" +
 				"  sudo sysctl -w user.max_user_namespaces=28633\n  grep -qsxF user.max_user_namespaces=28633 /etc/sysctl.d/99-rootlessnode.conf || echo user.max_user_namespaces=28633 | sudo tee -a /etc/sysctl.d/99-rootlessnode.conf >/dev/null\n" + setup},

@@ -54,6 +54,8 @@ func TestTriedChecks(t *testing.T) {
 		{"slirp4netns does not work", "network-program", trial.StepUplink, errors.New("broken"), nil, "fail: slirp4netns cannot connect a network namespace: broken"},
 		{"H6 nsenter does not work", "programs", trial.StepEnter, errors.New("nsenter: broken"), nil,
 			"fail: nsenter and ip cannot create a device in another network namespace: nsenter: broken"},
+		{"the seccomp filter of Podman", "namespaces", trial.StepHostName, unix.EPERM, func(f *fakeHost) { f.write("run/.containerenv", "") },
+			"fail: the host name of a new namespace cannot be set, but every pod has its own, because of a seccomp filter: operation not permitted"},
 		{"/proc", "proc", trial.StepProc, unix.EPERM, nil, "fail: the kernel does not let the node mount its own /proc: operation not permitted"},
 		{"cgroup2", "cgroup", trial.StepCgroup, unix.EPERM, nil, "fail: the node cannot mount its cgroup over /sys/fs/cgroup: operation not permitted"},
 		{"propagation", "mounts", trial.StepPropagation, unix.EINVAL, nil, "fail: the node cannot change the propagation of its mounts: invalid argument"},

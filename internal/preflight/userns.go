@@ -86,6 +86,11 @@ func appArmor(h *host) (Finding, bool) {
 	return f.with(map[string]string{"exe": h.in.Exe, "profile": path}), true
 }
 
+// noSeccomp returns how to start the container without a seccomp filter.
+func noSeccomp(h *host) []string {
+	return hostinfo.OuterSettings(hostinfo.NoSeccomp(h.container()))
+}
+
 // explainClone returns the finding for a failed clone(2) if the sysctls are not the cause (clone(2), user_namespaces(7)).
 func explainClone(h *host, err error) Finding {
 	switch {
@@ -95,8 +100,7 @@ func explainClone(h *host, err error) Finding {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return fail("the kernel has no user namespaces (CONFIG_USER_NS)")
 	case errors.Is(err, unix.EPERM) && h.proc().SelfStatus("Seccomp") == "2":
-		return fail("a seccomp filter forbids creating user namespaces: this is a container or a sandbox").hint(
-			"# start the container with --security-opt seccomp=unconfined, or run on its host")
+		return fail("a seccomp filter forbids creating user namespaces: this is a container or a sandbox").hint(noSeccomp(h)...)
 	case errors.Is(err, unix.EPERM):
 		return fail("creating a user namespace is not permitted, as in a chroot: the root directory is not the root of the mount namespace").hint(
 			"# you are in a chroot: start outside of it, or enter the tree with pivot_root (unshare, systemd-nspawn), not with chroot")

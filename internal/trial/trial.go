@@ -36,6 +36,8 @@ const (
 	// StepMapUIDs and StepMapGIDs map the ids with newuidmap and newgidmap.
 	StepMapUIDs Step = "map-uids"
 	StepMapGIDs Step = "map-gids"
+	// StepHostName sets the host name of the UTS namespace.
+	StepHostName Step = "host-name"
 	// StepPropagation makes the mounts receive those of the host.
 	StepPropagation Step = "propagation"
 	// StepTmp mounts a tmpfs over /tmp, StepProc mounts /proc, and StepCgroup mounts cgroup2 over /sys/fs/cgroup.
