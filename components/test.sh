@@ -14,9 +14,7 @@ if [ -n "$unformatted" ]; then
 	printf 'test: error: not formatted by gofmt:\n%s\n' "$unformatted" >&2
 	exit 1
 fi
-for packages in internal/build/... images/... coredns/... flannel/... kube-network-policies/... storage-provisioner/... kubernetes/internal/...; do
-	module=${packages%%/internal/...}
-	module=${module%/...}
-	echo "== $packages"
-	(cd "$module" && pattern=./${packages#"$module"/} && go vet "$pattern" && go test "$pattern")
+for dir in internal/build images coredns flannel kube-network-policies storage-provisioner kubernetes/internal/dispatch kubernetes/internal/nodeusage; do
+	echo "== $dir"
+	(cd "$dir" && go vet ./... && go test ./...)
 done

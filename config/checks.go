@@ -50,6 +50,9 @@ func checkValue(fs *faults, field string, v reflect.Value, check string, args []
 		ok, fault = limit(0) <= v.Int(), fmt.Sprintf("%d: must be at least %s", v.Int(), strings.Join(args, " "))
 	case "positive":
 		ok, fault = v.Int() > 0, fmt.Sprintf("%s: must be greater than zero", time.Duration(v.Int()))
+	case "atLeast":
+		least, _ := time.ParseDuration(args[0])
+		ok, fault = time.Duration(v.Int()) >= least, fmt.Sprintf("%s: must be at least %s", time.Duration(v.Int()), args[0])
 	case "path":
 		ok, fault = isAbsolute(v.String()), fmt.Sprintf("%q: must be an absolute path without . or .. elements or a trailing slash", v)
 	case "minor":

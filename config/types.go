@@ -108,6 +108,9 @@ type NodeConfig struct {
 	Flannel Flannel `json:"flannel"`
 	// The control plane inside the node.
 	ControlPlane ControlPlane `json:"controlPlane"`
+	// Resource usage of pods and nodes, for `kubectl top` and autoscalers. Not for workers, because the first node of their cluster
+	// has it. See docs/metrics.md.
+	Metrics Metrics `json:"metrics"`
 	// Certificates of the embedded control plane. A certificate with less than a third of its lifetime left is renewed, at start and
 	// while the node runs.
 	Certificates Certificates `json:"certificates"`

@@ -133,6 +133,14 @@ type ControlPlane struct {
 	CoreDNSImage string `json:"coreDNSImage" default:"registry.k8s.io/coredns/coredns:v1.15.0"`
 }
 
+// Metrics has the settings of metrics-server.
+type Metrics struct {
+	// Runs metrics-server, next to the control plane. Set it to false before you install a metrics-server of your own.
+	Enabled bool `json:"enabled" default:"true"`
+	// The interval at which usage is collected from kubelets, at least 10s.
+	Interval Duration `json:"interval" default:"10s" check:"atLeast 10s"`
+}
+
 // Certificates has the settings of the certificates of the embedded control plane.
 type Certificates struct {
 	// Lifetime of a new certificate authority, at least certificates.lifetime.
@@ -171,6 +179,8 @@ type Inside struct {
 	NetworkPolicyPort int `json:"networkPolicyPort" default:"8473" check:"range 1 65535"`
 	// storage-provisioner's health and metrics.
 	StoragePort int `json:"storagePort" default:"8474" check:"range 1 65535"`
+	// metrics-server, https.
+	MetricsServerPort int `json:"metricsServerPort" default:"10260" check:"range 1 65535"`
 }
 
 // Timeouts are the time limits of the node.

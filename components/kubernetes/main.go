@@ -1,11 +1,11 @@
 // Command kubernetes is a multi-call binary with the Kubernetes programs that a
 // node needs: kubelet, kube-proxy and kubectl, and the control plane's
-// kube-apiserver, kube-controller-manager and kube-scheduler. They share almost
-// all of their code, so one file is much smaller than six.
+// kube-apiserver, kube-controller-manager, kube-scheduler and metrics-server. They
+// share almost all of their code, so one file is much smaller than seven.
 //
 // The name by which the binary is called selects the program (a link named
 // "kubelet" runs the kubelet), or else the first argument. Each program is
-// upstream's unchanged command. For any other name the binary lists the programs
+// upstream's unchanged command, except metrics-server (package metricsserver). For any other name the binary lists the programs
 // and exits with 2.
 package main
 
@@ -18,6 +18,7 @@ import (
 	_ "time/tzdata" // CronJob time zones, in the API server and controller manager, on hosts without a zone database
 
 	"github.com/rootlessnode/rootlessnode/components/kubernetes/internal/dispatch"
+	"github.com/rootlessnode/rootlessnode/components/kubernetes/internal/metricsserver"
 	"github.com/spf13/cobra"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // credential plugins for kubectl
 	"k8s.io/component-base/cli"
@@ -43,6 +44,7 @@ var programs = map[string]func() int{
 	"kube-apiserver":          serve(apiserver.NewAPIServerCommand),
 	"kube-controller-manager": serve(controllermanager.NewControllerManagerCommand),
 	"kube-scheduler":          serve(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
+	"metrics-server":          serve(metricsserver.NewCommand),
 }
 
 // serve creates the command only when it is run, because creating a command

@@ -57,6 +57,10 @@ type Env struct {
 	PublicIP string
 	// Credentials is the kubelet's plugin for the account's logins at registries, nil if it is not used.
 	Credentials *CredentialPlugin
+	// ClusterCA is the certificate of the cluster's authority as PEM data. It is set when the manifests are rendered.
+	ClusterCA []byte
+	// StatusSocket is the socket of the node role, which serves the node's status and metrics.
+	StatusSocket string
 	// CustomDNS is the user's part of the configuration of the cluster DNS, nil if there is none.
 	CustomDNS map[string]string
 	// Controllers are the cgroup controllers of the node. Unenforced are the missing ones, whose limits are dropped.

@@ -62,6 +62,8 @@ type Component struct {
 	FiltersPackets bool
 	// OutlivesPods is set if pods may use the component until they have stopped.
 	OutlivesPods bool
+	// Optional is set if the node continues without the component.
+	Optional bool
 	// KeepsChildren is set if the component's child processes continue when it is restarted.
 	KeepsChildren bool
 	// ReadsAuthoritiesOnce are the authorities (package pki) whose renewed certificate the component reads only when it

@@ -59,6 +59,8 @@ type Container struct {
 	Pod       string `json:"pod"`
 	Namespace string `json:"namespace"`
 	UID       string `json:"uid"`
+	// Name is the name of the container in the pod. A sandbox has none.
+	Name string `json:"name,omitempty"`
 }
 
 // ListImages returns the images of the runtime at a socket. path is the helper program.
@@ -69,6 +71,11 @@ func ListImages(ctx context.Context, path string, env []string, socket string) (
 // ListConditions returns the conditions of the runtime at a socket. path is the helper program, which is killed when ctx ends.
 func ListConditions(ctx context.Context, path string, env []string, socket string) ([]Condition, error) {
 	return list[Condition](ctx, path, env, Conditions, socket)
+}
+
+// ListContainers returns the containers and sandboxes of the runtime at a socket. path is the helper program.
+func ListContainers(ctx context.Context, path string, env []string, socket string) ([]Container, error) {
+	return list[Container](ctx, path, env, Containers, socket)
 }
 
 func list[T any](ctx context.Context, path string, env []string, command, socket string) ([]T, error) {

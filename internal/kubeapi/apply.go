@@ -279,6 +279,8 @@ func knownKind(apiVersion, kind string) (wireResource, bool) {
 		name, namespaced = "validatingadmissionpolicies", false
 	case "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding":
 		name, namespaced = "validatingadmissionpolicybindings", false
+	case "apiregistration.k8s.io/v1 APIService":
+		name, namespaced = "apiservices", false
 	case "rbac.authorization.k8s.io/v1 ClusterRole":
 		name, namespaced = "clusterroles", false
 	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":

@@ -13,7 +13,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/coredns"
-	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/component/metricsserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/resources"
 	"github.com/rootlessnode/rootlessnode/internal/component/storage"
 	"github.com/rootlessnode/rootlessnode/internal/kubeapi"
@@ -24,11 +24,13 @@ import (
 // clusterAddons keeps rootlessnode's objects in a cluster that it created up to date. It restores objects that another client
 // deletes or changes while the node runs.
 type clusterAddons struct {
-	env    component.Env
-	client clientFunc
-	warn   func(...string)
-	log    logrus.FieldLogger
-	hub    *status.Hub
+	env component.Env
+	// authority is the path of the certificate of the cluster's authority.
+	authority string
+	client    clientFunc
+	warn      func(...string)
+	log       logrus.FieldLogger
+	hub       *status.Hub
 }
 
 // Run applies the objects and is ready then. It restores them until ctx ends.
@@ -60,12 +62,16 @@ func (a *clusterAddons) Run(ctx context.Context, ready func()) error {
 // apply applies the roles of rootlessnode's users and the cluster DNS. customDNS is the user's part of its configuration.
 // Applying unchanged manifests has no effect.
 func (a *clusterAddons) apply(ctx context.Context, c *kubeapi.Client, customDNS map[string]string) ([]byte, []kubeapi.ObjectState, error) {
+	ca, err := os.ReadFile(a.authority)
+	if err != nil {
+		return nil, nil, err
+	}
 	env := a.env
-	env.CustomDNS = customDNS
+	env.CustomDNS, env.ClusterCA = customDNS, ca
 	manifests, err := resources.Manifests(env)
 	if err == nil && env.Config.Serves() {
 		var more []byte
-		more, err = a.joinManifests()
+		more, err = joinManifests(env)
 		manifests = append(manifests, more...)
 	}
 	if err == nil {
@@ -87,6 +93,11 @@ func (a *clusterAddons) removeObsolete(ctx context.Context, c *kubeapi.Client) e
 	}
 	if a.env.Config.Storage == config.StorageNone { // otherwise claims would wait for ever
 		if err := c.RemoveStorageClass(ctx, storage.Class, storage.Provisioner); err != nil {
+			return err
+		}
+	}
+	if !a.env.Config.Metrics.Enabled {
+		if _, err := c.Remove(ctx, metricsserver.Obsolete()); err != nil {
 			return err
 		}
 	}
@@ -114,17 +125,13 @@ func (a *clusterAddons) waitRoles(ctx context.Context) error {
 }
 
 // joinManifests returns the manifests that joining nodes need in a cluster created by rootlessnode.
-func (a *clusterAddons) joinManifests() ([]byte, error) {
+func joinManifests(env component.Env) ([]byte, error) {
 	const foreign = false
-	rbac, rbacErr := resources.JoinRBAC(a.env.Config, foreign)
-	ca, caErr := os.ReadFile(pki.CertFile(pki.ClusterCA))
-	if err := errors.Join(rbacErr, caErr); err != nil {
-		return nil, err
-	}
-	server := fmt.Sprintf("https://%s:%d", a.env.PublicIP, a.env.Config.API.Port)
-	info, infoErr := resources.ClusterInfo(server, ca)
-	facts, factsErr := resources.ClusterFacts(a.env)
-	if err := errors.Join(infoErr, factsErr); err != nil {
+	rbac, rbacErr := resources.JoinRBAC(env.Config, foreign)
+	server := fmt.Sprintf("https://%s:%d", env.PublicIP, env.Config.API.Port)
+	info, infoErr := resources.ClusterInfo(server, env.ClusterCA)
+	facts, factsErr := resources.ClusterFacts(env)
+	if err := errors.Join(rbacErr, infoErr, factsErr); err != nil {
 		return nil, err
 	}
 	var out []byte

@@ -110,8 +110,8 @@ func affectedUnits(env component.Env, components []component.Component, changes 
 			units = append(units, c.Name)
 		}
 	}
-	if env.Config.Serves() && slices.Contains(changes.Renewed, pki.ClusterCA) {
-		units = append(units, component.UnitAddons) // joining nodes get the authority from an object in the cluster
+	if component.EmbeddedControlPlane(env.Config) && slices.Contains(changes.Renewed, pki.ClusterCA) {
+		units = append(units, component.UnitAddons) // objects in the cluster contain the authority, for the API server and joining nodes
 	}
 	return units
 }

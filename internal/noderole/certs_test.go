@@ -110,7 +110,7 @@ func TestCertificatesAfterSuspend(t *testing.T) {
 	t.Parallel()
 	watchCertificates(t, testEnv(), func(t *testing.T, c *testCertificates, now func() status.Condition, restarted *[]string) {
 		c.change(func() { c.skew = 20 * time.Minute }) // the clock jumps; the timers of the test do not
-		want := []string{"kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "flannel", "storage-provisioner"}
+		want := []string{"kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "flannel", "metrics-server", "storage-provisioner"}
 		assert.DeepEqual(t, *restarted, want)
 	})
 }
@@ -118,19 +118,16 @@ func TestCertificatesAfterSuspend(t *testing.T) {
 // TestAuthoritiesRenewed checks which units are restarted if an authority is renewed.
 func TestAuthoritiesRenewed(t *testing.T) {
 	t.Parallel()
-	alone, served := testEnv(), testEnv()
-	served.Config.API.BindAddress = "192.0.2.1"
+	env := testEnv()
 	for _, c := range []struct {
-		env     component.Env
 		renewed []string
 		units   []string
 	}{
-		{alone, []string{pki.ClusterCA}, []string{"kube-controller-manager"}},
-		{served, []string{pki.ClusterCA}, []string{"kube-controller-manager", component.UnitAddons}},
-		{alone, []string{pki.EtcdCA}, []string{"etcd", "kube-apiserver"}},
-		{alone, []string{pki.FrontProxyCA, "admin", "apiserver"}, nil},
+		{[]string{pki.ClusterCA}, []string{"kube-controller-manager", component.UnitAddons}},
+		{[]string{pki.EtcdCA}, []string{"etcd", "kube-apiserver"}},
+		{[]string{pki.FrontProxyCA, "admin", "apiserver"}, nil},
 	} {
-		got := affectedUnits(c.env, catalogue.Enabled(c.env.Config), pki.Changes{Renewed: c.renewed})
+		got := affectedUnits(env, catalogue.Enabled(env.Config), pki.Changes{Renewed: c.renewed})
 		assert.DeepEqual(t, got, c.units)
 	}
 }

@@ -24,7 +24,7 @@ func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
 		return nil, errors.Join(fmt.Errorf("listen for exec: %w", err), nodeSocket.Close())
 	}
 	g := new(errgroup.Group)
-	g.Go(func() error { return status.Serve(ctx, nodeSocket, n.hub, control{n}) })
+	g.Go(func() error { return status.Serve(ctx, nodeSocket, n.hub, control{n, n.resourceUsage()}) })
 	// In the environment of exec programs, kubectl, ctr and crictl find the node's endpoints.
 	env := append(append(n.baseEnv(), "KUBECONFIG="+insideAdmin), runtime.ClientEnv(n.runtime)...)
 	g.Go(func() error {
@@ -34,7 +34,10 @@ func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
 }
 
 // control implements the requests of the status socket.
-type control struct{ n *nodeRole }
+type control struct {
+	n     *nodeRole
+	usage *resourceUsage
+}
 
 func (c control) Stop(reason string) error {
 	if reason == "" {
@@ -52,6 +55,8 @@ func (c control) Restart(component string) error {
 }
 
 func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(forward) }
+
+func (c control) ResourceUsage(ctx context.Context) ([]byte, error) { return c.usage.text(ctx) }
 
 func (c control) RemoveForward(forward string) (string, error) { return c.n.ports.remove(forward) }
 

@@ -47,6 +47,7 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	given.StatusSocket = n.rt.NodeSocket()
 	n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6, s.Network.NodeAddress = given.NodeIPv6, given.PublicIP })
 	if n.proxies, err = proxyEnv(given); err != nil {
 		return err

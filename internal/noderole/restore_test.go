@@ -3,6 +3,8 @@ package noderole
 import (
 	"context"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -67,14 +69,18 @@ func TestRestore(t *testing.T) {
 	cfg := testConfig()
 	hub := status.NewHub(status.Status{}, status.Options{})
 	defer hub.Close()
-	a := &clusterAddons{env: component.Env{Config: cfg, NameServers: []string{"10.0.2.3"}}, client: client, log: silentLog(), hub: hub}
+	authority := filepath.Join(t.TempDir(), "ca.crt")
+	assert.NilError(t, os.WriteFile(authority, []byte("a certificate\n"), 0o600))
+	a := &clusterAddons{
+		env: component.Env{Config: cfg, NameServers: []string{"10.0.2.3"}}, authority: authority, client: client, log: silentLog(), hub: hub,
+	}
 	_, applied, err := a.apply(t.Context(), c, nil)
 	assert.NilError(t, err)
 	first := len(api.requests)
 	changes := newAddonChanges(applied, nil)
 	changes.setCustom(map[string]string{"a.override": "log"})
 	for _, o := range applied {
-		if o.Kind == "Service" {
+		if o.Name == "kube-dns" {
 			changes.setObject(kubeapi.ObjectState{ObjectID: o.ObjectID})
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 )
@@ -75,7 +76,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		join.GiveUpAfter = 1 // it retries temporary errors itself
 		units = append(units, join)
 	} else {
-		addons := &clusterAddons{env: n.env, client: n.client, warn: n.warn, log: n.log, hub: n.hub}
+		addons := &clusterAddons{env: n.env, authority: pki.CertFile(pki.ClusterCA), client: n.client, warn: n.warn, log: n.log, hub: n.hub}
 		keep := task(component.UnitAddons, addons.Run, apiserver.Name)
 		keep.Essential, keep.GiveUpAfter = true, cfg.Restart.GiveUpAfter
 		if former := (&formerNodes{data: n.data, log: n.log, client: n.client}); former.any() {

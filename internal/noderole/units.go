@@ -126,10 +126,12 @@ func (n *nodeRole) unit(c component.Component) (supervisor.Unit, error) {
 		LiveTimeout:  t.Health.D(),
 		StartTimeout: t.ComponentStart.D(),
 		StopGrace:    t.ComponentStop.D(),
-		GiveUpAfter:  n.cfg.Restart.GiveUpAfter,
-		Essential:    true,
+		Essential:    !c.Optional,
 		KeepChildren: c.KeepsChildren,
 		Backoff:      n.backoff(),
+	}
+	if u.Essential {
+		u.GiveUpAfter = n.cfg.Restart.GiveUpAfter
 	}
 	if c.Needs != nil {
 		u.Needs = c.Needs(n.env)

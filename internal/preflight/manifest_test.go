@@ -62,7 +62,7 @@ func TestComponents(t *testing.T) {
 		set  func(*fakeHost)
 		want string
 	}{
-		{"good", func(*fakeHost) {}, "pass: 15 components and 1 images in /ROOT/comp/bin match the manifest\n"},
+		{"good", func(*fakeHost) {}, "pass: 16 components and 1 images in /ROOT/comp/bin match the manifest\n"},
 		{"none", func(f *fakeHost) {
 			f.in.ComponentsDir, f.in.ComponentsTried = "", []string{"/a", "/b"}
 		}, "fail: no components found: no manifest.json in /a, /b\n" + build},
@@ -90,7 +90,7 @@ func TestComponents(t *testing.T) {
 		{"no control plane wanted", func(f *fakeHost) {
 			m, err := ReadManifest(f.in.ComponentsDir)
 			assert.NilError(f.t, err)
-			control := []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+			control := []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "metrics-server"}
 			m.Components = slices.DeleteFunc(m.Components, func(e ManifestEntry) bool { return slices.Contains(control, e.Name) })
 			f.manifest(*m)
 			f.set("controlPlane.embedded", "false")

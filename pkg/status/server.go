@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rootlessnode/rootlessnode/internal/localsock"
+	"github.com/rootlessnode/rootlessnode/internal/promtext"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -36,6 +37,9 @@ type Control interface {
 	AddForward(forward string) (owner string, err error)
 	// RemoveForward removes a manual forward and returns the Owner of its ports.
 	RemoveForward(forward string) (owner string, err error)
+	// ResourceUsage returns the resource usage of the node and its containers, in the text format of Prometheus and with the names
+	// of the kubelet's metrics.
+	ResourceUsage(ctx context.Context) ([]byte, error)
 }
 
 // Listen creates the socket at path for Serve, with mode 0600 in a directory with mode 0700. See localsock.Listen.
@@ -49,6 +53,7 @@ func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(pa
 //	POST   /v1/components/NAME/restart   Control.Restart
 //	POST   /v1/forwards                  Control.AddForward
 //	DELETE /v1/forwards                  Control.RemoveForward
+//	GET    /metrics/resource             Control.ResourceUsage
 //
 // Serve accepts only clients with the uid of this process in its user namespace; on the host, that is the account of the node.
 //
@@ -103,7 +108,18 @@ func handler(h *Hub, c Control) http.Handler {
 	})
 	mux.HandleFunc("POST /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.AddForward) })
 	mux.HandleFunc("DELETE /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.RemoveForward) })
+	mux.HandleFunc("GET /metrics/resource", func(w http.ResponseWriter, r *http.Request) { serveMetrics(w, r, c.ResourceUsage) })
 	return mux
+}
+
+func serveMetrics(w http.ResponseWriter, r *http.Request, read func(context.Context) ([]byte, error)) {
+	text, err := read(r.Context())
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", promtext.ContentType)
+	_, _ = w.Write(text) // an error means that the client has closed the connection
 }
 
 type forwardRequest struct {

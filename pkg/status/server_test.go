@@ -34,6 +34,8 @@ func (f fakeControl) AddForward(s string) (string, error) {
 	return "manual/" + s, nil
 }
 
+func (f fakeControl) ResourceUsage(context.Context) ([]byte, error) { return []byte("usage 1\n"), nil }
+
 func (f fakeControl) RemoveForward(s string) (string, error) {
 	f.calls <- "remove " + s
 	return "manual/" + s, nil

@@ -38,7 +38,7 @@ var floors = []struct {
 		"internal/userunit", "internal/kubeconfig", "internal/registryauth", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir", "internal/trial"},
 		"mechanisms do not import one another"},
 	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout", "internal/filewatch"}, "shared types and data"},
-	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/login", "internal/criclient", "internal/criclient/", "internal/proc", "internal/proxyenv", "internal/redact", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
+	{0, []string{"docs", "internal/atomicfile", "internal/deadchild", "internal/descriptors", "internal/hostinfo", "internal/journal", "internal/login", "internal/criclient", "internal/criclient/", "internal/proc", "internal/promtext", "internal/proxyenv", "internal/redact", "internal/relay", "internal/specfilter", "internal/terminal", "internal/testutil", "internal/userns"}, "helpers that do not depend on a node"},
 }
 
 // family lists packages of the same floor that may import one another.

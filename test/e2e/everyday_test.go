@@ -19,9 +19,11 @@ func TestEveryday(t *testing.T) {
 		run  func(*testNode)
 	}{
 		{"kubeconfig", (*testNode).accountKubeconfig},
+		{"autoscaling begins", (*testNode).autoscale},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
+		{"metrics", (*testNode).metrics},
 		{"again", (*testNode).again}, // stops and starts the node
 		{"storage after a restart", (*testNode).volumesAgain},
 	}

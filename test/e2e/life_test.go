@@ -74,6 +74,7 @@ func TestComponentKilled(t *testing.T) {
 	for component, program := range map[string]string{
 		"kubelet": "kubelet", "containerd": "containerd", "etcd": "etcd", "kube-apiserver": "kube-apiserver", "kube-proxy": "kube-proxy",
 		"kube-scheduler": "kube-scheduler", "kube-controller-manager": "kube-controller-manager", "flannel": "flanneld",
+		"metrics-server": "metrics-server",
 	} {
 		pid, restarts := n.pidOutside(program), n.restarts(component)
 		kill(t, pid)

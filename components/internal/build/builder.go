@@ -58,11 +58,28 @@ func (b *builder) readVersion(t target) (string, error) {
 			source = n
 		}
 	}
-	gomod, err := os.ReadFile(filepath.Join(b.componentsDir, source.module, source.pins()))
+	return b.required(source, t.upstream)
+}
+
+// programVersions returns the versions of the programs of t that have a module of their own.
+func (b *builder) programVersions(t target) (map[string]string, error) {
+	versions := map[string]string{}
+	var errs []error
+	for program, upstream := range t.modules {
+		version, err := b.required(t, upstream)
+		versions[program] = version
+		errs = append(errs, err)
+	}
+	return versions, errors.Join(errs...)
+}
+
+// required returns the version of upstream that the module of t requires.
+func (b *builder) required(t target, upstream string) (string, error) {
+	gomod, err := os.ReadFile(filepath.Join(b.componentsDir, t.module, t.pins()))
 	if err != nil {
 		return "", err
 	}
-	return moduleVersion(string(gomod), t.upstream)
+	return moduleVersion(string(gomod), upstream)
 }
 
 func (b *builder) outputFile(t target) string { return filepath.Join(b.outDir, t.output) }
@@ -243,7 +260,11 @@ func (b *builder) make(ctx context.Context, t target, key string) (_ stamp, err 
 	if err := b.verify(ctx, t, temp, version); err != nil {
 		return s, fmt.Errorf("check %s: %w", t.name, err)
 	}
-	made, err := newStamp(key, version, temp)
+	programs, err := b.programVersions(t)
+	if err != nil {
+		return s, err
+	}
+	made, err := newStamp(key, version, programs, temp)
 	if err != nil {
 		return s, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -43,7 +44,7 @@ func newManifest(all []target, stamps map[string]stamp, side string) (manifest, 
 			m.Images = append(m.Images, entry)
 		}
 		for _, p := range t.programs {
-			entry.Name = p
+			entry.Name, entry.Version = p, cmp.Or(s.Programs[p], s.Version)
 			m.Components = append(m.Components, entry)
 		}
 	}

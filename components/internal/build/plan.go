@@ -29,6 +29,8 @@ type target struct {
 	// programs are the names of the output in the manifest. For each name that is
 	// not the output's file name, the build creates a link to it.
 	programs []string
+	// modules are the modules of programs whose version is not the target's, by program.
+	modules map[string]string
 	// needs are the targets that must be built first.
 	needs []string
 	// group contains targets that have packages in common. Only one target of a
@@ -71,7 +73,8 @@ func plan() []target {
 	)
 	kubernetes := target{
 		name: "kubernetes", module: "kubernetes", upstream: "k8s.io/kubernetes",
-		programs: []string{"kubelet", "kube-proxy", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler"},
+		programs: []string{"kubelet", "kube-proxy", "kubectl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "metrics-server"},
+		modules:  map[string]string{"metrics-server": "sigs.k8s.io/metrics-server"},
 		recipe: goProgram{
 			variables: []string{
 				k8sVersion + ".gitVersion=v{version}", k8sVersion + ".gitMajor={major}", k8sVersion + ".gitMinor={minor}",

@@ -18,8 +18,10 @@ import (
 type stamp struct {
 	Key     string `json:"key"` // digest of its inputs
 	Version string `json:"version"`
-	SHA256  string `json:"sha256"`
-	Size    int64  `json:"size"`
+	// Programs are the versions of programs that differ from Version.
+	Programs map[string]string `json:"programs,omitempty"`
+	SHA256   string            `json:"sha256"`
+	Size     int64             `json:"size"`
 	// ModTime is used to detect an unchanged file without reading it.
 	ModTime int64 `json:"modTime"`
 }
@@ -51,7 +53,7 @@ func (s stamp) holds(output string) bool {
 }
 
 // newStamp returns a stamp for the file output.
-func newStamp(key, version, output string) (stamp, error) {
+func newStamp(key, version string, programs map[string]string, output string) (stamp, error) {
 	sum, err := sha256File(output)
 	if err != nil {
 		return stamp{}, err
@@ -60,7 +62,7 @@ func newStamp(key, version, output string) (stamp, error) {
 	if err != nil {
 		return stamp{}, err
 	}
-	return stamp{key, version, sum, info.Size(), info.ModTime().UnixNano()}, nil
+	return stamp{key, version, programs, sum, info.Size(), info.ModTime().UnixNano()}, nil
 }
 
 func sha256File(path string) (string, error) {

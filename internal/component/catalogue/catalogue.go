@@ -20,6 +20,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/internal/component/metricsserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
 	"github.com/rootlessnode/rootlessnode/internal/component/scheduler"
@@ -41,6 +42,7 @@ func All() []component.Component {
 		kubeproxy.Component(),
 		flannel.Component(),
 		networkpolicy.Component(),
+		metricsserver.Component(),
 		coredns.Component(),
 		storage.Component(),
 		runtime.ExternalComponent(),

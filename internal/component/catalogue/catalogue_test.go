@@ -35,7 +35,7 @@ func TestSpec(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
 	all := certificates(t, e)
-	assert.Equal(t, len(all), 14)
+	assert.Equal(t, len(all), 15)
 	e.Config.NetworkPolicy = config.NetworkPolicyKube
 	c := certificates(t, e)["network-policy"]
 	assert.Assert(t, c.CommonName == "rootlessnode:network-policy" && c.Client && !c.Server && len(c.Organizations) == 0)

@@ -17,7 +17,7 @@ import (
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
-	e.Config.ControlPlane.CoreDNS, e.Config.Storage = false, config.StorageNone
+	e.Config.ControlPlane.CoreDNS, e.Config.Metrics.Enabled, e.Config.Storage = false, false, config.StorageNone
 	data, err := Manifests(e)
 	assert.NilError(t, err)
 	golden.AssertBytes(t, data, "rbac.golden")
@@ -42,7 +42,7 @@ func TestManifests(t *testing.T) {
 func TestManifestsWithPolicies(t *testing.T) {
 	t.Parallel()
 	e := fixture.Env()
-	e.Config.ControlPlane.CoreDNS, e.Config.Storage = false, config.StorageNone
+	e.Config.ControlPlane.CoreDNS, e.Config.Metrics.Enabled, e.Config.Storage = false, false, config.StorageNone
 	e.Config.NetworkPolicy = config.NetworkPolicyKube
 	data, err := Manifests(e)
 	assert.NilError(t, err)
@@ -63,7 +63,9 @@ func TestManifestsWithPolicies(t *testing.T) {
 
 func TestManifestsWithDNS(t *testing.T) {
 	t.Parallel()
-	data, err := Manifests(fixture.Env())
+	e := fixture.Env()
+	e.Config.Metrics.Enabled = false
+	data, err := Manifests(e)
 	assert.NilError(t, err)
 	assert.Equal(t, strings.Count(string(data), "---\n"), 11)
 	assert.Assert(t, strings.HasPrefix(string(data), "apiVersion: v1\nkind: Namespace\n"), "the namespace comes first")

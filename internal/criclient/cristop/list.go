@@ -43,14 +43,16 @@ func Containers(ctx context.Context, conn Conn) ([]criclient.Container, error) {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
 	list := []criclient.Container{}
-	add := func(id string, labels map[string]string) {
-		list = append(list, criclient.Container{ID: id, Pod: labels[labelPodName], Namespace: labels[labelPodNamespace], UID: labels[labelPodUID]})
+	add := func(id, name string, labels map[string]string) {
+		list = append(list, criclient.Container{
+			ID: id, Name: name, Pod: labels[labelPodName], Namespace: labels[labelPodNamespace], UID: labels[labelPodUID],
+		})
 	}
 	for _, c := range containers.GetContainers() {
-		add(c.GetId(), c.GetLabels())
+		add(c.GetId(), c.GetMetadata().GetName(), c.GetLabels())
 	}
 	for _, s := range sandboxes.GetItems() {
-		add(s.GetId(), s.GetLabels())
+		add(s.GetId(), "", s.GetLabels())
 	}
 	return list, nil
 }
