@@ -173,6 +173,9 @@ func renderReference(docs []fieldDoc) string {
 	b.WriteString("\n| Field | Default | Meaning |\n|---|---|---|\n")
 	for _, d := range docs {
 		doc := strings.ReplaceAll(d.doc, "|", "\\|")
+		if Reloadable(d.path) {
+			doc += " *Reloadable.*"
+		}
 		value := "`" + d.value + "`"
 		switch {
 		case d.value == "":

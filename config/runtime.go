@@ -34,7 +34,7 @@ type CRIO struct {
 	// The image of the pod sandboxes. If skopeo is installed, it is loaded from the images that are shipped with the components.
 	PauseImage string `json:"pauseImage" default:"registry.k8s.io/pause:3.10.2" check:"image" instead:"containerd.pauseImage"`
 	// Enables the Node Resource Interface, on a socket inside the node.
-	NRI bool `json:"nri" default:"false" instead:"containerd.nri"`
+	NRI bool `json:"nri" default:"false" instead:"containerd.nri" reload:"yes"`
 	// The path of a registries.conf on the host (mirrors, registries for short names). It must not be below /etc/containers,
 	// because the node has its own directory there.
 	RegistriesConf string `json:"registriesConf,omitempty" example:"/home/user/.config/containers/registries.conf" check:"path" instead:"containerd.registryConfigDir"`

@@ -23,7 +23,8 @@ const DefaultName = "default"
 //
 // Each field here and in its groups is the only place of a setting. The comment is the documentation for users, and the tags
 // are: default, the default; example, for a field without a fixed default; check, a check of the value (see checkValue);
-// instead, the field to use with another container runtime. go generate writes sample.yaml and docs/configuration.md from them.
+// instead, the field to use with another container runtime; reload, yes if a running node can apply a change: the field only affects
+// files and flags of components that Render returns, the configuration of the forwarder, or the log. go generate writes sample.yaml and docs/configuration.md from them.
 type NodeConfig struct {
 	// The version of this format. Required.
 	APIVersion string `json:"apiVersion" default:"rootlessnode.dev/v1alpha1" check:"oneof rootlessnode.dev/v1alpha1"`
@@ -56,7 +57,7 @@ type NodeConfig struct {
 	// ~/.kube/config. "down --delete-data" removes it. Programs that embed a node ignore it.
 	KubeconfigMerge bool `json:"kubeconfigMerge" default:"true"`
 	// The level of the node's own log: debug, info, warning or error.
-	LogLevel string `json:"logLevel" default:"info" check:"oneof debug info warning error"`
+	LogLevel string `json:"logLevel" default:"info" check:"oneof debug info warning error" reload:"yes"`
 
 	// The connection of the node to the outside.
 	Network Network `json:"network"`
@@ -93,7 +94,7 @@ type NodeConfig struct {
 	// (pod-security.kubernetes.io/enforce): privileged, which allows everything; baseline, which rejects privileged pods, hostPath
 	// volumes, hostNetwork, hostPorts and others; or restricted. kube-system is exempt. Not for workers, because the control plane
 	// enforces it.
-	PodSecurity string `json:"podSecurity" default:"privileged" check:"oneof privileged baseline restricted"`
+	PodSecurity string `json:"podSecurity" default:"privileged" check:"oneof privileged baseline restricted" reload:"yes"`
 	// The container runtime. See docs/runtimes.md.
 	CRI CRI `json:"cri"`
 	// Registries by their names in image references, HOST or HOST:PORT, or "*" for all others. An entry has the fields mirrors (a

@@ -23,13 +23,13 @@ type Resources struct {
 	SystemReserved SystemReserved `json:"systemReserved"`
 	// The maximum number of processes and threads of one pod. 0: resources.pids minus systemReserved.pids, or no limit without
 	// resources.pids.
-	PodPids int `json:"podPids" default:"0"`
+	PodPids int `json:"podPids" default:"0" reload:"yes"`
 	// none or static. With static, containers of Guaranteed pods that request whole CPUs get exclusive CPUs. It needs the
 	// controller cpuset.
 	CPUManager string `json:"cpuManager" default:"none" check:"oneof none static"`
 	// Slows a container down (memory.high) before it is killed at its memory limit: from this percentage of the way from its
 	// request to its limit. 0: never. Kubernetes recommends 90 if you use it.
-	MemoryHighPercent int `json:"memoryHighPercent" default:"0" check:"range 0 100"`
+	MemoryHighPercent int `json:"memoryHighPercent" default:"0" check:"range 0 100" reload:"yes"`
 }
 
 // SystemReserved is the part of the node that is not available to pods.
@@ -45,7 +45,7 @@ type SystemReserved struct {
 // Kubelet has the settings of the kubelet.
 type Kubelet struct {
 	// The maximum number of pods on the node.
-	MaxPods int `json:"maxPods" default:"110" check:"min 1"`
+	MaxPods int `json:"maxPods" default:"110" check:"min 1" reload:"yes"`
 	// Signals and the thresholds below which pods are evicted. Entries are added to these; "0%" disables one. The defaults are
 	// low, for full disks of developers.
 	EvictionHard map[string]string `json:"evictionHard" default:"{imagefs.available: 1%, memory.available: 100Mi, nodefs.available: 1%, nodefs.inodesFree: 1%}"`
@@ -60,16 +60,16 @@ type Kubelet struct {
 	// images that the account can pull. With false, pods need imagePullSecrets. See docs/registries.md.
 	RegistryLogins bool `json:"registryLogins" default:"true"`
 	// Feature gates by name.
-	FeatureGates map[string]bool `json:"featureGates,omitempty" example:"{SomeGate: true}"`
+	FeatureGates map[string]bool `json:"featureGates,omitempty" example:"{SomeGate: true}" reload:"yes"`
 	// The disk usage in percent above which unused images are deleted.
-	ImageGCHighThresholdPercent int `json:"imageGCHighThresholdPercent" default:"95" check:"range 0 100"`
+	ImageGCHighThresholdPercent int `json:"imageGCHighThresholdPercent" default:"95" check:"range 0 100" reload:"yes"`
 	// The disk usage in percent at which the deletion of images ends.
-	ImageGCLowThresholdPercent int `json:"imageGCLowThresholdPercent" default:"90" check:"range 0 100"`
+	ImageGCLowThresholdPercent int `json:"imageGCLowThresholdPercent" default:"90" check:"range 0 100" reload:"yes"`
 	// The interval at which the kubelet checks whether its Node object is up to date.
-	NodeStatusUpdateFrequency Duration `json:"nodeStatusUpdateFrequency" default:"10s" check:"positive"`
+	NodeStatusUpdateFrequency Duration `json:"nodeStatusUpdateFrequency" default:"10s" check:"positive" reload:"yes"`
 	// Fields of the KubeletConfiguration (kubelet.config.k8s.io/v1beta1), merged into the configuration of the node. A change of a
 	// field that the node depends on can break the node.
-	ExtraConfig map[string]any `json:"extraConfig,omitempty" example:"{serializeImagePulls: false}"`
+	ExtraConfig map[string]any `json:"extraConfig,omitempty" example:"{serializeImagePulls: false}" reload:"yes"`
 }
 
 // KubeProxy has the settings of kube-proxy.
@@ -85,7 +85,7 @@ type Containerd struct {
 	// The image of the pod sandboxes. It is imported from the images that are shipped with the components.
 	PauseImage string `json:"pauseImage" default:"registry.k8s.io/pause:3.10.2" check:"image" instead:"crio.pauseImage"`
 	// Enables the Node Resource Interface, on a socket inside the node.
-	NRI bool `json:"nri" default:"false" instead:"crio.nri"`
+	NRI bool `json:"nri" default:"false" instead:"crio.nri" reload:"yes"`
 	// A directory on the host with a hosts.toml file for each registry, as containerd reads it (mirrors, certificates).
 	RegistryConfigDir string `json:"registryConfigDir,omitempty" example:"/home/user/.config/containerd/certs.d" check:"path" instead:"crio.registriesConf"`
 }
@@ -103,30 +103,30 @@ type ControlPlane struct {
 	// Runs etcd, kube-apiserver, kube-controller-manager and kube-scheduler inside this node.
 	Embedded bool `json:"embedded" default:"true"`
 	// The number of writes after which etcd makes a snapshot and truncates its log.
-	EtcdSnapshotCount int `json:"etcdSnapshotCount" default:"10000" check:"min 1"`
+	EtcdSnapshotCount int `json:"etcdSnapshotCount" default:"10000" check:"min 1" reload:"yes"`
 	// The maximum size of etcd's database in bytes, at least 67108864 (64 MiB). It cannot be smaller than the data on disk.
 	EtcdQuotaBytes int64 `json:"etcdQuotaBytes" default:"2147483648" check:"min 67108864 bytes"`
 	// Allows etcd to respond before its writes are on the disk. This is faster, but the cluster can be lost if the host crashes.
 	// For tests.
 	EtcdUnsafeNoFsync bool `json:"etcdUnsafeNoFsync" default:"false"`
 	// The heartbeat interval of etcd's leader. It can be short, because there is only one member.
-	EtcdHeartbeat Duration `json:"etcdHeartbeat" default:"10ms" check:"positive"`
+	EtcdHeartbeat Duration `json:"etcdHeartbeat" default:"10ms" check:"positive" reload:"yes"`
 	// The time without a leader after which etcd elects one. At start, etcd serves after up to twice this time.
-	EtcdElection Duration `json:"etcdElection" default:"100ms" check:"positive"`
+	EtcdElection Duration `json:"etcdElection" default:"100ms" check:"positive" reload:"yes"`
 	// The maximum number of concurrent read requests of the API server.
-	MaxRequestsInflight int `json:"maxRequestsInflight" default:"400" check:"min 1"`
+	MaxRequestsInflight int `json:"maxRequestsInflight" default:"400" check:"min 1" reload:"yes"`
 	// The maximum number of concurrent write requests of the API server.
-	MaxMutatingRequestsInflight int `json:"maxMutatingRequestsInflight" default:"200" check:"min 1"`
+	MaxMutatingRequestsInflight int `json:"maxMutatingRequestsInflight" default:"200" check:"min 1" reload:"yes"`
 	// The API requests per second that controller manager, scheduler, kubelet and kube-proxy may each send.
-	ClientQPS int `json:"clientQPS" default:"100" check:"min 1"`
+	ClientQPS int `json:"clientQPS" default:"100" check:"min 1" reload:"yes"`
 	// The number of API requests that each of them may send in a burst.
-	ClientBurst int `json:"clientBurst" default:"200" check:"min 1"`
+	ClientBurst int `json:"clientBurst" default:"200" check:"min 1" reload:"yes"`
 	// Additional flags for kube-apiserver, each "--flag=value".
-	APIServerExtraArgs []string `json:"apiServerExtraArgs,omitempty" example:"[\"--v=4\"]" check:"argument"`
+	APIServerExtraArgs []string `json:"apiServerExtraArgs,omitempty" example:"[\"--v=4\"]" check:"argument" reload:"yes"`
 	// Additional flags for kube-controller-manager.
-	ControllerManagerExtraArgs []string `json:"controllerManagerExtraArgs,omitempty" example:"[\"--v=4\"]" check:"argument"`
+	ControllerManagerExtraArgs []string `json:"controllerManagerExtraArgs,omitempty" example:"[\"--v=4\"]" check:"argument" reload:"yes"`
 	// Additional flags for kube-scheduler.
-	SchedulerExtraArgs []string `json:"schedulerExtraArgs,omitempty" example:"[\"--v=4\"]" check:"argument"`
+	SchedulerExtraArgs []string `json:"schedulerExtraArgs,omitempty" example:"[\"--v=4\"]" check:"argument" reload:"yes"`
 	// Deploys the cluster DNS.
 	CoreDNS bool `json:"coreDNS" default:"true"`
 	// The image of the cluster DNS. It is imported from the images that are shipped with the components.
@@ -186,7 +186,7 @@ type Inside struct {
 // Timeouts are the time limits of the node.
 type Timeouts struct {
 	// How long `up` waits until the node can be used.
-	Ready Duration `json:"ready" default:"5m0s" check:"positive"`
+	Ready Duration `json:"ready" default:"5m0s" check:"positive" reload:"yes"`
 	// How long a component may take to become ready for the first time.
 	ComponentStart Duration `json:"componentStart" default:"2m0s" check:"positive"`
 	// How long a component may take to stop before it is killed.

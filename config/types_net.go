@@ -159,19 +159,19 @@ type Ports struct {
 	// The addresses of the host that forwarded ports listen on: addresses; 0.0.0.0 or :: for all of a family; names of interfaces
 	// for their current addresses; node-ip for the node's address (nodeIP). Default: 127.0.0.1, in a cluster with other nodes also
 	// node-ip, and with network.ipv6 also ::1 if the driver forwards IPv6.
-	BindAddresses []string `json:"bindAddresses,omitempty" example:"[127.0.0.1]"`
+	BindAddresses []string `json:"bindAddresses,omitempty" example:"[127.0.0.1]" reload:"yes"`
 	// Limits of the annotations of Services and pods. docs/networking.md says what users of the cluster can do with them.
 	Annotations PortAnnotations `json:"annotations"`
 	// The maximum number of host ports of all Services and pods together. Each uses a file descriptor of the node.
-	MaxForwards int `json:"maxForwards" default:"4096" check:"range 1 131070"`
+	MaxForwards int `json:"maxForwards" default:"4096" check:"range 1 131070" reload:"yes"`
 	// Added to ports below 1024 of Services and pods: with 10000, port 80 becomes 10080. 0 keeps the port number; then lower
 	// net.ipv4.ip_unprivileged_port_start on the host.
-	PrivilegedPortOffset int `json:"privilegedPortOffset" default:"0" check:"zeroOrRange 1023 64512"`
+	PrivilegedPortOffset int `json:"privilegedPortOffset" default:"0" check:"zeroOrRange 1023 64512" reload:"yes"`
 	// The range from which host ports are picked for forwards with host port 0 and for api.port 0.
-	PickRange string `json:"pickRange" default:"20000-29999"`
+	PickRange string `json:"pickRange" default:"20000-29999" reload:"yes"`
 	// Permanent forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". Both ports may be ranges of the same length. With HOSTPORT
 	// 0, the node picks a port and shows it in `rootlessnode ports`. If a port cannot be bound, the start fails.
-	Static []string `json:"static,omitempty" example:"[\"8080:30080\", \"0.0.0.0:5353:30053/udp\", \"9000-9009:9000-9009\", \"0:8080\"]"`
+	Static []string `json:"static,omitempty" example:"[\"8080:30080\", \"0.0.0.0:5353:30053/udp\", \"9000-9009:9000-9009\", \"0:8080\"]" reload:"yes"`
 }
 
 // AllNamespaces in PortAnnotations.Namespaces means all namespaces.
@@ -181,7 +181,7 @@ const AllNamespaces = "*"
 type PortAnnotations struct {
 	// The namespaces in which the annotations rootlessnode.dev/host-port and rootlessnode.dev/bind have an effect: names, or "*"
 	// for all. An empty list disables them.
-	Namespaces []string `json:"namespaces" default:"[\"*\"]"`
+	Namespaces []string `json:"namespaces" default:"[\"*\"]" reload:"yes"`
 	// Allows rootlessnode.dev/bind and the hostIP of pods to use addresses of the host that are not in bindAddresses.
-	Bind bool `json:"bind" default:"false"`
+	Bind bool `json:"bind" default:"false" reload:"yes"`
 }

@@ -47,6 +47,11 @@ type app struct {
 	attach  func(string, node.Options) (handle, error)
 	// lastSettings returns the settings of the last start of a node in a data dir, or nil. See node.LastSettings.
 	lastSettings func(name, dataDir string) *config.Settings
+	// requested returns the config with which a node in a data dir was started, or nil. See node.RequestedConfig.
+	requested func(name, dataDir string) *config.NodeConfig
+	// reload and restart change a running node. See node.Reload and node.RestartComponent.
+	reload  func(ctx context.Context, n handle, o node.ReloadOptions) ([]string, error)
+	restart func(ctx context.Context, n handle, component string) error
 	// names returns the names of the account's nodes.
 	names func() ([]string, error)
 	// userKubeconfig returns the kubeconfig of the account for a node.
@@ -77,7 +82,14 @@ func newApp() *app {
 		newNode:        func(c *config.NodeConfig, o node.Options) (handle, error) { return orNil(node.New(c, o)) },
 		attach:         func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
 		userKubeconfig: func(n handle) userKubeconfig { return node.NewUserKubeconfig(n.(*node.Node)) },
-		lastSettings:   node.LastSettings, names: node.Names,
+		lastSettings:   node.LastSettings, names: node.Names, requested: node.RequestedConfig,
+		reload: func(ctx context.Context, n handle, o node.ReloadOptions) ([]string, error) {
+			return node.Reload(ctx, n.(*node.Node), o)
+		},
+		restart: func(ctx context.Context, n handle, name string) error {
+			return node.RestartComponent(ctx, n.(*node.Node), name)
+		},
+
 		replace: replaceProcess, execute: executeProgram, userSystemctl: userunit.Systemctl,
 		enter: hostsetup.Enter, mounts: mountns.New(mountns.Options{}), exe: exe,
 	}

@@ -165,7 +165,10 @@ type cli struct {
 	replaced []string
 	joined   config.Join // the cluster that the running node has joined
 	last     *config.Settings
-	env      map[string]string
+	// reloaded are the arguments of the last reload, and restarted is its result.
+	reloaded  *node.ReloadOptions
+	restarted []string
+	env       map[string]string
 	// executed are the executed programs. answers and failures are their outputs and errors by their second argument.
 	executed []string
 	// kubeconfig is the kubeconfig of the account.
@@ -209,7 +212,21 @@ func newCLI(t *testing.T) *cli {
 			cfg.CRI = c.node.cfg.CRI
 			return open(cfg)
 		},
-		lastSettings:   func(string, string) *config.Settings { return c.last },
+		lastSettings: func(string, string) *config.Settings { return c.last },
+		requested: func(name, _ string) *config.NodeConfig {
+			if c.last == nil {
+				return nil
+			}
+			cfg, err := c.last.Build(name)
+			assert.NilError(t, err)
+			return cfg
+		},
+		reload: func(_ context.Context, _ handle, o node.ReloadOptions) ([]string, error) {
+			c.reloaded = &o
+			return c.restarted, c.node.call("reload")
+		},
+		restart:        func(_ context.Context, _ handle, name string) error { return c.node.call("restart " + name) },
+		userSystemctl:  func(context.Context, ...string) (string, error) { return "inactive\n", nil },
 		userKubeconfig: func(n handle) userKubeconfig { return &c.kubeconfig },
 		replace: func(path string, argv, env []string) error {
 			c.replaced = append([]string{path}, argv...)

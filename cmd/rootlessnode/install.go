@@ -10,7 +10,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -190,9 +189,7 @@ func checkNotRunning(ctx context.Context, a *app, n installable) error {
 	if s.State == status.NodeStopped || s.State == status.NodeFailed {
 		return nil
 	}
-	// A service that is not Ready yet counts as well, for which is-active does not succeed.
-	show, err := a.userSystemctl(ctx, "show", "--property=ActiveState", "--value", userunit.Instance(a.name))
-	if own := strings.TrimSpace(show); err == nil && (own == "active" || own == "activating" || own == "reloading") {
+	if isService(ctx, a) {
 		return nil
 	}
 	return errdefs.Preflight("node %q is already running, but not as a service", a.name).Hint(a.command("down") + "\n" + a.command("install"))

@@ -79,7 +79,11 @@ func (f *nodeFlags) line() string {
 		}
 		for _, v := range values {
 			line += " --" + x.Name
-			if x.Value.Type() != "bool" {
+			switch {
+			case x.Value.Type() == "bool":
+			case x.NoOptDefVal != "":
+				line += "=" + hostinfo.Quote(v)
+			default:
 				line += " " + hostinfo.Quote(v)
 			}
 		}

@@ -30,7 +30,8 @@ func checkSameConfig(a *app, n handle, set config.Settings, flags string) error 
 		faults = append(faults, fmt.Errorf("%s: node %q is running with %s, requested: %s", d.Field, a.name, valueText(d.Was), valueText(d.Now)))
 	}
 	return errdefs.WithHint(errdefs.Class(errdefs.ErrAlreadyRunning, errors.Join(faults...)),
-		"# apply the change, which restarts the node:\n"+a.command("down")+"\n"+a.command("up"+flags))
+		"# apply the change, as far as that is possible without a restart:\n"+a.command("reload"+flags)+"\n"+
+			"# or restart the node with it:\n"+a.command("down")+"\n"+a.command("up"+flags))
 }
 
 // valueText describes a value for people.
@@ -50,11 +51,7 @@ func changesOf(a *app, set config.Settings, wanted, running *config.NodeConfig) 
 	}
 	origins := set.Origins()
 	var changes []config.Difference
-	if last := a.lastSettings(a.name, running.DataDir); last != nil {
-		was, err := last.Build(a.name)
-		if err != nil {
-			return nil, err
-		}
+	if was := a.requested(a.name, running.DataDir); was != nil {
 		changes = config.Differences(was, now)
 	} else {
 		// An earlier version or another program has started the node: only what the user has set can be compared.

@@ -111,11 +111,12 @@ func UpdateIdentity(d layout.Data, change func(*Identity)) error {
 	return update(d, func(r *Record) { change(&r.Identity) })
 }
 
-// PutSettings replaces the settings in the record of a data dir. The record must exist, and the caller must be its only writer.
+// PutSettings replaces the settings and the requested config in the record of a data dir. The record must exist, and the caller must be
+// its only writer.
 //
 // Runs in: parent.
-func PutSettings(d layout.Data, s *config.Settings) error {
-	return update(d, func(r *Record) { r.Settings = s })
+func PutSettings(d layout.Data, s *config.Settings, requested string) error {
+	return update(d, func(r *Record) { r.Settings, r.Requested = s, requested })
 }
 
 // update changes the record of a data dir, which must exist.

@@ -40,6 +40,9 @@ type Record struct {
 	// Settings has what the user set of the configuration at the last start. nil: unknown, because an earlier version or a program
 	// with a configuration of its own started the node.
 	Settings *config.Settings `json:"settings"`
+	// Requested is the config with which the user started the running node, as YAML, with later reloads, and without the defaults that
+	// depend on the host. It differs from Settings if some of these take effect at the next start.
+	Requested string `json:"requested"`
 }
 
 // maxRecord is the maximum size of a record in bytes. A record contains the configuration file.

@@ -16,7 +16,7 @@ type Handover struct {
 func Files(r Runtime, d Data) []Handover {
 	const run = "the run"
 	return []Handover{
-		{"Runtime.Config", r.Config(), "The effective config", "parent", "child, node, guard, commands", run},
+		{"Runtime.Config", r.Config(), "The effective config", "parent; `rootlessnode reload`", "child, node, guard, commands", run},
 		{"Runtime.CgroupFile", r.CgroupFile(), "The path of the node's cgroup subtree", "parent", "guard; the next parent after a crash", run},
 		{"Runtime.Handover", r.Handover(), "Pids, network and cgroup (`HandoverInfo`)", "parent, before the child continues", "node", run},
 		{"Runtime.Uplink", r.Uplink(), "The address and name servers from DHCP (`NetworkInfo`), with lxc-user-nic", "child", "node, parent", run},

@@ -2,11 +2,13 @@ package noderole
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
@@ -52,6 +54,14 @@ func (c control) Restart(component string) error {
 		return errdefs.Class(errdefs.ErrConfig, err)
 	}
 	return nil
+}
+
+func (c control) Reload(raw json.RawMessage) ([]string, error) {
+	cfg := &config.NodeConfig{}
+	if err := json.Unmarshal(raw, cfg); err != nil {
+		return nil, errdefs.Config("decode the config: %w", err)
+	}
+	return c.n.reload(cfg)
 }
 
 func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(forward) }

@@ -56,6 +56,7 @@ type nodeRole struct {
 	events     *eventRecorder
 	pods       *podsProgress
 	datastore  *datastoreWatch // nil on a worker
+	reloader   reloader
 }
 
 // clientFunc returns the node role's client of the API server. It returns an error before the admin kubeconfig exists.
@@ -93,6 +94,7 @@ func Run(o Options) error {
 	n.ports = &portConfig{cfg: cfg, rt: o.Runtime, data: data, log: o.Log, address: n.address}
 	n.events = &eventRecorder{client: n.client, host: cfg.NodeName, timeout: cfg.Timeouts.Health.D(), log: o.Log}
 	n.pods = &podsProgress{hub: n.hub}
+	n.reloader.cfg = cfg
 	return n.run()
 }
 

@@ -137,6 +137,19 @@ func (d *portConfig) apply() error {
 	return err
 }
 
+// reload replaces the node's config and passes it to the forwarder. On an error, nothing is changed.
+func (d *portConfig) reload(cfg *config.NodeConfig) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.cfg
+	d.cfg = cfg
+	err := d.apply()
+	if err != nil {
+		d.cfg = was
+	}
+	return err
+}
+
 func (d *portConfig) readHost() error {
 	var list []layout.HostAddress
 	if err := layout.ReadJSON(d.rt.HostAddresses(), &list); err != nil {

@@ -109,12 +109,15 @@ func (n *nodeRole) unit(c component.Component) (supervisor.Unit, error) {
 	}
 	check := c.Ready(n.env)
 	t := n.cfg.Timeouts
+	current := n.reloader.add(r)
 	u := supervisor.Unit{
 		Name: r.Name,
 		Prepare: func(context.Context) error {
+			r := current.Load()
 			return errors.Join(component.MakeDirs(r.Dirs), component.Write(r.Files))
 		},
 		Process: func() (supervisor.Process, error) {
+			r := current.Load()
 			return supervisor.Process{
 				Path: r.Path, Args: append([]string{r.Path}, r.Args...), Env: n.environ(r.Env),
 				LogPath: n.data.Log(r.Name), CgroupDir: dir,

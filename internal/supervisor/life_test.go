@@ -240,6 +240,30 @@ func TestUnitContinuesWhenItsNeedDies(t *testing.T) {
 	})
 }
 
+// TestRestartWithAnotherFault checks that a unit that was ready and does not start after a restart, for example because of another
+// configuration, does not end the group.
+func TestRestartWithAnotherFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		starts := 0
+		task := func(ctx context.Context, ready func()) error {
+			if starts++; starts > 1 {
+				return errors.New("unknown flag")
+			}
+			ready()
+			<-ctx.Done()
+			return nil
+		}
+		tg := newTestGroup(t, Options{}, Unit{Name: "u", Task: task, GiveUpAfter: 2, Essential: true}).begin()
+		tg.await("u", Ready)
+		assert.NilError(t, tg.g.Restart("u"))
+		time.Sleep(time.Minute)
+		assert.Assert(t, starts > 3, "%d", starts)
+		assert.Assert(t, tg.status("u").State != Failed)
+		assert.NilError(t, tg.end())
+	})
+}
+
 // TestDeathWhileStopping checks that a unit that dies while the group stops is not restarted, and becomes stopped only
 // after the units that need it.
 func TestDeathWhileStopping(t *testing.T) {

@@ -43,8 +43,11 @@ func (u *unit) round(group, halt context.Context) {
 	l.run()
 	u.how = l.how
 	switch {
-	case l.requested && l.err == nil:
-		return // restart or stop
+	case l.requested && l.err == nil: // restart or stop
+		if l.readyFor >= 0 {
+			u.history.everReady = true // a restart with another configuration, for example, must not end the group
+		}
+		return
 	case l.requested && halt.Err() != nil:
 		u.stopFailed(l.err)
 		return

@@ -12,6 +12,28 @@ import (
 // LastSettings returns what Options.Settings was at the last start of the node called name, or nil if that is not known. dataDir is
 // its data dir; if it is empty, it is that of the last start. Errors of the data are not reported here but by New.
 func LastSettings(name, dataDir string) *config.Settings {
+	if r := record(name, dataDir); r != nil {
+		return r.Settings
+	}
+	return nil
+}
+
+// RequestedConfig returns the config that the settings of the last start resulted in, with the changes by Reload, and without the defaults
+// that depend on the host. It returns nil if that is not known. dataDir is as for LastSettings.
+func RequestedConfig(name, dataDir string) *config.NodeConfig {
+	r := record(name, dataDir)
+	if r == nil || r.Requested == "" {
+		return nil
+	}
+	cfg, err := config.LoadBytes([]byte(r.Requested), "requested config")
+	if err != nil {
+		return nil // written by another version
+	}
+	return cfg
+}
+
+// record returns the record of a node's data dir, or nil.
+func record(name, dataDir string) *datadir.Record {
 	if dataDir == "" {
 		_, data, _, err := Locate(name)
 		if err != nil {
@@ -23,7 +45,7 @@ func LastSettings(name, dataDir string) *config.Settings {
 	if err != nil || r.Name != name || r.Deleting {
 		return nil
 	}
-	return r.Settings
+	return r
 }
 
 // lastConfig returns the configuration of the last start, or the default configuration if it is not known or not valid any more, so
@@ -43,10 +65,22 @@ func lastConfig(name string) (cfg *config.NodeConfig, settings *config.Settings)
 
 // recordSettings keeps the settings of this start with the data.
 func recordSettings(n *Node) error {
-	s := n.settings
-	if s != nil {
-		kept := s.WithoutKept()
-		s = &kept
+	if n.settings == nil {
+		return datadir.PutSettings(n.data, nil, "")
 	}
-	return datadir.PutSettings(n.data, s)
+	cfg, err := n.settings.Build(n.Config().Name)
+	if err != nil {
+		return err
+	}
+	return putSettings(n, *n.settings, cfg)
+}
+
+// putSettings keeps settings and the config that they resulted in with the data.
+func putSettings(n *Node, s config.Settings, requested *config.NodeConfig) error {
+	text, err := config.Marshal(requested)
+	if err != nil {
+		return err
+	}
+	kept := s.WithoutKept()
+	return datadir.PutSettings(n.data, &kept, string(text))
 }

@@ -113,6 +113,21 @@ func (c *Client) Restart(ctx context.Context, component string) error {
 	return c.post(ctx, "restart "+component, "/v1/components/"+component+"/restart", nil)
 }
 
+// Reload applies a complete config and returns the components that the node restarts because of it, without waiting for them. See
+// Control.Reload.
+func (c *Client) Reload(ctx context.Context, config json.RawMessage) (restarted []string, err error) {
+	body, err := c.do(ctx, c.http, http.MethodPost, "/v1/reload", nil, config)
+	if err != nil {
+		return nil, fmt.Errorf("reload the config: %w", err)
+	}
+	defer body.Close()
+	var resp reloadResponse
+	if err := json.NewDecoder(body).Decode(&resp); err != nil {
+		return nil, fmt.Errorf("reload the config: %w", c.classify(err))
+	}
+	return resp.Restarted, nil
+}
+
 // AddForward adds a manual forward and returns the Owner of its ports in Status.Ports. See Control.AddForward.
 func (c *Client) AddForward(ctx context.Context, forward string) (owner string, err error) {
 	return c.forward(ctx, http.MethodPost, "add forward "+forward, forward)

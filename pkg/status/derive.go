@@ -109,6 +109,9 @@ func startingReason(in DeriveInput) string {
 	return "waiting for the Node object to be Ready"
 }
 
+// Describe describes the state of the component and the reason for it.
+func (c *Component) Describe() string { return describe(*c) }
+
 func describe(c Component) string {
 	s := fmt.Sprintf("%s is %s", c.Name, c.State)
 	if c.State == Backoff {

@@ -20,8 +20,9 @@ const (
 	maxLongPoll = 10 * time.Minute
 	// drainTime is how long Serve waits for open requests after ctx has ended.
 	drainTime = time.Second
-	// maxBody is the maximum size of a request body in bytes.
-	maxBody = 64 << 10
+	// maxBody is the maximum size of a request body in bytes, maxConfig that of a config.
+	maxBody   = 64 << 10
+	maxConfig = 2 << 20
 )
 
 // Control has the operations on the node that the socket offers. The methods start an operation and return without waiting for its
@@ -32,6 +33,9 @@ type Control interface {
 	// Restart ends a component so that the supervisor starts it again. It returns an error of class errdefs.ErrConfig if there is no
 	// such component.
 	Restart(component string) error
+	// Reload applies a complete config, a config.NodeConfig as JSON, and returns the components that it restarts because of it. It
+	// returns an error of class errdefs.ErrConfig if the node must be started again for a change.
+	Reload(config json.RawMessage) (restarted []string, err error)
 	// AddForward adds a manual forward and returns the Owner of its ports in Status.Ports, which shows whether the ports are open. It
 	// returns an error of class errdefs.ErrConfig if forward is malformed.
 	AddForward(forward string) (owner string, err error)
@@ -51,6 +55,7 @@ func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(pa
 //	GET    /v1/events                    the events as JSON lines; ?follow=true continues with new events
 //	POST   /v1/stop                      Control.Stop
 //	POST   /v1/components/NAME/restart   Control.Restart
+//	POST   /v1/reload                    Control.Reload
 //	POST   /v1/forwards                  Control.AddForward
 //	DELETE /v1/forwards                  Control.RemoveForward
 //	GET    /metrics/resource             Control.ResourceUsage
@@ -106,6 +111,19 @@ func handler(h *Hub, c Control) http.Handler {
 	mux.HandleFunc("POST /v1/components/{name}/restart", func(w http.ResponseWriter, r *http.Request) {
 		writeResult(w, c.Restart(r.PathValue("name")))
 	})
+	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
+		var cfg json.RawMessage
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxConfig)).Decode(&cfg); err != nil {
+			writeError(w, errdefs.Config("read config: %w", err))
+			return
+		}
+		restarted, err := c.Reload(cfg)
+		if err != nil {
+			writeError(w, err)
+			return
+		}
+		writeJSON(w, http.StatusOK, reloadResponse{restarted})
+	})
 	mux.HandleFunc("POST /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.AddForward) })
 	mux.HandleFunc("DELETE /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.RemoveForward) })
 	mux.HandleFunc("GET /metrics/resource", func(w http.ResponseWriter, r *http.Request) { serveMetrics(w, r, c.ResourceUsage) })
@@ -120,6 +138,10 @@ func serveMetrics(w http.ResponseWriter, r *http.Request, read func(context.Cont
 	}
 	w.Header().Set("Content-Type", promtext.ContentType)
 	_, _ = w.Write(text) // an error means that the client has closed the connection
+}
+
+type reloadResponse struct {
+	Restarted []string `json:"restarted"`
 }
 
 type forwardRequest struct {

@@ -2,6 +2,7 @@ package status
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -50,6 +51,11 @@ func (f fakeControl) Restart(name string) error {
 		return errors.New("it does not end")
 	}
 	return nil
+}
+
+func (f fakeControl) Reload(cfg json.RawMessage) ([]string, error) {
+	f.calls <- "reload " + string(cfg)
+	return []string{"kubelet"}, nil
 }
 
 type running struct {

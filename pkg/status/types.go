@@ -94,6 +94,9 @@ type Component struct {
 	Log string `json:"log,omitempty"`
 }
 
+// IsProgram reports whether the component is a program of the node. Others are steps of the node itself.
+func (c *Component) IsProgram() bool { return c.Log != "" }
+
 // Port is a port of the host that is forwarded to the node, or should be.
 type Port struct {
 	HostIP   string `json:"hostIP"`

@@ -50,6 +50,7 @@ func (n *testNode) again() {
 
 	n.apply(fmt.Sprintf(comingBack, againPort))
 	n.waitPod("back")
+	n.reloads()
 	n.down()
 	type effective struct {
 		Origins map[string]config.Origin `json:"origins"`
@@ -57,8 +58,30 @@ func (n *testNode) again() {
 	stopped := answer[effective](n, "config", "effective")
 	assert.Equal(n.t, stopped.Origins["api.port"], config.Origin{Kind: config.OriginFlag, Remembered: true})
 	n.run(upLimit, "up", "--wait=pods")
+	assert.Equal(n.t, n.kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.capacity.pods}"), "77", "the reload is remembered")
 	assert.NilError(n.t, get(fmt.Sprintf("http://127.0.0.1:%d/", againPort), "back"))
 	assert.Equal(n.t, n.status().APIServer, was)
 	n.kubectl("delete", "pod,service", "back", "--now")
 	assert.Equal(n.t, n.status().State, status.NodeReady)
+}
+
+// reloads checks that a running node applies changes of its configuration, and restarts only components, not pods.
+func (n *testNode) reloads() {
+	out := n.run(podLimit, "reload", "--set", "kubelet.maxPods=77", "--set", fmt.Sprintf("ports.static=%d:%d", againPort+1, againPort))
+	assert.Equal(n.t, out, "applied: ports.static, kubelet.maxPods\nrestarted: kubelet\n")
+	eventually(n.t, podLimit, "the number of pods", func() error {
+		if got := n.kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.capacity.pods}"); got != "77" {
+			return fmt.Errorf("got %q", got)
+		}
+		return get(fmt.Sprintf("http://127.0.0.1:%d/", againPort+1), "back")
+	})
+	_, stderr, code := n.try(podLimit, "reload", "--set", "network.allowHostLoopback=true")
+	assert.Equal(n.t, code, 1)
+	assert.Assert(n.t, cmp.Contains(stderr, "network.allowHostLoopback: cannot change while the node is running"))
+	n.run(podLimit, "reload", "--unset", "network.allowHostLoopback")
+	n.run(podLimit, "restart", "kube-scheduler")
+	_, stderr, code = n.try(podLimit, "restart", "nothing")
+	assert.Equal(n.t, code, 2)
+	assert.Assert(n.t, cmp.Contains(stderr, "kube-scheduler"))
+	assert.Equal(n.t, n.kubectl("get", "pod", "back", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"), "0")
 }
