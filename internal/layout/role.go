@@ -28,6 +28,8 @@ const (
 	// RoleTrial tries operations of the start in namespaces for the preflight. It executes itself again as RoleTrialInside.
 	RoleTrial       = "trial"
 	RoleTrialInside = "trial-inside"
+	// RoleHold keeps a user namespace alive until its standard input ends (internal/hostexec).
+	RoleHold = "hold"
 )
 
 // RoleEnv returns the variables with which a new process has a role.

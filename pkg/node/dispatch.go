@@ -15,6 +15,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/datadir"
 	"github.com/rootlessnode/rootlessnode/internal/descriptors"
+	"github.com/rootlessnode/rootlessnode/internal/hostexec"
 	"github.com/rootlessnode/rootlessnode/internal/journal"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/noderole"
@@ -61,6 +62,7 @@ func roles() map[string]func(*logrus.Logger, layout.Runtime) error {
 		},
 		layout.RoleRemoveChild:  func(_ *logrus.Logger, rt layout.Runtime) error { return child.RunRemove(rt) },
 		layout.RoleTrial:        func(*logrus.Logger, layout.Runtime) error { return trial.Wait() },
+		layout.RoleHold:         func(*logrus.Logger, layout.Runtime) error { return hostexec.Hold() },
 		layout.RoleTrialInside:  func(*logrus.Logger, layout.Runtime) error { return trial.Do() },
 		layout.RoleRemoveInside: func(_ *logrus.Logger, rt layout.Runtime) error { return child.RemoveInside(rt) },
 	}

@@ -34,7 +34,7 @@ var floors = []struct {
 	{5, []string{"pkg/parent", "pkg/child"}, "the roles do not import each other: they communicate through internal/layout and the config"},
 	{4, []string{"internal/noderole", "internal/bugreport"}, "the child starts the node role, and a report collects from all packages below"},
 	{3, []string{"internal/preflight", "internal/component", "internal/component/", "internal/runtime", "internal/hostsetup", "internal/mountverify", "internal/membership"}, "checks and components use mechanisms, roles use them"},
-	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostport",
+	{2, []string{"internal/supervisor", "pkg/cgroupv2", "pkg/copyup", "pkg/portfwd", "pkg/portdriver", "internal/kubeapi", "internal/nodeexec", "internal/hostexec", "internal/hostport",
 		"internal/userunit", "internal/kubeconfig", "internal/registryauth", "pkg/mountns", "internal/dropin", "internal/mountview", "internal/datadir", "internal/trial"},
 		"mechanisms do not import one another"},
 	{1, []string{"config", "pkg/status", "internal/localsock", "pkg/errdefs", "internal/layout", "internal/filewatch"}, "shared types and data"},

@@ -1,6 +1,9 @@
 package e2e
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // TestEveryday starts one node with what users of a local cluster expect, uses it in parts, and runs the commands of the documentation.
 // The node has a home directory of its own, because users put files there: preloaded images, addons, the kubeconfig.
@@ -8,7 +11,7 @@ func TestEveryday(t *testing.T) {
 	t.Parallel()
 	require(t)
 	home := t.TempDir()
-	n := newNode(t, "e2e-everyday")
+	n := newNode(t, "e2e-everyday", "--set", fmt.Sprintf("network.hostPorts=%d", everydayHostPort))
 	n.env = append(n.env, "HOME="+home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "KUBECONFIG=")
 	private := startPrivateRegistry(t, home)
 	n.args = append(n.args, private.flags()...)
@@ -20,6 +23,7 @@ func TestEveryday(t *testing.T) {
 	}{
 		{"kubeconfig", (*testNode).accountKubeconfig},
 		{"autoscaling begins", (*testNode).autoscale},
+		{"run", (*testNode).runOnHost},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
