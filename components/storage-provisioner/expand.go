@@ -36,21 +36,25 @@ func (e *expander) expand(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return nil
 	}
 	if want.Cmp(volume.Spec.Capacity[corev1.ResourceStorage]) > 0 {
-		patch := sizePatch("spec", want)
+		patch := sizePatch("spec", want, "capacity")
 		if _, err := e.client.CoreV1().PersistentVolumes().Patch(ctx, volume.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("expand volume %s: %w", volume.Name, err)
 		}
 	}
 	claims := e.client.CoreV1().PersistentVolumeClaims(claim.Namespace)
-	if _, err := claims.Patch(ctx, claim.Name, types.MergePatchType, sizePatch("status", want), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := claims.Patch(ctx, claim.Name, types.MergePatchType, sizePatch("status", want, "capacity", "allocatedResources"), metav1.PatchOptions{}, "status"); err != nil {
 		return fmt.Errorf("expand claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	return nil
 }
 
-// sizePatch returns the patch of an object that sets the capacity in spec or status.
-func sizePatch(part string, size resource.Quantity) []byte {
-	patch, err := json.Marshal(map[string]any{part: map[string]any{"capacity": map[string]any{string(corev1.ResourceStorage): size.String()}}})
+// sizePatch returns the patch of an object that sets the size in these fields of spec or status.
+func sizePatch(part string, size resource.Quantity, fields ...string) []byte {
+	values := map[string]any{}
+	for _, field := range fields {
+		values[field] = map[string]string{string(corev1.ResourceStorage): size.String()}
+	}
+	patch, err := json.Marshal(map[string]any{part: values})
 	if err != nil {
 		panic(err) // cannot happen: strings
 	}

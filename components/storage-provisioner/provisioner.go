@@ -51,6 +51,10 @@ func (p *provisioner) supports(o controller.ProvisionOptions) error {
 		keys := slices.Sorted(maps.Keys(o.StorageClass.Parameters))
 		errs = append(errs, fmt.Errorf("storage class %s: unknown parameters: %s", o.StorageClass.Name, strings.Join(keys, ", ")))
 	}
+	if len(o.StorageClass.MountOptions) > 0 {
+		// The kubelet would apply them to its own mount, but runc resets them for the container.
+		errs = append(errs, fmt.Errorf("storage class %s: mountOptions are not supported", o.StorageClass.Name))
+	}
 	if o.PVC.Spec.Selector != nil {
 		errs = append(errs, errors.New("spec.selector: not supported by dynamic provisioning; set storageClassName to \"\" to select an existing volume"))
 	}
@@ -83,7 +87,6 @@ func (p *provisioner) volume(o controller.ProvisionOptions, path string, size re
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: size},
 			AccessModes:                   o.PVC.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: *o.StorageClass.ReclaimPolicy, // the API server sets a default
-			MountOptions:                  o.StorageClass.MountOptions,
 			VolumeMode:                    &mode,
 			// With this type the kubelet applies fsGroup, which it does not do for hostPath.
 			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},

@@ -61,11 +61,12 @@ func TestProvisionRefuses(t *testing.T) {
 	p := &provisioner{options: testOptions, dir: newDirectory(t), events: record.NewFakeRecorder(0)}
 	o := provisionOptions("1Mi")
 	o.StorageClass.Parameters = map[string]string{"pathPattern": "../../etc"}
+	o.StorageClass.MountOptions = []string{"noexec"}
 	o.PVC.Spec.Selector = &metav1.LabelSelector{}
 	o.PVC.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "x"}
 	o.SelectedNodeName = "n2"
 	_, _, err := p.Provision(t.Context(), o)
-	for _, want := range []string{"unknown parameters: pathPattern", "spec.selector", "spec.dataSource", "only on node n1", "example.com/volumes=here"} {
+	for _, want := range []string{"unknown parameters: pathPattern", "mountOptions", "spec.selector", "spec.dataSource", "only on node n1", "example.com/volumes=here"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -108,6 +109,8 @@ func TestExpand(t *testing.T) {
 			assert.NilError(t, err)
 			size := now.Status.Capacity[corev1.ResourceStorage]
 			assert.Equal(t, size.String(), test.want)
+			allocated := now.Status.AllocatedResources[corev1.ResourceStorage]
+			assert.Assert(t, test.want == "1Gi" || allocated.String() == test.want, "allocated: %s", allocated.String())
 		})
 	}
 }

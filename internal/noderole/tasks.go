@@ -35,7 +35,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		})
 	}}
 	conditions := &conditionSet{watches: n.conditionWatches(), hub: n.hub, log: n.log}
-	hostPaths := &hostPathWatch{node: cfg.NodeName, files: n.files, client: n.client, events: n.events}
+	hostPaths := &podFeatureWatch{node: cfg.NodeName, files: n.files, client: n.client, events: n.events}
 	forwarder := &portForwarder{
 		driver: cfg.Ports.Driver, manager: n.rt.APISocket(), ledger: n.data.Ports(), log: n.log, hub: n.hub, config: n.ports,
 		events: n.events, hostAccess: n.hostAccess, sources: portSources(cfg, n.rt, n.serving(cluster), n.serving(component.UnitStaleNode)),

@@ -114,6 +114,12 @@ func (o options) execute(ctx context.Context, node testNode, passes []suite.Pass
 		return outcome.Run{}, err
 	}
 	runner := suite.Runner{Programs: programs, Kubeconfig: node.Kubeconfig, Kubectl: o.kubectl, Out: out, Progress: os.Stdout}
+	if o.set == setStorage {
+		runner.StorageDriver = filepath.Join(out, "storage.yaml")
+		if err := os.WriteFile(runner.StorageDriver, storageDriver, 0o600); err != nil {
+			return outcome.Run{}, err
+		}
+	}
 	var runs []outcome.Run
 	for _, pass := range passes {
 		r, err := onePass(ctx, runner, pass)

@@ -20,10 +20,12 @@ const (
 	setSmoke       = "smoke"
 	// setNotInUserNS has the specs that cannot pass in a user namespace according to Kubernetes. Newer kernels allow some of them.
 	setNotInUserNS = "not-in-userns"
+	// setStorage has the specs for storage drivers, with the node's default StorageClass.
+	setStorage = "storage"
 )
 
 func setNames() []string {
-	return []string{setAll, setNode, setConformance, setSlow, setSmoke, setNotInUserNS}
+	return []string{setAll, setNode, setConformance, setSlow, setSmoke, setNotInUserNS, setStorage}
 }
 
 const (
@@ -56,11 +58,24 @@ func labelsOf(set string) string {
 		setSlow:        "NodeConformance && Slow && !Conformance && !" + notInUserNS,
 		setSmoke:       "(Conformance || NodeConformance) && !" + notInUserNS,
 		setNotInUserNS: "(Conformance || NodeConformance) && " + notInUserNS,
+		setStorage:     "!Slow && !Disruptive && !" + notInUserNS,
 	}[set]
 }
 
 //go:embed smoke.txt
 var smokeList string
+
+// storageDriver describes the node's default StorageClass for the storage set.
+//
+//go:embed storage.yaml
+var storageDriver []byte
+
+// storageSpecs matches the specs that the description adds to the suite. foreignImages matches those of them that need a controller with images
+// of its own.
+const (
+	storageSpecs  = "External.Storage"
+	foreignImages = "should provision storage with any volume data source"
+)
 
 // smokeSpecs returns the full names of the specs of the smoke set.
 func smokeSpecs() []string {
@@ -97,10 +112,12 @@ func (o options) passes() ([]suite.Pass, error) {
 		if len(focus) == 0 {
 			return nil, errors.New("the smoke set is empty")
 		}
+	case o.set == setStorage && len(focus) == 0:
+		focus = []string{storageSpecs}
 	}
 	labels += " && " + leftOut
 	pass := func(name, which string, procs int) suite.Pass {
-		return suite.Pass{Name: name, Labels: labels + " && " + which, Focus: focus, Procs: procs, Limit: passLimit, Skip: []string{twoNodes}}
+		return suite.Pass{Name: name, Labels: labels + " && " + which, Focus: focus, Procs: procs, Limit: passLimit, Skip: []string{twoNodes, foreignImages}}
 	}
 	parallel := pass("parallel", "!"+alone, o.procs)
 	if o.set == setSmoke {

@@ -17,7 +17,7 @@ func TestPasses(t *testing.T) {
 		assert.Equal(t, passes[0].Procs, 3)
 		for _, p := range passes {
 			assert.Check(t, cmp.Contains(p.Labels, notInUserNS), set)
-			assert.DeepEqual(t, p.Skip, []string{twoNodes})
+			assert.DeepEqual(t, p.Skip, []string{twoNodes, foreignImages})
 			assert.Equal(t, strings.Contains(p.Labels, "!"+notInUserNS), set != setNotInUserNS, set)
 		}
 		if set == setSmoke {

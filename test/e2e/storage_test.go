@@ -10,7 +10,7 @@ import (
 )
 
 // storageManifest has a claim of each access mode, a pod that writes to all of them as an ordinary user, another pod that shares one
-// with it, claims that must be refused, and a volume as a malicious user would write it.
+// with it, claims and a pod that must be refused, and a volume as a malicious user would write it.
 const storageManifest = `
 apiVersion: v1
 kind: List
@@ -64,6 +64,10 @@ items:
     - {name: block, persistentVolumeClaim: {claimName: block}}
     - {name: copy, persistentVolumeClaim: {claimName: copy}}
 - apiVersion: v1
+  kind: Pod
+  metadata: {name: users}
+  spec: {hostUsers: false, containers: [{name: c, image: rootlessnode.test/busybox:1, command: [sleep, "1"]}]}
+- apiVersion: v1
   kind: PersistentVolume
   metadata: {name: foreign, annotations: {pv.kubernetes.io/provisioned-by: rootlessnode.dev/local}}
   spec:
@@ -86,6 +90,7 @@ func (n *testNode) storage() {
 	n.waitPod("reader")
 	for object, want := range map[string]string{
 		"block": "does not support block volume", "copy": "spec.selector: not supported", "pod": "the claim requests 1Ei", "foreign": "was not created by this node",
+		"users": "hostUsers: false does not work on a rootless node",
 	} {
 		eventually(n.t, podLimit, "an Event of "+object, func() error { return n.eventSays(object, want) })
 	}
@@ -130,7 +135,7 @@ func (n *testNode) volumesAgain() {
 	n.waitPod("writer")
 	lines := n.sh("writer", "wc -l < /once/file")
 	assert.Assert(n.t, lines != "1", "the file does not have a line of each run")
-	n.kubectl("delete", "pod", "writer", "reader", "refused")
+	n.kubectl("delete", "pod", "writer", "reader", "refused", "users")
 	n.kubectl("delete", "pvc", "once", "pod", "many", "block", "copy")
 	n.kubectl("delete", "pv", "foreign", "--wait=false")
 	eventually(n.t, podLimit, "no volume is left", func() error {

@@ -33,6 +33,8 @@ type Pass struct {
 type Runner struct {
 	// Programs is the output directory of Build.
 	Programs string
+	// StorageDriver is a file that describes a storage driver, for which the suite then has additional specs. Empty: none.
+	StorageDriver string
 	// Kubeconfig is an administrator's kubeconfig for use on the host. Kubectl is the program that specs call.
 	Kubeconfig, Kubectl string
 	// Out is the directory for logs and reports.
@@ -100,9 +102,13 @@ func (r Runner) arguments(pass Pass, report string) []string {
 	for _, skip := range pass.Skip {
 		args = append(args, "--skip="+skip)
 	}
-	return append(args, filepath.Join(r.Programs, suiteProgram), "--",
+	args = append(args, filepath.Join(r.Programs, suiteProgram), "--",
 		"--provider=local", "--num-nodes=1", "--kubeconfig="+r.Kubeconfig, "--kubectl-path="+r.Kubectl,
 		"--disable-log-dump", "--dump-logs-on-failure=true", "--e2e-output-dir="+r.Out)
+	if r.StorageDriver != "" {
+		args = append(args, "--storage.testdriver="+r.StorageDriver)
+	}
+	return args
 }
 
 // Exactly returns a focus that selects only the spec with this full name.

@@ -14,17 +14,19 @@ func volumePod(name, uid, node, phase string, volumes ...object) object {
 	}
 }
 
-func TestWatchHostPaths(t *testing.T) {
+func TestWatchPodFeatures(t *testing.T) {
 	f := newFakeAPI(t, false)
 	c := f.client(t)
 	run := object{"name": "v", "hostPath": object{"path": "/run/x", "type": "DirectoryOrCreate"}}
 	f.put(volumePod("a", "1", "me", "Pending", object{"name": "e", "emptyDir": object{}}, run))
+	users := volumePod("users", "7", "me", "Pending")
+	users["spec"].(object)["hostUsers"] = false
 	f.put(volumePod("none", "2", "me", "Running", object{"name": "e", "emptyDir": object{}}))
 	f.put(volumePod("far", "3", "other", "Running", run))
 	f.put(volumePod("over", "4", "me", "Succeeded", run))
-	next := gather(t, func(ctx context.Context, fn func(HostPathPod)) error { return c.WatchHostPaths(ctx, "me", fn) })
-	want := func(name, uid string) HostPathPod {
-		return HostPathPod{Namespace: "ns", Name: name, UID: uid, Paths: []HostPath{{"/run/x", "DirectoryOrCreate"}}}
+	next := gather(t, func(ctx context.Context, fn func(PodFeatures)) error { return c.WatchPodFeatures(ctx, "me", fn) })
+	want := func(name, uid string) PodFeatures {
+		return PodFeatures{Namespace: "ns", Name: name, UID: uid, Paths: []HostPath{{"/run/x", "DirectoryOrCreate"}}}
 	}
 	assert.DeepEqual(t, next(), want("a", "1"))
 	f.put(volumePod("a", "1", "me", "Running", run)) // known
@@ -33,4 +35,6 @@ func TestWatchHostPaths(t *testing.T) {
 	f.remove(volumePod("a", "1", "me", "Running", run))
 	f.put(volumePod("a", "6", "me", "Pending", run)) // another pod of that name
 	assert.DeepEqual(t, next(), want("a", "6"))
+	f.put(users)
+	assert.DeepEqual(t, next(), PodFeatures{Namespace: "ns", Name: "users", UID: "7", OwnUsers: true})
 }

@@ -13,41 +13,47 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/copyup"
 )
 
-// Reasons of Events about hostPath volumes.
+// Reasons of Events about features of pods.
 const (
 	reasonVolatile = "VolatileHostPath"
 	reasonHidden   = "HiddenHostPath"
+	reasonOwnUsers = "UserNamespaceNotSupported"
 )
 
 // xtablesLock is mounted by many network agents and holds no data.
 const xtablesLock = "/run/xtables.lock"
 
-// hostPathWatch records an Event on each pod of the node that has a hostPath volume in memory or a hostPath volume that
-// is hidden from the node.
-type hostPathWatch struct {
+// podFeatureWatch records an Event on each pod of the node that has a hostPath volume in memory or a hostPath volume that
+// is hidden from the node, and on each pod that requests a user namespace of its own.
+type podFeatureWatch struct {
 	node   string
 	files  copyup.Spec
 	client clientFunc
 	events *eventRecorder
 }
 
-func (w *hostPathWatch) Run(ctx context.Context, ready func()) error {
+func (w *podFeatureWatch) Run(ctx context.Context, ready func()) error {
 	c, err := w.client()
 	if err != nil {
 		return err
 	}
 	h := newHostPaths(w.files)
 	ready()
-	return c.WatchHostPaths(ctx, w.node, func(p kubeapi.HostPathPod) {
-		for _, v := range p.Paths {
-			reason, message := h.check(v)
-			if reason == "" {
-				continue
-			}
+	return c.WatchPodFeatures(ctx, w.node, func(p kubeapi.PodFeatures) {
+		warn := func(reason, message string) {
 			w.events.record(kubeapi.Event{
 				Object: kubeapi.ObjectRef{Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
 				Type:   kubeapi.EventWarning, Reason: reason, Message: message,
 			})
+		}
+		if p.OwnUsers {
+			warn(reasonOwnUsers, "hostUsers: false does not work on a rootless node: the kernel permits id-mapped mounts of files on the host's "+
+				"disks only to root of the host. Without it, root in the pod is the account that runs the node, not root of the host")
+		}
+		for _, v := range p.Paths {
+			if reason, message := h.check(v); reason != "" {
+				warn(reason, message)
+			}
 		}
 	})
 }
