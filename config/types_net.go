@@ -167,6 +167,9 @@ type Ports struct {
 	// Added to ports below 1024 of Services and pods: with 10000, port 80 becomes 10080. 0 keeps the port number; then lower
 	// net.ipv4.ip_unprivileged_port_start on the host.
 	PrivilegedPortOffset int `json:"privilegedPortOffset" default:"0" check:"zeroOrRange 1023 64512" reload:"yes"`
+	// Added to a port below 1024 of a Service or pod if the host does not permit it: with 8000, port 8080 is forwarded as long as
+	// port 80 is denied. 0 forwards no other port.
+	PrivilegedPortFallback int `json:"privilegedPortFallback" default:"0" check:"zeroOrRange 1023 64512" reload:"yes"`
 	// The range from which host ports are picked for forwards with host port 0 and for api.port 0.
 	PickRange string `json:"pickRange" default:"20000-29999" reload:"yes"`
 	// Permanent forwards, each "[HOSTIP:]HOSTPORT:NODEPORT[/tcp|/udp]". Both ports may be ranges of the same length. With HOSTPORT

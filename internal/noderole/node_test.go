@@ -16,6 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/trial"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/portfwd"
+	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
 
 func TestMain(m *testing.M) {
@@ -62,6 +63,10 @@ func TestOwnPorts(t *testing.T) {
 	open, err = ownPorts([]portfwd.PortStatus{with(portfwd.StateOpen), other})
 	assert.NilError(t, err)
 	assert.Assert(t, open)
+	denied := portfwd.PortStatus{Kind: portfwd.KindService, State: portfwd.StateFailed, Reason: portfwd.ReasonDenied}
+	assert.Equal(t, portStatuses([]portfwd.PortStatus{denied})[0].State, status.PortRefused, "not a fault of the node")
+	denied.Kind = portfwd.KindStatic
+	assert.Equal(t, portStatuses([]portfwd.PortStatus{denied})[0].State, status.PortFailed)
 	failed := with(portfwd.StateFailed)
 	failed.Error, failed.Hint = "address already in use", "choose another"
 	_, err = ownPorts([]portfwd.PortStatus{failed})

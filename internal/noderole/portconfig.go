@@ -192,7 +192,7 @@ func (d *portConfig) config(manual []string) (portfwd.Config, error) {
 	c := portfwd.Config{
 		NodePorts: p.NodePorts, LoadBalancers: p.LoadBalancers, PodHostPorts: p.PodHostPorts,
 		ExternalIPs: len(p.ExternalIPs) > 0, ExternalIPRanges: p.ExternalIPs.Prefixes(), BindAnywhere: p.Annotations.Bind, MaxForwards: p.MaxForwards,
-		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, HostAddresses: d.host,
+		HostNetworkPods: p.HostNetworkPods, PrivilegedPortOffset: p.PrivilegedPortOffset, PrivilegedPortFallback: p.PrivilegedPortFallback, HostAddresses: d.host,
 		BindAddresses: d.bindAddresses(node), ChildIPv6: d.ipv6,
 	}
 	if !slices.Contains(p.Annotations.Namespaces, config.AllNamespaces) {

@@ -166,6 +166,9 @@ func portStatuses(ports []portfwd.PortStatus) []status.Port {
 			state = status.PortForwarded
 		case portfwd.StateFailed:
 			state = status.PortFailed
+			if p.RefusedByHost() {
+				state = status.PortRefused
+			}
 		case portfwd.StateWaiting:
 			state = status.PortWaiting
 		case portfwd.StateRefused:

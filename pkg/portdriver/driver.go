@@ -69,7 +69,8 @@ type Options struct {
 // New returns the driver. Its child side is NewChild; RootlessKit's builtin.NewChildDriver works too. Errors are those of
 // the builtin driver. The reason for a refused port can also be checked with errors.Is and the errno of bind(2).
 func New(o Options) (port.ParentDriver, error) {
-	inner, err := builtin.NewParentDriver(o.Log, o.StateDir, o.Sources != SourcesHidden, "auto")
+	// The builtin driver only opens ports to be refused, and returns its errors too.
+	inner, err := builtin.NewParentDriver(io.Discard, o.StateDir, o.Sources != SourcesHidden, "auto")
 	if err != nil {
 		return nil, err
 	}

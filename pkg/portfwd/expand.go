@@ -182,7 +182,7 @@ func (x *serviceExpander) forward(o Owner, proto string, a netip.Addr, host int,
 		x.e.refused = append(x.e.refused, Refusal{f, x.closed.Reason, x.closed.Message})
 		return
 	}
-	x.e.add(f)
+	x.e.addFor(x.cfg, f)
 }
 
 func (x *serviceExpander) created() time.Time { return seconds(x.s.Created) }

@@ -34,10 +34,7 @@ func expandPod(p Pod, cfg Config) expansion {
 	var skipped []string
 	for _, q := range p.Ports {
 		proto := strings.ToLower(cmp.Or(q.Protocol, "TCP"))
-		host := q.HostPort
-		if p.HostNetwork {
-			host = cmp.Or(q.HostPort, q.ContainerPort)
-		}
+		host := p.hostPort(q)
 		switch {
 		case host == 0:
 			continue
@@ -53,12 +50,20 @@ func expandPod(p Pod, cfg Config) expansion {
 			e.warn(o, reason, "not forwarded to the host: %v", err)
 			continue
 		}
-		e.pod(p, q, o, proto, cfg.shifted(host), addrs)
+		e.pod(p, q, o, proto, addrs, cfg)
 	}
 	if len(skipped) > 0 {
 		e.warn(owner(""), ReasonProtocol, "not forwarded to the host: %s: only TCP and UDP are supported", joinFirst(skipped))
 	}
 	return e
+}
+
+// hostPort returns the host port of one of the pod's ports, or 0 if it has none.
+func (p Pod) hostPort(q PodPort) int {
+	if p.HostNetwork {
+		return cmp.Or(q.HostPort, q.ContainerPort)
+	}
+	return q.HostPort
 }
 
 // podAddresses returns the addresses on which a port of a pod listens. hostIP in the pod's spec takes precedence; it must be
@@ -83,10 +88,11 @@ func podAddresses(namespace string, q PodPort, c choices, cfg Config) (addrs []n
 // pod adds one port of a pod on the addresses that match the pod's families. The forward connects to the pod's own address,
 // which does not depend on the CNI's port mapping, or to the node's address for a pod in the node's network. A pod that has
 // no address yet, for example after a restart of the node, waits.
-func (e *expansion) pod(p Pod, q PodPort, o Owner, proto string, host int, addrs []netip.Addr) {
+func (e *expansion) pod(p Pod, q PodPort, o Owner, proto string, addrs []netip.Addr, cfg Config) {
+	host := cfg.shifted(p.hostPort(q))
 	for _, a := range addrs {
 		if len(p.IPs) == 0 { // the port stays reserved
-			e.add(Forward{
+			e.addFor(cfg, Forward{
 				Bind: Bind{Proto: family(proto, a), IP: a, Port: host}, ChildPort: q.ContainerPort, Owner: o, Waiting: true,
 				Created: seconds(p.Created),
 			})
@@ -103,7 +109,7 @@ func (e *expansion) pod(p Pod, q PodPort, o Owner, proto string, host int, addrs
 			if p.HostNetwork {
 				f.ChildIP = netip.Addr{}
 			}
-			e.add(f)
+			e.addFor(cfg, f)
 		}
 	}
 }

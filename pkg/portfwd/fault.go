@@ -97,14 +97,16 @@ func isUnknownID(err error) bool {
 type backoff struct{ first, limit time.Duration }
 
 // backoffFor returns the back-off of a reason. Causes that another program, the user or the host can remove at any moment
-// are retried at least every two seconds, because a retry takes a fraction of a millisecond. Causes that need another
-// RootlessKit are retried rarely.
+// are retried at least every two seconds, because a retry takes a fraction of a millisecond. Causes that need root on the
+// host or another RootlessKit are retried rarely.
 func backoffFor(reason string) backoff {
 	switch reason {
 	case ReasonInUse, ReasonClash, ReasonUnreachable:
 		return backoff{100 * time.Millisecond, time.Second}
-	case ReasonFiles, ReasonAddress, ReasonDenied:
+	case ReasonFiles, ReasonAddress:
 		return backoff{250 * time.Millisecond, 1500 * time.Millisecond}
+	case ReasonDenied:
+		return backoff{250 * time.Millisecond, time.Minute}
 	case ReasonFailed:
 		return backoff{250 * time.Millisecond, 5 * time.Second}
 	}
@@ -152,6 +154,15 @@ func deniedHint(b Bind, cfg Config, text string) string {
 		"  sysctl -w net.ipv4.ip_unprivileged_port_start=%d    # until the next boot; to make it persistent, set it in %s\n"+
 		"or, effective at the next start of the node,\n"+
 		"  setcap cap_net_bind_service=+ep /path/to/rootlessnode\n"+
-		"or use a port of %d or above (for Services and pods, ports.privilegedPortOffset: 10000 maps this port to %d)",
-		start, start, b.Port, hostinfo.SysctlFile, start, b.Port+10000)
+		"or use a port of %d or above (for Services and pods, %s)",
+		start, start, b.Port, hostinfo.SysctlFile, start, alternative(b, cfg))
+}
+
+// alternative describes the port that a Service or a pod can have in place of a privileged one.
+func alternative(b Bind, cfg Config) string {
+	if cfg.PrivilegedPortFallback != 0 {
+		return fmt.Sprintf("ports.privilegedPortFallback forwards port %d instead", b.Port+cfg.PrivilegedPortFallback)
+	}
+	const usual = 8000
+	return fmt.Sprintf("ports.privilegedPortFallback: %d forwards port %d instead", usual, b.Port+usual)
 }

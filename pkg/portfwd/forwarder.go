@@ -149,7 +149,7 @@ func New(o Options) (*Forwarder, error) {
 		o.Log = silent
 	}
 	o.Config = o.Config.normal()
-	o.Config.unfiltered = o.SourceFilter == nil
+	o.Config.unfiltered, o.Config.denied = o.SourceFilter == nil, map[Bind]struct{}{}
 	l, err := openLedger(o.Ledger)
 	if err != nil {
 		return nil, err

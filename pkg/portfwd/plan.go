@@ -164,6 +164,7 @@ func (f *Forwarder) want(b Bind, w Forward) {
 func (f *Forwarder) unwant(e *entry) {
 	if e.want != nil {
 		e.want = nil
+		delete(f.o.Config.denied, e.bind)
 		f.refresh(e)
 	}
 	f.queue.dirty[e] = struct{}{}

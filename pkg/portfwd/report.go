@@ -27,6 +27,7 @@ func (f *Forwarder) open(e *entry) {
 	e.delay, e.nextTry = 0, time.Time{}
 	f.reports.changed = true
 	delete(f.queue.later, e)
+	f.in.setDenied(e, false)
 	f.o.Log.WithField("owner", e.owner.String()).Debugf("forwarding %s", e.bind)
 	if e.reported != "" {
 		e.reported = ""
@@ -65,6 +66,9 @@ func (f *Forwarder) fail(e *entry, err error) {
 		e.state, e.since = state, time.Now()
 	}
 	e.reason, e.err = reason, err
+	if reason == ReasonDenied {
+		f.in.setDenied(e, true)
+	}
 	f.reports.changed = true
 	e.hint = hintOf(reason, e.bind, f.o.Config, err.Error())
 	log := f.o.Log.WithField("owner", e.owner.String())
@@ -73,10 +77,12 @@ func (f *Forwarder) fail(e *entry, err error) {
 		return
 	}
 	e.reported = reason
-	log.Warnf("forward %s: %v", e.bind, err)
-	f.reports.add(Event{
-		Warning: true, Owner: e.owner, Reason: reason, Message: fmt.Sprintf("forward %s: %v", e.bind, err), Hint: e.hint,
-	})
+	message := fmt.Sprintf("forward %s: %v", e.bind, err)
+	if n := f.o.Config.PrivilegedPortFallback; n != 0 && reason == ReasonDenied && e.owner.inCluster() {
+		message += fmt.Sprintf("; port %d is forwarded instead", e.bind.Port+n)
+	}
+	log.Warn(message)
+	f.reports.add(Event{Warning: true, Owner: e.owner, Reason: reason, Message: message, Hint: e.hint})
 }
 
 // unreachable marks all wanted forwards that are not known to be open as waiting for the port manager.

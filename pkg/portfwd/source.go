@@ -170,6 +170,7 @@ func (f *Forwarder) SetConfig(c Config) {
 	c = c.normal()
 	c.unfiltered = f.o.SourceFilter == nil
 	f.in.change(func() {
+		c.denied = f.o.Config.denied
 		f.o.Config, f.in.remerge = c, true
 		f.plan.expandStatic()
 		for _, svc := range f.in.services {
@@ -181,12 +182,42 @@ func (f *Forwarder) SetConfig(c Config) {
 	})
 }
 
+// setDenied records whether the host denies the port of a Service or a pod, which determines whether it has a replacement.
+func (in *inputs) setDenied(e *entry, now bool) {
+	if _, was := in.f.o.Config.denied[e.bind]; was == now || !e.owner.inCluster() {
+		return
+	}
+	if now {
+		in.f.o.Config.denied[e.bind] = struct{}{}
+	} else {
+		delete(in.f.o.Config.denied, e.bind)
+	}
+	in.expandAgain(e.owner)
+}
+
+// expandAgain expands the Service or pod of an owner again. Forwarder.mu is held.
+func (in *inputs) expandAgain(o Owner) {
+	key := Key{o.Namespace, o.Name}
+	if svc := in.services[key]; o.Kind == KindService && svc != nil {
+		in.putService(svc.Service)
+	}
+	if pod := in.pods[key]; o.Kind == KindPod && pod != nil {
+		in.putPod(pod.Pod)
+	}
+	in.stale = true
+	in.wake()
+}
+
 // change calls fn under the lock and wakes Run.
 func (in *inputs) change(fn func()) {
 	in.f.mu.Lock()
 	fn()
 	in.stale = true
 	in.f.mu.Unlock()
+	in.wake()
+}
+
+func (in *inputs) wake() {
 	select {
 	case in.f.kick <- struct{}{}:
 	default:

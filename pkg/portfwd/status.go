@@ -50,6 +50,13 @@ type PortStatus struct {
 	Hint   string `json:"hint,omitempty"`
 }
 
+// RefusedByHost reports whether the host does not permit a port of a Service or a pod, or another program has it. Such a port is
+// retried, and it is not a fault of the node, because any user of the cluster can request one.
+func (p PortStatus) RefusedByHost() bool {
+	return p.State == StateFailed && (p.Kind == KindService || p.Kind == KindPod) &&
+		slices.Contains([]string{ReasonDenied, ReasonInUse, ReasonAddress, ReasonProtocol, ReasonFamily}, p.Reason)
+}
+
 // Event is a change to report to the owner of a forward: a failure or a refusal, or its end.
 type Event struct {
 	// Warning is false if the forward works again.

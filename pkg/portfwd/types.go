@@ -59,6 +59,9 @@ type Config struct {
 	HostAddresses []HostAddress
 	// PrivilegedPortOffset is added to host ports below 1024 of Services and pods; 0 keeps them.
 	PrivilegedPortOffset int
+	// PrivilegedPortFallback is added to a host port below 1024 of a Service or a pod that the host does not permit; the
+	// result is forwarded until the host permits the port itself. 0 means no such forward.
+	PrivilegedPortFallback int
 	// PickFirst and PickLast are the range from which ports are picked for static forwards with HostPort 0; the Default
 	// constants if both are 0.
 	PickFirst, PickLast int
@@ -71,6 +74,8 @@ type Config struct {
 	UnprivilegedPortStart int
 
 	unfiltered bool // no SourceFilter: ports of Services with source ranges stay closed
+	// denied has the forwards of Services and pods that the host does not permit. It is guarded by Forwarder.mu.
+	denied map[Bind]struct{}
 }
 
 // LoadBalancerClass is the class of Services for which this package acts as the load balancer.
@@ -138,6 +143,9 @@ func (o Owner) String() string {
 	}
 	return o.Kind + "/" + o.Name
 }
+
+// inCluster reports whether o is a Service or a pod.
+func (o Owner) inCluster() bool { return o.Kind == KindService || o.Kind == KindPod }
 
 // Forward is one wanted forward.
 type Forward struct {

@@ -75,6 +75,15 @@ func joinFirst(list []string) string {
 	return strings.Join(list, ", ")
 }
 
+// addFor adds the forward of a Service or a pod, and its replacement if the host does not permit it.
+func (e *expansion) addFor(cfg Config, f Forward) {
+	e.add(f)
+	if _, denied := cfg.denied[f.Bind]; denied && f.Port < privileged && cfg.PrivilegedPortFallback != 0 {
+		f.Port += cfg.PrivilegedPortFallback
+		e.add(f)
+	}
+}
+
 // add appends f unless e already has a forward at its Bind, or one that covers it.
 func (e *expansion) add(f Forward) {
 	for _, g := range e.forwards {

@@ -60,8 +60,9 @@ const (
 	PortForwarded = "forwarded"
 	PortFailed    = "failed"
 	PortWaiting   = "waiting" // closed because no endpoint of the Service is ready
-	// PortRefused is the state of a port that is closed because another owner has it or the configuration does not allow it. It does
-	// not degrade the node, because every user of the cluster can request such a port.
+	// PortRefused is the state of a port that is closed because another owner or another program of the host has it, or because the
+	// configuration or the host does not allow it. It does not degrade the node, because every user of the cluster can request such
+	// a port.
 	PortRefused = "refused"
 )
 

@@ -269,6 +269,7 @@ func (n *testNode) killAPIServer() {
 func TestPorts(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "e2e-ports")
+	n.args = append(n.args, "--set", fmt.Sprintf("ports.privilegedPortFallback=%d", fallbackOffset))
 	n.up()
 	n.importImage()
 	n.apply(serversManifest)
@@ -288,6 +289,7 @@ func TestPorts(t *testing.T) {
 			"{name: t, port: 53, targetPort: 8080, nodePort: 31053}, {name: u, protocol: UDP, port: 53, targetPort: 8080, nodePort: 31053}"))
 		eventually(n.t, portsLimit, "both protocols of 31053", func() error { return errors.Join(answersTCP(31053), answersUDP(31053)) })
 	})
+	sub("a port that the host denies is a problem of its Service", func(n *testNode) { n.deniedPort() })
 	sub("a taken port is forwarded once it is free", func(n *testNode) {
 		l, err := net.Listen("tcp4", "127.0.0.1:31090")
 		assert.NilError(n.t, err)
@@ -296,7 +298,7 @@ func TestPorts(t *testing.T) {
 		eventually(n.t, portsLimit, "the other port of the Service", func() error { return answersTCP(31091) })
 		eventually(n.t, portsLimit, "the taken port is reported with its Service", func() error {
 			p, err := n.port(31090)
-			if err == nil && (p.State != status.PortFailed || p.Namespace != "default" || p.Name != "taken" || p.Error == "") {
+			if err == nil && (p.State != status.PortRefused || p.Namespace != "default" || p.Name != "taken" || p.Error == "") {
 				err = fmt.Errorf("%+v", p)
 			}
 			return err
