@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/internal/preflight"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -273,6 +275,39 @@ func TestShell(t *testing.T) {
 	assert.Equal(t, c.run("shell", "echo $HOME"), 3)
 	assert.DeepEqual(t, got, [][]string{{"/usr/bin/fish", "-c", "echo $HOME"}, {"/bin/sh", "-c", "echo $HOME"}})
 	assert.Equal(t, c.err.String(), "")
+	for want, args := range map[string][]string{
+		"ls -l -a":       {"ls", "-l", "-a"},
+		"echo $1|zero|1": {"-c", "echo $1", "zero", "1"},
+	} {
+		got, c.env["SHELL"] = nil, ""
+		assert.Equal(t, c.run(append([]string{"shell"}, args...)...), 3)
+		assert.DeepEqual(t, got, [][]string{append([]string{"/bin/sh", "-c"}, strings.Split(want, "|")...)})
+	}
+}
+
+// The prompt of an interactive shell begins with the name of the node, whatever the user's configuration sets.
+func TestShellPrompt(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	var got nodeexec.Request
+	c.node.exec = func(r nodeexec.Request) (int, error) {
+		got = r
+		return 0, nil
+	}
+	assert.Equal(t, c.run("--name", "two", "shell"), 0)
+	assert.DeepEqual(t, got.Argv, []string{"/bin/sh"})
+	assert.Check(t, slices.Contains(got.Env, "PS1=(two) # "))
+	testutil.Require(t, testutil.Program("bash"))
+	home := t.TempDir()
+	assert.NilError(t, os.WriteFile(filepath.Join(home, ".bashrc"), []byte("PS1='user$ '; set -o pipefail\n"), 0o600))
+	argv, _ := interactiveShell("bash", "(two) ")
+	argv[2] += " -i" // there is no terminal
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdin = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH")}, strings.NewReader("echo \"<$PS1>$SHELLOPTS\"\n")
+	out, err := cmd.Output()
+	assert.NilError(t, err)
+	assert.Check(t, is.Contains(string(out), "<(two) user$ >"))
+	assert.Check(t, is.Contains(string(out), "pipefail"))
 }
 
 func TestKubectl(t *testing.T) {
@@ -281,9 +316,15 @@ func TestKubectl(t *testing.T) {
 	assert.Equal(t, c.run("kubectl", "get", "pods"), errdefs.ExitOther)
 	assert.Check(t, is.Contains(c.err.String(), "was never started"))
 	assert.NilError(t, os.WriteFile(c.node.Kubeconfig(), []byte("config"), 0o600))
-	assert.Equal(t, c.run("--name", "two", "kubectl", "--name", "x", "-A", "--help"), 0)
-	assert.DeepEqual(t, c.replaced, []string{"/components/kubectl", "kubectl", "--name", "x", "-A", "--help", "KUBECONFIG=" + c.node.Kubeconfig()})
+	assert.Equal(t, c.run("--name", "two", "kubectl", "expose", "--name", "x", "-A", "--help"), 0)
+	assert.DeepEqual(t, c.replaced, []string{"/components/kubectl", "kubectl", "expose", "--name", "x", "-A", "--help", "KUBECONFIG=" + c.node.Kubeconfig()})
 	assert.Equal(t, c.name, "two")
+	for _, args := range [][]string{{"--name", "three"}, {"--name=three"}} {
+		assert.Equal(t, c.run(append([]string{"kubectl"}, append(args, "get", "pods")...)...), 0)
+		assert.DeepEqual(t, c.replaced, []string{"/components/kubectl", "kubectl", "get", "pods", "KUBECONFIG=" + c.node.Kubeconfig()})
+		assert.Equal(t, c.name, "three")
+	}
+	assert.Equal(t, c.run("kubectl", "--name"), errdefs.ExitConfig)
 }
 
 func TestKubeconfig(t *testing.T) {

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/pkg/node"
 )
@@ -46,38 +43,6 @@ Processes that the command leaves running are killed when it exits.`,
 	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "working `DIR` inside the node (default: the current one, if it exists there)")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "allocate a terminal")
 	return cmd
-}
-
-func newShell(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "shell [COMMAND]",
-		Short: "Open a shell inside the node",
-		Long: `Open a shell inside the node ($SHELL, or /bin/sh if that does not exist there) and
-allocate a terminal. With a COMMAND, run it in the shell.`,
-		Args: arguments(0, -1),
-		RunE: withNode(a, func(ctx context.Context, n executor, args []string) error { return openShell(ctx, a, n, args) }),
-	}
-}
-
-// fallbackShell exists on every system (POSIX).
-const fallbackShell = "/bin/sh"
-
-func openShell(ctx context.Context, a *app, n executor, words []string) error {
-	shell := cmp.Or(a.env("SHELL"), fallbackShell)
-	req := nodeexec.Request{
-		Argv: []string{shell}, TTY: isTerminal(a.stdin) && isTerminal(a.stdout),
-		Env: passEnv([]string{layout.EnvName + "=" + a.name, "SHELL=" + shell}),
-	}
-	if len(words) > 0 {
-		req.Argv = []string{shell, "-c", strings.Join(words, " ")}
-	}
-	err := execute(ctx, a, n, req)
-	var start *nodeexec.StartError
-	if errors.As(err, &start) && start.Code == nodeexec.ExitNotFound && shell != fallbackShell {
-		req.Argv = append([]string{fallbackShell}, req.Argv[1:]...)
-		err = execute(ctx, a, n, req)
-	}
-	return err
 }
 
 // execute runs req with this process's streams. If the program was started, the error is an exitCode or nil.

@@ -148,13 +148,13 @@ func (a *approver) prepareApproval(ctx context.Context, c *kubeapi.Client, p nod
 		}
 	}
 	if node := f.node(p.node); node != nil {
-		return c.RenewNodeLease(ctx, node, f.now)
+		return errors.Join(c.RenewNodeLease(ctx, node, f.now), c.PatchNodeLabels(ctx, node.Name, missingRoles(node.Labels, roleWorker), nil))
 	}
 	return createNode(ctx, c, p.node)
 }
 
 func createNode(ctx context.Context, c *kubeapi.Client, name string) error {
-	_, err := c.EnsureNode(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	_, err := c.EnsureNode(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: missingRoles(nil, roleWorker)}})
 	return err
 }
 

@@ -172,11 +172,31 @@ func (o *nodeObject) recordUID(node *corev1.Node) error {
 	return r.Save(o.data)
 }
 
+// Roles of nodes, which kubectl shows.
+const (
+	roleControlPlane = "node-role.kubernetes.io/control-plane"
+	roleWorker       = "node-role.kubernetes.io/worker"
+)
+
+// missingRoles returns those of the roles that are not in labels.
+func missingRoles(labels map[string]string, roles ...string) map[string]string {
+	missing := map[string]string{}
+	for _, role := range roles {
+		if _, has := labels[role]; !has {
+			missing[role] = ""
+		}
+	}
+	return missing
+}
+
 // label updates rootlessnode's labels. The kubelet sets its --node-labels only when it registers the Node for the first
 // time.
 func (o *nodeObject) label(ctx context.Context, c *kubeapi.Client, node *corev1.Node) error {
 	want := kubelet.Labels(o.env)
 	set := map[string]string{}
+	if !o.env.Config.Joins() { // a node must not set its own roles (NodeRestriction), but this is the control plane
+		set = missingRoles(node.Labels, roleControlPlane, roleWorker)
+	}
 	for k, v := range want {
 		if node.Labels[k] != v {
 			set[k] = v

@@ -92,6 +92,14 @@ func TestNodeLabels(t *testing.T) {
 	assert.Equal(t, len(api.requests), 1)
 	assert.Check(t, strings.HasPrefix(api.requests[0], "PATCH /api/v1/nodes/"+cfg.NodeName))
 	assert.Check(t, is.Contains(api.requests[0], `"`+kubelet.LabelUnenforced+`":null`))
+	for _, role := range []string{roleControlPlane, roleWorker} {
+		assert.Check(t, is.Contains(api.requests[0], `"`+role+`":""`))
+	}
+	labels = map[string]string{roleControlPlane: "", roleWorker: "the user's value"}
+	assert.NilError(t, o.label(t.Context(), c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}}))
+	for _, request := range api.requests[1:] {
+		assert.Check(t, !strings.Contains(request, "node-role"), "the user's value is kept: %s", request)
+	}
 	assert.NilError(t, o.recordUID(&corev1.Node{}), "a control plane has no record of a join")
 }
 

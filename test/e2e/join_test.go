@@ -267,5 +267,7 @@ func (c *joined) addresses() {
 		got := c.control().kubectl("get", "node", objectName(i), "-o",
 			`jsonpath={.status.addresses[?(@.type=="InternalIP")].address} {.spec.taints}`)
 		assert.Equal(c.t, strings.TrimSpace(got), string(h.ip), "%s: InternalIP and taints", objectName(i))
+		roles := strings.Fields(c.control().kubectl("get", "node", objectName(i), "--no-headers"))[2]
+		assert.Equal(c.t, roles, map[bool]string{true: "control-plane,worker", false: "worker"}[i == 0], "%s: roles", objectName(i))
 	}
 }

@@ -66,7 +66,7 @@ func (n *testNode) accountKubeconfig() {
 	}
 	context := "rootlessnode-" + n.name
 	assert.Equal(n.t, kubectl("config", "current-context"), context+"\n", "there was no other")
-	assert.Assert(n.t, cmp.Contains(kubectl("get", "nodes", "-o", "name"), "node/"))
+	assert.Equal(n.t, strings.Fields(kubectl("get", "nodes", "--no-headers"))[2], "control-plane,worker", "the roles")
 	n.run(podLimit, "kubeconfig", "--unmerge")
 	_, err := os.Stat(path)
 	assert.Assert(n.t, os.IsNotExist(err), "up has created the file")
