@@ -1,6 +1,6 @@
-// Command rootlessnode-cri is a client of the container runtime (CRI). The node role starts it to list images, to read the
-// conditions of the runtime, and at `down`, after the kubelet has ended, to stop the pods. `rootlessnode images list` and `rootlessnode top` start it inside
-// the node. It is a separate program because its libraries would make every other role larger and slower to start.
+// Command rootlessnode-cri is a client of the container runtime (CRI) and of containerd's image store. The node role starts it to list
+// and import images, to read the conditions of the runtime, and at `down`, after the kubelet has ended, to stop the pods.
+// `rootlessnode images` and `rootlessnode top` start it inside the node. It is a separate program because its libraries would make every other role larger and slower to start.
 // Package criclient defines its arguments and messages.
 //
 // Runs in: child.
@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/criclient/cristop"
+	"github.com/rootlessnode/rootlessnode/internal/criclient/imagestore"
 )
 
 func main() {
@@ -39,9 +41,43 @@ func run(ctx context.Context, args []string) error {
 		return list(ctx, args[1], cristop.Containers)
 	case len(args) == 2 && args[0] == criclient.Conditions:
 		return list(ctx, args[1], cristop.Conditions)
+	case len(args) == 3 && args[0] == criclient.ImportImages:
+		return change(ctx, args[1], args[2], func(ctx context.Context, s *imagestore.Store, r criclient.ImportRequest) (*criclient.StoreResult, error) {
+			return s.Import(ctx, os.Stdin, r)
+		})
+	case len(args) == 3 && args[0] == criclient.TagImage:
+		return change(ctx, args[1], args[2], func(ctx context.Context, s *imagestore.Store, r criclient.TagRequest) (*criclient.StoreResult, error) {
+			return s.Tag(ctx, r)
+		})
+	case len(args) == 3 && args[0] == criclient.RemoveImages:
+		return change(ctx, args[1], args[2], func(ctx context.Context, s *imagestore.Store, r criclient.RemoveRequest) (*criclient.StoreResult, error) {
+			return s.Remove(ctx, r)
+		})
 	}
-	return fmt.Errorf("usage: rootlessnode-cri %s | %s SOCKET | %s SOCKET | %s SOCKET",
-		criclient.StopPods, criclient.Images, criclient.Containers, criclient.Conditions)
+	return errors.New("unknown arguments: package criclient has the commands")
+}
+
+// change runs a request of the image store of the containerd at a socket, and prints its result.
+func change[R any](ctx context.Context, socket, request string,
+	run func(context.Context, *imagestore.Store, R) (*criclient.StoreResult, error),
+) error {
+	var r R
+	if err := json.Unmarshal([]byte(request), &r); err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	conn, err := cristop.Dial(socket)
+	if err != nil {
+		return fmt.Errorf("connect to the container runtime at %s: %w", socket, err)
+	}
+	defer func() { _ = conn.Close() }() // every call has returned
+	store := imagestore.New(conn, imagestore.Options{
+		Namespace: os.Getenv(criclient.EnvNamespace), Snapshotter: os.Getenv(criclient.EnvSnapshotter), CRI: cristop.Client{Conn: conn},
+	})
+	result, err := run(ctx, store, r)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
 // list prints what query returns for the runtime at a socket.

@@ -336,36 +336,6 @@ func TestKubeconfig(t *testing.T) {
 	assert.Equal(t, c.out.String(), "config"+c.node.Kubeconfig()+"\n")
 }
 
-func TestImages(t *testing.T) {
-	t.Parallel()
-	c := newCLI(t)
-	file := filepath.Join(t.TempDir(), "a.tar")
-	assert.NilError(t, os.WriteFile(file, []byte("archive"), 0o600))
-	var read string
-	c.node.exec = func(r nodeexec.Request) (int, error) {
-		b := make([]byte, 10)
-		n, _ := r.Stdin.Read(b)
-		read += strings.Join(r.Argv, " ") + "<" + string(b[:n])
-		return 0, nil
-	}
-	assert.Equal(t, c.run("images", "import", file, "-"), 0)
-	assert.Equal(t, read, "ctr --address /run/containerd/containerd.sock --namespace k8s.io images import -<archive"+
-		"ctr --address /run/containerd/containerd.sock --namespace k8s.io images import -<")
-
-	c.node.exec = func(r nodeexec.Request) (int, error) {
-		_, err := r.Stdout.WriteString(criImages)
-		return 0, err
-	}
-	assert.Equal(t, c.run("images", "list"), 0)
-	golden.Assert(t, c.out.String(), "images.txt")
-	c.node.exec = func(nodeexec.Request) (int, error) { return 1, nil }
-	assert.Equal(t, c.run("images", "import", file), errdefs.ExitOther)
-	assert.Check(t, is.Contains(c.err.String(), "ctr exited with code 1"))
-}
-
-const criImages = `[{"names":["registry.k8s.io/pause:3.10.2"],"digest":"sha256:3a86ee722e4f2a78a8e1f4dbd1f2a0d9c79e7b7f7d3b7de1b2c3d4e5f6071829","size":317542},
-{"digest":"sha256:0123456789","size":317542},{"names":["example.com/app:dev"],"digest":"sha256:99","size":12582912}]`
-
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

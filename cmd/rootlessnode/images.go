@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,102 +23,88 @@ type imageNode interface {
 }
 
 func newImages(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "images", Short: "Import and list container images"}, newImagesImport(a), newImagesList(a))
-}
-
-func newImagesImport(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "import FILE...",
-		Short: "Load image archives from the host into the node",
-		Long: `Load image archives (docker save, OCI) from the host into the node, so that pods can
-use them without a registry. Use - for standard input.`,
-		Example: `  docker save my/app:dev | rootlessnode images import -`,
-		Args:    arguments(1, -1),
-		RunE:    withNode(a, func(ctx context.Context, n imageNode, files []string) error { return importImages(ctx, a, n, files) }),
-	}
+	return group(&cobra.Command{Use: "images", Short: "Import, list and remove container images"},
+		newImagesImport(a), newImagesList(a), newImagesRemove(a))
 }
 
 func newImagesList(a *app) *cobra.Command {
 	return a.withOutput(&cobra.Command{
 		Use:   "list",
 		Short: "List the images of the node",
-		RunE:  withNode(a, func(ctx context.Context, n imageNode, _ []string) error { return listImages(ctx, a, n) }),
+		RunE:  withNode(a, func(ctx context.Context, n imageNode, _ []string) error { return nodeImages{a, n}.list(ctx) }),
 	})
 }
 
-// importImages imports every file and returns the errors of all that failed.
-func importImages(ctx context.Context, a *app, n imageNode, files []string) error {
-	// Open all files first, so that nothing is imported if one is missing.
-	opened := make([]*os.File, 0, len(files))
-	defer func() {
-		for _, f := range opened {
-			_ = f.Close() // it was only read
-		}
-	}()
-	var faults []error
-	for _, name := range files {
-		if name == "-" {
-			opened = append(opened, a.stdin)
-			continue
-		}
-		f, err := os.Open(name)
-		if err != nil {
-			faults = append(faults, errdefs.Config("open image archive: %w", err))
-			continue
-		}
-		opened = append(opened, f)
+func newImagesRemove(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove NAME...",
+		Short: "Remove images from the node",
+		Long: `Remove names of images from the node. An image is deleted with its last name. An image
+that a container uses is kept unless --force is given.`,
+		Example: `  rootlessnode images remove my/app:dev`,
+		Args:    arguments(1, -1),
+		RunE: withNode(a, func(ctx context.Context, n imageNode, names []string) error {
+			return nodeImages{a, n}.remove(ctx, names, force)
+		}),
 	}
-	if len(faults) > 0 {
-		return errors.Join(faults...)
-	}
-	rt := runtime.Of(n.Config())
-	argv := rt.ImportCommand("", "-")
-	if argv == nil {
-		return errdefs.Config("import images: supported with containerd only, but the node's runtime is %s (cri.runtime)", n.Config().CRI.Runtime).
-			Hint(a.command("exec -- " + rt.ManualImport()))
-	}
-	for i, f := range opened {
-		err := execute(ctx, a, n, nodeexec.Request{Argv: argv, Stdin: f})
-		var code exitCode
-		switch {
-		case errors.As(err, &code):
-			faults = append(faults, fmt.Errorf("import %s: %s exited with code %d, see its output above", files[i], argv[0], int(code)))
-		case err != nil:
-			return err
-		}
-	}
-	return errors.Join(faults...)
+	cmd.Flags().BoolVar(&force, "force", false, "also remove images that containers use, and images of the node itself")
+	return a.withOutput(cmd)
+}
+
+// nodeImages are the images of a node.
+type nodeImages struct {
+	*app
+	n imageNode
 }
 
 // image is one row of the list.
 type image struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
-	Size   string `json:"size"`
+	// Size is the size in bytes.
+	Size   uint64 `json:"size"`
+	Pinned bool   `json:"pinned"`
 }
 
-func listImages(ctx context.Context, a *app, n imageNode) error {
-	text, code, err := output(ctx, n, []string{criclient.Program, criclient.Images, runtime.Socket(n.Config())}, a.stderr)
+func (i nodeImages) list(ctx context.Context) error {
+	found, err := i.query(ctx)
 	if err != nil {
-		return a.hintNotRunning(err)
+		return err
 	}
-	if code != 0 {
-		return fmt.Errorf("list images: %s exited with code %d, see its output above", criclient.Program, code)
+	list := imageRows(found)
+	rows := [][]string{{"IMAGE", "SIZE", "DIGEST", "PINNED"}}
+	for _, row := range list {
+		pinned := "no"
+		if row.Pinned {
+			pinned = "yes"
+		}
+		rows = append(rows, []string{row.Name, imageSize(row.Size), shortDigest(row.Digest), pinned})
 	}
-	list, err := parseImages(text)
-	if err != nil {
-		return fmt.Errorf("list images: %w", err)
-	}
-	rows := [][]string{{"IMAGE", "SIZE", "DIGEST"}}
-	for _, i := range list {
-		rows = append(rows, []string{i.Name, i.Size, shortDigest(i.Digest)})
-	}
-	a.show(list, table(rows))
+	i.show(list, table(rows))
 	return nil
 }
 
+// query returns the images of the node.
+func (i nodeImages) query(ctx context.Context) ([]criclient.Image, error) {
+	text, code, err := output(ctx, i.n, nodeexec.Request{
+		Argv: []string{criclient.Program, criclient.Images, runtime.Socket(i.n.Config())}, Stderr: i.stderr,
+	})
+	if err != nil {
+		return nil, i.hintNotRunning(err)
+	}
+	if code != 0 {
+		return nil, fmt.Errorf("list images: %s exited with code %d, see its output above", criclient.Program, code)
+	}
+	var found []criclient.Image
+	if err := json.Unmarshal([]byte(text), &found); err != nil {
+		return nil, fmt.Errorf("list images: read the output of %s: %w", criclient.Program, err)
+	}
+	return found, nil
+}
+
 // output runs a program inside the node and returns its standard output and exit code.
-func output(ctx context.Context, n executor, argv []string, stderr *os.File) (string, int, error) {
+func output(ctx context.Context, n executor, req nodeexec.Request) (string, int, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return "", 1, err
@@ -130,25 +115,83 @@ func output(ctx context.Context, n executor, argv []string, stderr *os.File) (st
 		_ = r.Close()
 		text <- string(b)
 	}()
-	code, err := n.Exec(ctx, nodeexec.Request{Argv: argv, Stdout: w, Stderr: stderr, ForwardSignals: true})
+	req.Stdout, req.ForwardSignals = w, true
+	code, err := n.Exec(ctx, req)
 	_ = w.Close() // ends the reader
 	return <-text, code, err
 }
 
-// parseImages converts the output of the CRI client. An image without a name, only with digests, is not listed.
-func parseImages(text string) ([]image, error) {
-	var found []criclient.Image
-	if err := json.Unmarshal([]byte(text), &found); err != nil {
-		return nil, fmt.Errorf("read the output of %s: %w", criclient.Program, err)
-	}
+// imageRows returns a row for each name, sorted. An image without a name, only with digests, is not listed.
+func imageRows(found []criclient.Image) []image {
 	list := []image{}
 	for _, i := range found {
 		for _, name := range i.Names {
-			list = append(list, image{Name: name, Digest: i.Digest, Size: imageSize(i.Size)})
+			list = append(list, image{Name: name, Digest: i.Digest, Size: i.Size, Pinned: i.Pinned})
 		}
 	}
 	slices.SortFunc(list, func(x, y image) int { return strings.Compare(x.Name, y.Name) })
-	return list, nil
+	return list
+}
+
+// change runs a command of the helper program for the image store, and returns its result.
+func (i nodeImages) change(ctx context.Context, command string, request any, stdin *os.File) (*criclient.StoreResult, error) {
+	if err := i.requireStore(); err != nil {
+		return nil, err
+	}
+	argv, err := criclient.StoreCommand(command, runtime.Socket(i.n.Config()), request)
+	if err != nil {
+		return nil, err
+	}
+	text, code, err := output(ctx, i.n, nodeexec.Request{Argv: argv, Stdin: stdin, Stderr: i.stderr})
+	if err != nil {
+		return nil, i.hintNotRunning(err)
+	}
+	if code != 0 {
+		return nil, fmt.Errorf("change images: %s exited with code %d, see its output above", criclient.Program, code)
+	}
+	return criclient.ReadStoreResult([]byte(text))
+}
+
+// requireStore returns an error if the node's runtime is not containerd.
+func (i nodeImages) requireStore() error {
+	rt := runtime.Of(i.n.Config())
+	if rt.HasImageStore() {
+		return nil
+	}
+	return errdefs.Config("change images: supported with containerd only, but the node's runtime is %s (cri.runtime)", i.n.Config().CRI.Runtime).
+		Hint(i.command("exec -- " + rt.ManualImport()))
+}
+
+// showChanged prints images as changed: "imported NAME (SIZE)".
+func (i nodeImages) showChanged(verb string, images []criclient.Image) {
+	var text strings.Builder
+	for _, image := range images {
+		for _, name := range image.Names {
+			fmt.Fprintf(&text, "%s %s (%s)\n", verb, name, imageSize(image.Size))
+		}
+	}
+	i.show(imageRows(images), text.String())
+}
+
+func (i nodeImages) remove(ctx context.Context, names []string, force bool) error {
+	complete := make([]string, len(names))
+	for k, name := range names {
+		c, err := criclient.CompleteName(name)
+		if err != nil {
+			return errdefs.Class(errdefs.ErrConfig, err)
+		}
+		bundled := []string{i.n.Config().Containerd.PauseImage, i.n.Config().ControlPlane.CoreDNSImage}
+		if slices.Contains(bundled, c) && !force {
+			return errdefs.Config("remove image %s: the node itself needs it", c)
+		}
+		complete[k] = c
+	}
+	r, err := i.change(ctx, criclient.RemoveImages, criclient.RemoveRequest{Names: complete, Force: force}, nil)
+	if err != nil {
+		return err
+	}
+	i.showChanged("removed", r.Images)
+	return i.faults("remove image", "", r.Faults)
 }
 
 // imageSize returns the size with a binary unit: "48.1 MiB".

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rootlessnode/rootlessnode/internal/mountview"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 )
 
 func newMounts(a *app) *cobra.Command {
@@ -22,7 +23,7 @@ and the pods the host sees. With -o json every mount is listed.`,
 }
 
 func showMounts(ctx context.Context, a *app, n executor) error {
-	text, code, err := output(ctx, n, mountview.Command(), a.stderr)
+	text, code, err := output(ctx, n, nodeexec.Request{Argv: mountview.Command(), Stderr: a.stderr})
 	if err != nil {
 		return a.hintNotRunning(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/rootlessnode/rootlessnode/internal/criclient"
+	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 )
@@ -42,7 +43,7 @@ func (p *podNames) learn(ctx context.Context, n imageNode, pods []cgroupv2.PodUs
 		p.skip--
 		return
 	}
-	text, code, err := output(ctx, n, []string{criclient.Program, criclient.Containers, runtime.Socket(n.Config())}, nil)
+	text, code, err := output(ctx, n, nodeexec.Request{Argv: []string{criclient.Program, criclient.Containers, runtime.Socket(n.Config())}})
 	var list []criclient.Container
 	if err != nil || code != 0 || json.Unmarshal([]byte(text), &list) != nil {
 		p.skip = skipRounds

@@ -13,8 +13,8 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
-// TestImportNeedsContainerd checks that the command returns an error with other runtimes and starts nothing.
-func TestImportNeedsContainerd(t *testing.T) {
+// TestImagesNeedContainerd checks that the commands return an error with other runtimes and start nothing.
+func TestImagesNeedContainerd(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a.tar")
 	assert.NilError(t, os.WriteFile(file, []byte("archive"), 0o600))
@@ -28,8 +28,11 @@ func TestImportNeedsContainerd(t *testing.T) {
 			t.Error("a program was started")
 			return 0, nil
 		}
-		assert.Equal(t, c.run("images", "import", file), errdefs.ExitConfig)
-		assert.Check(t, is.Contains(c.err.String(), "the node's runtime is "+runtime))
-		assert.Check(t, is.Contains(c.err.String(), hint))
+		for _, args := range [][]string{{"import", file}, {"remove", "app"}} {
+			assert.Equal(t, c.run(append([]string{"images"}, args...)...), errdefs.ExitConfig)
+			assert.Check(t, is.Contains(c.err.String(), "the node's runtime is "+runtime))
+			assert.Check(t, is.Contains(c.err.String(), hint))
+			c.err.Reset()
+		}
 	}
 }

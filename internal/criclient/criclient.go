@@ -45,12 +45,16 @@ type Condition struct {
 
 // Image is an image of the runtime.
 type Image struct {
-	// Names are the image's names with a tag. Digest is the digest of its manifest or, if the runtime does not know it,
-	// of its configuration.
-	Names  []string `json:"names,omitempty"`
-	Digest string   `json:"digest"`
+	// Names are the image's names with a tag, and NamesWithDigest those with the digest of the manifest.
+	Names           []string `json:"names,omitempty"`
+	NamesWithDigest []string `json:"namesWithDigest,omitempty"`
+	// ID is the digest of its configuration. Digest is the digest of its manifest or, if the runtime does not know it, the ID.
+	ID     string `json:"id"`
+	Digest string `json:"digest"`
 	// Size is the size in bytes.
 	Size uint64 `json:"size"`
+	// Pinned is set if the kubelet's garbage collection keeps the image.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 // Container is a container or a pod sandbox of the runtime, with the pod to which it belongs.
@@ -61,6 +65,8 @@ type Container struct {
 	UID       string `json:"uid"`
 	// Name is the name of the container in the pod. A sandbox has none.
 	Name string `json:"name,omitempty"`
+	// ImageID is the ID of the container's image; empty for a sandbox.
+	ImageID string `json:"imageID,omitempty"`
 }
 
 // ListImages returns the images of the runtime at a socket. path is the helper program.

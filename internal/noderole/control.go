@@ -28,7 +28,7 @@ func (n *nodeRole) startServers(ctx context.Context) (*errgroup.Group, error) {
 	g := new(errgroup.Group)
 	g.Go(func() error { return status.Serve(ctx, nodeSocket, n.hub, control{n, n.resourceUsage()}) })
 	// In the environment of exec programs, kubectl, ctr and crictl find the node's endpoints.
-	env := append(append(n.baseEnv(), "KUBECONFIG="+insideAdmin), runtime.ClientEnv(n.runtime)...)
+	env := append(append(n.baseEnv(), "KUBECONFIG="+insideAdmin), runtime.ClientEnv(n.runtime, n.env.Storage)...)
 	g.Go(func() error {
 		return nodeexec.Serve(ctx, execSocket, nodeexec.Options{Env: env, CgroupFor: n.execCgroup, Log: n.log})
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/containerd"
+	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -25,6 +26,9 @@ func (r containerdRuntime) PauseImage() string  { return r.cfg.Containerd.PauseI
 func (containerdRuntime) RunsBundled() bool     { return true }
 func (containerdRuntime) WithoutImport() string { return "" }
 func (containerdRuntime) ManualImport() string  { return "" }
+func (containerdRuntime) HasImageStore() bool   { return true }
+
+func (containerdRuntime) ImportCommand(string, string) []string { return nil }
 
 func (r containerdRuntime) HostNeeds() HostNeeds {
 	files := map[string]string{"containerd.registryConfigDir": r.cfg.Containerd.RegistryConfigDir}
@@ -35,12 +39,11 @@ func (r containerdRuntime) HostNeeds() HostNeeds {
 	return HostNeeds{Text: " is one of the components", Files: files}
 }
 
-func (containerdRuntime) Env() []string {
-	return []string{"CONTAINERD_ADDRESS=" + layout.InsideContainerdSock, "CONTAINERD_NAMESPACE=" + containerdNamespace}
-}
-
-func (containerdRuntime) ImportCommand(_, archive string) []string {
-	return []string{"ctr", "--address", layout.InsideContainerdSock, "--namespace", containerdNamespace, "images", "import", archive}
+func (containerdRuntime) Env(s component.Storage) []string {
+	return []string{
+		"CONTAINERD_ADDRESS=" + layout.InsideContainerdSock,
+		criclient.EnvNamespace + "=" + containerdNamespace, criclient.EnvSnapshotter + "=" + s.Snapshotter,
+	}
 }
 
 // Detect chooses the snapshotter for container images: overlayfs if the kernel can mount it in a user namespace on the

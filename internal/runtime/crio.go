@@ -29,13 +29,12 @@ func (crioRuntime) Endpoint() string     { return unixScheme + layout.InsideCRIO
 func (crioRuntime) Cgroup() string       { return crio.DefaultCgroup }
 func (r crioRuntime) PauseImage() string { return r.cfg.CRIO.PauseImage }
 func (crioRuntime) RunsBundled() bool    { return true }
-func (crioRuntime) Env() []string        { return nil }
+func (crioRuntime) HasImageStore() bool  { return false }
+
+func (crioRuntime) Env(component.Storage) []string { return nil }
 
 // ImportCommand writes the archive to CRI-O's storage, because CRI cannot import archives.
 func (crioRuntime) ImportCommand(name, archive string) []string {
-	if archive == "-" {
-		return nil
-	}
 	return []string{skopeo, "copy", "oci-archive:" + archive, "containers-storage:" + name}
 }
 

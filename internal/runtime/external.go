@@ -28,7 +28,8 @@ func (external) Unit() string                                 { return externalU
 func (e external) Endpoint() string                           { return e.cfg.CRI.Endpoint }
 func (external) Cgroup() string                               { return "/" + containerdNamespace }
 func (e external) PauseImage() string                         { return e.cfg.Containerd.PauseImage }
-func (external) Env() []string                                { return nil }
+func (external) Env(component.Storage) []string               { return nil }
+func (external) HasImageStore() bool                          { return false }
 func (external) RunsBundled() bool                            { return false }
 func (external) Detect() (component.Storage, []string, error) { return component.Storage{}, nil, nil }
 func (external) ImportCommand(string, string) []string        { return nil }

@@ -21,20 +21,22 @@ type Runtime interface {
 	Cgroup() string
 	// PauseImage returns the image of the pod sandboxes.
 	PauseImage() string
-	// Env returns the variables with which the runtime's own client finds it.
-	Env() []string
+	// Env returns the variables with which the runtime's own clients find it and its storage.
+	Env(component.Storage) []string
 	// RunsBundled reports whether containers run with the OCI runtime of the components.
 	RunsBundled() bool
 	// HostNeeds returns what the runtime needs from the host.
 	HostNeeds() HostNeeds
 	// Detect finds the runtime's programs and chooses the storage of images. It also returns warnings for the user.
 	Detect() (component.Storage, []string, error)
-	// ImportCommand returns the command line that loads an image archive. archive "-" means a docker or OCI archive on
-	// standard input. It returns nil if there is no such command.
+	// HasImageStore reports whether the helper program of package criclient can import, name and remove images.
+	HasImageStore() bool
+	// ImportCommand returns the command line that loads an OCI image archive, for a runtime without an image store. It returns nil if
+	// there is no such command.
 	ImportCommand(name, archive string) []string
 	// WithoutImport returns the consequence of a missing program of ImportCommand, or "" if the node cannot run then.
 	WithoutImport() string
-	// ManualImport returns a command with which users load an archive if ImportCommand cannot read standard input.
+	// ManualImport returns a command with which users load an archive if there is no image store.
 	ManualImport() string
 }
 
@@ -71,7 +73,7 @@ const unixScheme = "unix://"
 // Socket returns the path of the runtime's CRI socket inside the node.
 func Socket(c *config.NodeConfig) string { return strings.TrimPrefix(Of(c).Endpoint(), unixScheme) }
 
-// ClientEnv returns the environment in which crictl and the runtime's own client find it.
-func ClientEnv(r Runtime) []string {
-	return append(r.Env(), "CONTAINER_RUNTIME_ENDPOINT="+r.Endpoint(), "IMAGE_SERVICE_ENDPOINT="+r.Endpoint())
+// ClientEnv returns the environment in which crictl and the runtime's own clients find it.
+func ClientEnv(r Runtime, s component.Storage) []string {
+	return append(r.Env(s), "CONTAINER_RUNTIME_ENDPOINT="+r.Endpoint(), "IMAGE_SERVICE_ENDPOINT="+r.Endpoint())
 }

@@ -10,6 +10,7 @@ import (
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/containerd"
 	"github.com/rootlessnode/rootlessnode/internal/component/crio"
 )
@@ -26,7 +27,7 @@ func configOf(runtime string) *config.NodeConfig {
 func TestRuntimes(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ runtime, unit, cgroup, socket, importer string }{
-		{config.RuntimeContainerd, "containerd", "/k8s.io", "/run/containerd/containerd.sock", "ctr"},
+		{config.RuntimeContainerd, "containerd", "/k8s.io", "/run/containerd/containerd.sock", ""},
 		{config.RuntimeCRIO, "crio", crio.DefaultCgroup, "/run/crio/crio.sock", "skopeo"},
 		{config.RuntimeExternal, "external-runtime", "/k8s.io", "/run/mine.sock", ""},
 	} {
@@ -42,10 +43,12 @@ func TestRuntimes(t *testing.T) {
 			assert.Equal(t, strings.Join(append(r.ImportCommand("n", "a"), "")[:1], ""), tc.importer)
 			assert.Equal(t, r.RunsBundled(), tc.runtime != config.RuntimeExternal)
 			assert.Equal(t, r.PauseImage() == "example.com/b:1", tc.runtime == config.RuntimeCRIO)
-			env := ClientEnv(r)
+			env := ClientEnv(r, component.Storage{Snapshotter: "native"})
 			assert.Assert(t, slices.Contains(env, "CONTAINER_RUNTIME_ENDPOINT=unix://"+tc.socket))
 			ctr := slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "CONTAINERD_ADDRESS=") })
 			assert.Equal(t, ctr, tc.runtime == config.RuntimeContainerd)
+			assert.Equal(t, slices.Contains(env, "CONTAINERD_SNAPSHOTTER=native"), ctr)
+			assert.Equal(t, r.HasImageStore(), tc.runtime == config.RuntimeContainerd)
 		})
 	}
 }

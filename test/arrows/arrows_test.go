@@ -63,8 +63,9 @@ var guarded = []struct {
 	{"github.com/opencontainers/runc/", []string{"internal/userns"}, "the swap to moby/sys/userns stays a one-line change"},
 	{"k8s.io/client-go", []string{"internal/kubeapi"}, "the API calls are behind small interfaces"},
 	{module + "internal/noderole", []string{"pkg/child", "pkg/node"}, "only the child starts the node role"},
-	{"google.golang.org/grpc", []string{"internal/criclient/cristop"}, "programs that link it start slower and are larger"},
+	{"google.golang.org/grpc", []string{"internal/criclient/cristop", "internal/criclient/imagestore"}, "programs that link it start slower and are larger"},
 	{"k8s.io/cri-api", []string{"internal/criclient/cristop", "cmd/rootlessnode-cri"}, "it links gRPC"},
+	{"github.com/containerd/containerd/", []string{"internal/criclient/imagestore"}, "only the helper program uses containerd's API"},
 	{"github.com/spf13/cobra", []string{"cmd/rootlessnode"}, "a library must not depend on a command line framework"},
 }
 

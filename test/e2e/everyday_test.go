@@ -24,6 +24,7 @@ func TestEveryday(t *testing.T) {
 		{"kubeconfig", (*testNode).accountKubeconfig},
 		{"autoscaling begins", (*testNode).autoscale},
 		{"run", (*testNode).runOnHost},
+		{"images", func(n *testNode) { n.useImages(private) }},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},

@@ -101,8 +101,13 @@ func registryCertificates(t *testing.T) (*x509.Certificate, tls.Certificate) {
 // push stores the test's image under a name of the registry, with another id than the image that the tests import.
 func (r *privateRegistry) push(repository string) {
 	r.t.Helper()
-	pushImage(r.t, r.address+"/"+repository, testImageFile(r.t, "pushed as "+repository), remote.WithTransport(r.transport),
-		remote.WithAuth(&authn.Basic{Username: registryUser, Password: registryPassword}))
+	pushImage(r.t, r.address+"/"+repository, testImageFile(r.t, "pushed as "+repository), r.options()...)
+}
+
+// options returns the options of a client that is logged in.
+func (r *privateRegistry) options() []remote.Option {
+	login := &authn.Basic{Username: registryUser, Password: registryPassword}
+	return []remote.Option{remote.WithTransport(r.transport), remote.WithAuth(login)}
 }
 
 func pushImage(t *testing.T, to string, image v1.Image, options ...remote.Option) {

@@ -43,6 +43,8 @@ type configuration struct {
 	PodLogsDir               string `json:"podLogsDir"`
 	VolumePluginDir          string `json:"volumePluginDir"`
 	SerializeImagePulls      bool   `json:"serializeImagePulls"`
+	// Empty: NeverVerifyPreloadedImages, the kubelet's default.
+	ImagePullCredentialsVerificationPolicy string `json:"imagePullCredentialsVerificationPolicy,omitempty"`
 
 	CgroupDriver           string   `json:"cgroupDriver"`
 	CgroupRoot             string   `json:"cgroupRoot"`
@@ -124,10 +126,19 @@ func configFor(e component.Env) configuration {
 		LocalStorageCapacityIsolation: e.LocalStorageCapacityIsolation,
 		SeccompDefault:                e.SeccompDefault,
 	}
+	if !e.Config.Joins() {
+		c.ImagePullCredentialsVerificationPolicy = neverVerify
+	}
 	c.serving(e)
 	c.user(e)
 	return c
 }
+
+// neverVerify lets every pod use every image of the node. With the kubelet's default, an image cannot be used any more by the name under
+// which it was imported after the same content was pulled under another name: the kubelet records pulls by content, with
+// the names of pulls only (MustAttemptImagePull in pkg/kubelet/images/pullmanager). The default protects images that were
+// pulled with a Secret against pods of other users; a cluster that a node joins may have such users, the cluster of one account does not.
+const neverVerify = "NeverVerify"
 
 func (c *configuration) serving(e component.Env) {
 	in, cluster := e.Config.Inside, e.Config.Cluster

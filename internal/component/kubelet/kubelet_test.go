@@ -105,3 +105,11 @@ func TestResolvConf(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, len(data), 0, "a node without an uplink has no name servers")
 }
+
+// TestImagePullCredentials checks that images which were imported and also pulled under another name stay usable, and that a cluster
+// of other users keeps the protection of images that were pulled with a Secret.
+func TestImagePullCredentials(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, decode(t, fixture.Env()).ImagePullCredentialsVerificationPolicy, kubeletv1beta1.NeverVerify)
+	assert.Equal(t, decode(t, fixture.Worker()).ImagePullCredentialsVerificationPolicy, kubeletv1beta1.ImagePullCredentialsVerificationPolicy(""))
+}

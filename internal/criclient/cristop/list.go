@@ -3,6 +3,7 @@ package cristop
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -22,13 +23,41 @@ func Images(ctx context.Context, conn Conn) ([]criclient.Image, error) {
 	}
 	list := []criclient.Image{}
 	for _, i := range r.GetImages() {
-		image := criclient.Image{Names: i.GetRepoTags(), Digest: i.GetId(), Size: i.GetSize()}
-		for _, d := range i.GetRepoDigests() {
-			_, image.Digest, _ = strings.Cut(d, "@")
-		}
-		list = append(list, image)
+		list = append(list, imageOf(i))
 	}
 	return list, nil
+}
+
+func imageOf(i *cri.Image) criclient.Image {
+	image := criclient.Image{
+		Names: i.GetRepoTags(), NamesWithDigest: i.GetRepoDigests(), ID: i.GetId(), Digest: i.GetId(), Size: i.GetSize(), Pinned: i.GetPinned(),
+	}
+	for _, d := range image.NamesWithDigest {
+		_, image.Digest, _ = strings.Cut(d, "@")
+	}
+	return image
+}
+
+// Client looks up images and their users.
+type Client struct{ Conn Conn }
+
+// Image returns the image with a name or an ID, or nil if the runtime does not know it.
+func (c Client) Image(ctx context.Context, name string) (*criclient.Image, error) {
+	r, err := cri.NewImageServiceClient(c.Conn).ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
+	if err != nil {
+		return nil, fmt.Errorf("look up image %s: %w", name, err)
+	}
+	if r.GetImage() == nil {
+		return nil, nil //nolint:nilnil // documented
+	}
+	image := imageOf(r.GetImage())
+	return &image, nil
+}
+
+// Users returns the containers that use the image with an ID, whether they run or not.
+func (c Client) Users(ctx context.Context, id string) ([]criclient.Container, error) {
+	all, err := Containers(ctx, c.Conn)
+	return slices.DeleteFunc(all, func(c criclient.Container) bool { return c.ImageID != id }), err
 }
 
 // Containers returns the containers and sandboxes of the kubelet's pods.
@@ -43,16 +72,16 @@ func Containers(ctx context.Context, conn Conn) ([]criclient.Container, error) {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
 	list := []criclient.Container{}
-	add := func(id, name string, labels map[string]string) {
+	add := func(id, name, image string, labels map[string]string) {
 		list = append(list, criclient.Container{
-			ID: id, Name: name, Pod: labels[labelPodName], Namespace: labels[labelPodNamespace], UID: labels[labelPodUID],
+			ID: id, Name: name, Pod: labels[labelPodName], Namespace: labels[labelPodNamespace], UID: labels[labelPodUID], ImageID: image,
 		})
 	}
 	for _, c := range containers.GetContainers() {
-		add(c.GetId(), c.GetMetadata().GetName(), c.GetLabels())
+		add(c.GetId(), c.GetMetadata().GetName(), c.GetImageRef(), c.GetLabels())
 	}
 	for _, s := range sandboxes.GetItems() {
-		add(s.GetId(), "", s.GetLabels())
+		add(s.GetId(), "", "", s.GetLabels())
 	}
 	return list, nil
 }

@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+
+	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
+)
+
+// imageRow is one row of `images list -o json`.
+type imageRow struct {
+	Name, Digest string
+	Size         uint64
+	Pinned       bool
+}
+
+// useImages imports and removes images, and uses an image whose content also has another name.
+func (n *testNode) useImages(r *privateRegistry) {
+	dir := n.t.TempDir()
+	n.t.Run("names", func(t *testing.T) { n.in(t).imageNames(dir) })
+	n.t.Run("unusable", func(t *testing.T) { n.in(t).unusableImages(dir) })
+	n.t.Run("remove", func(t *testing.T) { n.in(t).removeImages() })
+	n.t.Run("two names", func(t *testing.T) { n.in(t).twoNames(r) })
+}
+
+func (n *testNode) images() []imageRow { n.t.Helper(); return answer[[]imageRow](n, "images", "list") }
+
+func (n *testNode) image(name string) (imageRow, bool) {
+	n.t.Helper()
+	all := n.images()
+	i := slices.IndexFunc(all, func(r imageRow) bool { return r.Name == name })
+	if i < 0 {
+		return imageRow{}, false
+	}
+	return all[i], true
+}
+
+// imageNames imports archives of both formats and checks the names of their images.
+func (n *testNode) imageNames(dir string) {
+	for _, tc := range []struct {
+		name    string
+		archive []byte
+		args    []string
+		want    []string
+	}{
+		{"short name of docker", dockerArchive(n.t, smallImage(n.t), "e2e-short:1"), nil, []string{"docker.io/library/e2e-short:1"}},
+		{"gzip", zipped(n.t, dockerArchive(n.t, smallImage(n.t), "e2e-zipped:1")), nil, []string{"docker.io/library/e2e-zipped:1"}},
+		{"name of podman", ociArchive(n.t, smallImage(n.t), "localhost/e2e-podman:1"), nil, []string{"localhost/e2e-podman:1"}},
+		{"tag only", ociArchive(n.t, smallImage(n.t), "v1"), []string{"--name", "e2e-tag:2"}, []string{"docker.io/library/e2e-tag:2"}},
+		{"no name", ociArchive(n.t, smallImage(n.t), ""), []string{"--name", "e2e-none", "--name", "example.test/none:1"},
+			[]string{"docker.io/library/e2e-none:latest", "example.test/none:1"}},
+		{"another name", dockerArchive(n.t, smallImage(n.t), "e2e-first:1"), []string{"--name", "e2e-second:1"}, []string{"docker.io/library/e2e-second:1"}},
+	} {
+		file := filepath.Join(dir, "image.tar")
+		assert.NilError(n.t, os.WriteFile(file, tc.archive, 0o600))
+		out := n.run(podLimit, append([]string{"images", "import", file}, tc.args...)...)
+		for _, want := range tc.want {
+			assert.Check(n.t, is.Contains(out, "imported "+want+" ("), tc.name)
+			row, ok := n.image(want)
+			assert.Check(n.t, ok && row.Size > 0 && row.Pinned, "%s: %s is not listed, or not pinned: %+v", tc.name, want, row)
+		}
+	}
+	for _, unwanted := range []string{"docker.io/library/e2e-first:1", "rootlessnode.invalid"} {
+		assert.Check(n.t, !strings.Contains(n.run(podLimit, "images", "list"), unwanted))
+	}
+	for _, row := range n.images() {
+		if strings.HasPrefix(row.Name, "registry.k8s.io/") {
+			assert.Check(n.t, row.Pinned, "%s, an image of the node itself, is not pinned", row.Name)
+		}
+	}
+}
+
+// unusableImages checks that archives of which nothing is usable are errors with a fix, and that nothing is left of them.
+func (n *testNode) unusableImages(dir string) {
+	good := dockerArchive(n.t, smallImage(n.t), "e2e-bad:1")
+	other := withPlatform(n.t, smallImage(n.t), "s390x")
+	before := n.run(podLimit, "images", "list")
+	for _, tc := range []struct {
+		name    string
+		archive []byte
+		want    string
+	}{
+		{"no name", ociArchive(n.t, smallImage(n.t), ""), "without a name"},
+		{"tag only", ociArchive(n.t, smallImage(n.t), "v1"), `only with the tag "v1"`},
+		{"other platform", dockerArchive(n.t, other, "e2e-bad:1"), "no image for linux/"},
+		{"other platform, OCI", ociArchive(n.t, other, "e2e-bad:1"), "is for linux/s390x"},
+		{"truncated", good[:len(good)/2], "incomplete"},
+		{"truncated, compressed", zipped(n.t, good)[:200], "incomplete"},
+		{"empty", nil, "empty"},
+		{"text", bytes.Repeat([]byte("not an archive\n"), 1000), "not an image archive"},
+	} {
+		file := filepath.Join(dir, "image.tar")
+		assert.NilError(n.t, os.WriteFile(file, tc.archive, 0o600))
+		stdout, stderr, code := n.try(podLimit, "images", "import", file)
+		assert.Check(n.t, is.Equal(code, errdefs.ExitOther), tc.name)
+		assert.Check(n.t, is.Equal(stdout, ""), tc.name)
+		assert.Check(n.t, is.Contains(stderr, tc.want), tc.name)
+		assert.Check(n.t, is.Contains(stderr, "hint: "), tc.name)
+	}
+	assert.Equal(n.t, n.run(podLimit, "images", "list"), before)
+}
+
+// removeImages checks that an image is deleted with its last name, unless a container uses it.
+func (n *testNode) removeImages() {
+	n.run(podLimit, "images", "remove", "e2e-none")
+	_, ok := n.image("example.test/none:1")
+	assert.Assert(n.t, ok, "another name of the image was removed")
+	n.run(podLimit, "images", "remove", "example.test/none:1", "e2e-tag:2")
+	_, stderr, code := n.try(podLimit, "images", "remove", "e2e-none")
+	assert.Equal(n.t, code, errdefs.ExitOther)
+	assert.Assert(n.t, is.Contains(stderr, "not found"))
+	assert.Assert(n.t, !strings.Contains(n.run(podLimit, "exec", "--", "ctr", "images", "list"), "e2e-tag"))
+}
+
+// twoNames checks that pods can use an image by the name under which it was imported, after the same content was pulled under another
+// name, and that both names work when the registry refuses to serve the image.
+func (n *testNode) twoNames(r *privateRegistry) {
+	const imported = "docker.io/library/e2e-two-names:1"
+	content := testImageFile(n.t, "two names")
+	pulled := r.address + "/team/two-names:1"
+	pushImage(n.t, pulled, content, r.options()...)
+	file := filepath.Join(n.t.TempDir(), "image.tar")
+	assert.NilError(n.t, os.WriteFile(file, dockerArchive(n.t, content, imported), 0o600))
+	n.run(podLimit, "images", "import", file)
+
+	login := filepath.Join(n.home(), ".docker", "config.json")
+	assert.NilError(n.t, os.MkdirAll(filepath.Dir(login), 0o700))
+	assert.NilError(n.t, os.WriteFile(login, []byte(dockerLogin(r.address, registryUser, registryPassword)), 0o600))
+	pod := func(name, image, policy string) {
+		n.kubectl("run", name, "--image="+image, "--image-pull-policy="+policy, "--restart=Never", "--", "sleep", "1000")
+	}
+	pods := []string{"pulled", "imported-never", "imported-present", "pulled-never"}
+	n.t.Cleanup(func() { n.kubectl(append([]string{"delete", "pod", "--now", "--ignore-not-found"}, pods...)...) })
+	pod(pods[0], pulled, "IfNotPresent")
+	n.waitPod(pods[0])
+	assert.NilError(n.t, os.Remove(login))
+	pod(pods[1], imported, "Never")
+	pod(pods[2], imported, "IfNotPresent")
+	pod(pods[3], pulled, "Never")
+	for _, name := range pods[1:] {
+		n.waitPod(name)
+	}
+}
