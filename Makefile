@@ -11,7 +11,7 @@ LEAN        = -tags no_gvisortapvsock
 # Static, because the same file runs on the host and, as the OCI runtime, inside the node.
 export CGO_ENABLED ?= 0
 
-.PHONY: help up down build components crictl test test-unit test-e2e test-stops test-vm conformance soak test-recovery test-upgrade test-certificates fuzz lint bench bench-scale install uninstall clean
+.PHONY: help up down build components crictl test test-unit test-e2e test-stops test-vm conformance soak test-recovery test-upgrade test-engines test-certificates fuzz lint bench bench-scale install uninstall clean
 
 help: ## show this help
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | sort | expand -t 14
@@ -58,6 +58,9 @@ test-recovery: ## start a node with copies of its data from random moments, as a
 
 test-upgrade: ## upgrade a node from an older Kubernetes, and return (KUBERNETES=1.36)
 	@hack/test.sh upgrade
+
+test-engines: ## run the commands of docs/containers.md with Podman and Docker of Debian (root)
+	@hack/test.sh engines
 
 conformance: ## run the Kubernetes end-to-end suite on the node of `make up` (SET=, FOCUS=, PROCS=, RECORD=1)
 	@hack/conformance.sh

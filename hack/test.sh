@@ -2,9 +2,10 @@
 # `make test`: sets up the host and runs all tests. As root, it runs the end-to-end tests as a dedicated account, which
 # `rootlessnode host setup` prepares. As an ordinary user, it runs them as that user, whose account must be prepared already.
 #
-#   hack/test.sh [all|unit|e2e|upgrade]
+#   hack/test.sh [all|unit|e2e|upgrade|engines]
 #
 # upgrade builds the older Kubernetes, too (KUBERNETES, by default 1.36), and runs only the test of an upgrade from it.
+# engines runs only the test of container engines, which hack/engines.sh prepares (root only).
 # ROOTLESSNODE_TEST_LXC=1 sets up LXC's bridge for the test of the network driver lxc-user-nic (root only).
 # RUN is a regular expression that selects end-to-end tests. ROOTLESSNODE_E2E_LIMIT is the time limit of all of them.
 # ROOTLESSNODE_TEST_PROMISES lists requirements that the machine must meet. A test that needs one of them fails instead of being
@@ -97,6 +98,14 @@ unit_as_user() {
 	return $failed
 }
 
+# more_ids ACCOUNT: gives an account enough subordinate ids for a container in which another account has 65536.
+more_ids() {
+	local first
+	[ "$(grep -c "^$1:" /etc/subuid)" = 1 ] || return 0
+	first=$(cat /etc/subuid /etc/subgid | awk -F: '$2 + $3 > max { max = $2 + $3 } END { print max }')
+	usermod --add-subuids "$first-$((first + 199999))" --add-subgids "$first-$((first + 199999))" "$1"
+}
+
 e2e() {
 	say "end-to-end tests with real components"
 	make --no-print-directory build components
@@ -126,6 +135,7 @@ e2e() {
 	# Run the tests that require root, because they change the host of the account's node, or create several hosts for nodes of several
 	# accounts. testutil.Require skips all others.
 	host_accounts "$stage/bin/rootlessnode" "$test_account"
+	[ "$what" != engines ] || more_ids "$test_account"
 	env "ROOTLESSNODE_TEST_PROMISES=$(required_without user subids delegated-cgroup conformance-suite)" "ROOTLESSNODE_E2E_OUT=$stage" \
 		"ROOTLESSNODE_E2E_IMAGE=$stage/busybox.tar" "ROOTLESSNODE_E2E_ACCOUNT=$test_account" "ROOTLESSNODE_E2E_ACCOUNTS=$accounts" \
 		"$stage/bin/e2e.test" -test.v -test.timeout="$e2e_limit" -test.run="${RUN:-.}"
@@ -147,10 +157,16 @@ upgrade)
 	unset KUBERNETES # the rest of the build is that of the other tests
 	e2e
 	;;
+engines)
+	[ "$(id -u)" = 0 ] || die 2 "the test of container engines needs root"
+	export ROOTLESSNODE_E2E_ENGINES=${XDG_CACHE_HOME:-$HOME/.cache}/rootlessnode/engines RUN='TestEngines$'
+	hack/engines.sh "$ROOTLESSNODE_E2E_ENGINES"
+	e2e
+	;;
 all)
 	unit
 	e2e
 	;;
-*) die 2 "unknown part of the tests: $what" "hack/test.sh [all|unit|e2e|upgrade]" ;;
+*) die 2 "unknown part of the tests: $what" "hack/test.sh [all|unit|e2e|upgrade|engines]" ;;
 esac
 say "all tests passed"

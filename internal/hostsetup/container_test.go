@@ -91,3 +91,16 @@ func TestReadOnlyCgroups(t *testing.T) {
 	_, err = os.Stat(filepath.Join(f.path("cgroup"), "rootlessnode"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
+
+// TestNoDevice checks that root that may not create devices learns how the container gets one.
+func TestNoDevice(t *testing.T) {
+	t.Parallel()
+	f := newHost(t, false)
+	f.write("run/.containerenv", "")
+	p, err := NewPlan(f.o)
+	assert.NilError(t, err)
+	err = noDevice(p.env, &os.PathError{Op: "mknod", Path: "/dev/net/tun", Err: unix.EPERM})
+	assert.ErrorIs(t, err, errdefs.ErrPreflight)
+	assert.Equal(t, errdefs.ReportOf(err).Hints[0], "# start the container with other options:\n# Podman: podman run --device /dev/net/tun")
+	assert.Equal(t, noDevice(p.env, unix.EROFS), unix.EROFS)
+}

@@ -85,6 +85,16 @@ func packageStep(p *Plan) (Step, error) {
 	return s, nil
 }
 
+// noDevice adds to the error of mknod(2) how the engine provides the device, if root of this container may not create devices: it lacks
+// CAP_MKNOD, or it is in a user namespace, as with rootless Podman.
+func noDevice(e *env, err error) error {
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	settings := hostinfo.OuterSettings(hostinfo.TunInContainer(hostinfo.DetectContainer(e.Root + "/")))
+	return errdefs.Class(errdefs.ErrPreflight, errdefs.WithHint(err, strings.Join(settings, "\n")))
+}
+
 // tunStep makes the device usable. Mode 0666 is usual, because the device grants no privileges without CAP_NET_ADMIN in a network
 // namespace (kernel: Documentation/networking/tuntap.rst).
 func tunStep(p *Plan) (Step, error) {
@@ -111,7 +121,7 @@ func tunStep(p *Plan) (Step, error) {
 					return err
 				}
 				if err := unix.Mknod(e.path(dev), unix.S_IFCHR|want, int(unix.Mkdev(10, 200))); err != nil {
-					return &os.PathError{Op: "mknod", Path: dev, Err: err}
+					return noDevice(e, &os.PathError{Op: "mknod", Path: dev, Err: err})
 				}
 			}
 			if err := os.Chmod(e.path(dev), want); err != nil {

@@ -31,7 +31,7 @@ func (n *testNode) documentation() {
 	for _, name := range names {
 		page, err := docs.Page(name)
 		assert.NilError(n.t, err)
-		script := markedCommands(n.t, page)
+		script := markedCommands(n.t, page, runMark)
 		if script == "" {
 			continue
 		}
@@ -57,16 +57,16 @@ func (n *testNode) runScript(script string) {
 	n.t.Logf("%s", out)
 }
 
-// markedCommands returns the lines of the code blocks of a page that follow runMark.
-func markedCommands(t *testing.T, page string) string {
+// markedCommands returns the lines of the code blocks of a page that follow a mark.
+func markedCommands(t *testing.T, page, mark string) string {
 	t.Helper()
 	var script strings.Builder
-	for i, part := range strings.Split(page, runMark+"\n") {
+	for i, part := range strings.Split(page, mark+"\n") {
 		if i == 0 {
 			continue
 		}
 		block, ok := strings.CutPrefix(part, "```sh\n")
-		assert.Assert(t, ok, "no block of commands after %s:\n%.100s", runMark, part)
+		assert.Assert(t, ok, "no block of commands after %s:\n%.100s", mark, part)
 		block, _, ok = strings.Cut(block, "\n```\n")
 		assert.Assert(t, ok, "a block without an end:\n%.100s", part)
 		script.WriteString(block + "\n")
