@@ -145,8 +145,8 @@ func MoreIDs(kind string) []string {
 // WritableCgroups returns the settings that make the cgroup2 tree of a container of this kind writable, or of each kind for "".
 func WritableCgroups(kind string) []string {
 	return forKind(kind, []setting{
-		{Docker, "Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true"},
-		{Docker, "Docker before 28: docker run --cgroupns=host --cgroup-parent=/NAME --volume /sys/fs/cgroup/NAME:/sys/fs/cgroup"},
+		{Docker, "Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true; " +
+			"before: docker run --cgroupns=host --cgroup-parent=/NAME --volume /sys/fs/cgroup/NAME:/sys/fs/cgroup"},
 		{Podman, "Podman: podman run --cgroupns=private --security-opt unmask=/sys/fs/cgroup"},
 		{Kubernetes, "Kubernetes: cgroup_writable = true of the runtime in the configuration of the host's containerd (2.1 or later), " +
 			"or under CRI-O the pod's annotation io.kubernetes.cri-o.cgroup2-mount-hierarchy-rw: \"true\""},

@@ -853,6 +853,6 @@ func TestReadOnlyCgroupNamesTheEnginesSetting(t *testing.T) {
 	}
 	assert.Equal(t, f.run("cgroup"), "fail: no cgroup is delegated to this account: own cgroup /sys/fs/cgroup is in a tree mounted read-only\n"+
 		"  # start the container with other options:\n"+
-		"  # Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true\n"+
-		"  # Docker before 28: docker run --cgroupns=host --cgroup-parent=/NAME --volume /sys/fs/cgroup/NAME:/sys/fs/cgroup\n")
+		"  # Docker 28 or later: docker run --cgroupns=private --security-opt writable-cgroups=true; "+
+		"before: docker run --cgroupns=host --cgroup-parent=/NAME --volume /sys/fs/cgroup/NAME:/sys/fs/cgroup\n")
 }

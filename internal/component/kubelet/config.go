@@ -100,7 +100,7 @@ type userNamespaces struct {
 }
 
 // gateUserNamespace makes the kubelet ignore errors that occur in a user namespace when it writes kernel settings and
-// reads /dev/kmsg.
+// reads /dev/kmsg. It is on by default from Kubernetes 1.37 on; the older version that a node may use needs it.
 const gateUserNamespace = "KubeletInUserNamespace"
 
 // disabled is the value of durations that turns a feature off.
