@@ -23,8 +23,8 @@ type imageNode interface {
 }
 
 func newImages(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "images", Short: "Import, list and remove container images"},
-		newImagesImport(a), newImagesList(a), newImagesRemove(a))
+	return group(&cobra.Command{Use: "images", Short: "Load, build, import, list and remove container images"},
+		newImagesLoad(a), newImagesBuild(a), newImagesImport(a), newImagesList(a), newImagesRemove(a))
 }
 
 func newImagesList(a *app) *cobra.Command {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"gotest.tools/v3/assert"
 	is "gotest.tools/v3/assert/cmp"
 
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
@@ -27,6 +29,7 @@ func (n *testNode) useImages(r *privateRegistry) {
 	n.t.Run("names", func(t *testing.T) { n.in(t).imageNames(dir) })
 	n.t.Run("unusable", func(t *testing.T) { n.in(t).unusableImages(dir) })
 	n.t.Run("remove", func(t *testing.T) { n.in(t).removeImages() })
+	n.t.Run("load", func(t *testing.T) { n.in(t).loadImages() })
 	n.t.Run("two names", func(t *testing.T) { n.in(t).twoNames(r) })
 }
 
@@ -117,6 +120,38 @@ func (n *testNode) removeImages() {
 	assert.Equal(n.t, code, errdefs.ExitOther)
 	assert.Assert(n.t, is.Contains(stderr, "not found"))
 	assert.Assert(n.t, !strings.Contains(n.run(podLimit, "exec", "--", "ctr", "images", "list"), "e2e-tag"))
+}
+
+// loadImages builds images with podman, loads them, and runs a pod with the short name.
+func (n *testNode) loadImages() {
+	testutil.Require(n.t, testutil.Program("podman"))
+	dir := n.t.TempDir()
+	program, err := os.ReadFile("/bin/busybox")
+	assert.NilError(n.t, err)
+	assert.NilError(n.t, os.WriteFile(filepath.Join(dir, "busybox"), program, 0o700))
+	const file = "FROM scratch\nCOPY busybox /bin/busybox\nENTRYPOINT [\"/bin/busybox\"]\nCMD [\"sleep\", \"1000\"]\n"
+	assert.NilError(n.t, os.WriteFile(filepath.Join(dir, "Containerfile"), []byte(file), 0o600))
+	podman := func(args ...string) {
+		cmd := exec.Command("podman", args...)
+		cmd.Env = append(cmd.Environ(), n.env...)
+		out, err := cmd.CombinedOutput()
+		assert.NilError(n.t, err, "podman %v: %s", args, out)
+	}
+	n.t.Cleanup(func() { podman("system", "reset", "--force") }) // also ends the process that keeps podman's user namespace
+	podman("build", "--tag", "e2e-load:1", dir)
+	for range 2 { // the second time, the node has the image
+		out := n.run(podLimit, "images", "load", "e2e-load:1")
+		assert.Equal(n.t, strings.Count(out, "loaded docker.io/library/e2e-load:1 (")+strings.Count(out, "loaded localhost/e2e-load:1 ("), 2, out)
+	}
+	n.kubectl("run", "loaded", "--image=e2e-load:1", "--image-pull-policy=Never", "--restart=Never")
+	n.t.Cleanup(func() { n.kubectl("delete", "pod", "loaded", "--now") })
+	n.waitPod("loaded")
+	n.run(podLimit, "images", "build", "--tag", "e2e-built:1", dir, "--", "--label", "a=b")
+	_, ok := n.image("docker.io/library/e2e-built:1")
+	assert.Assert(n.t, ok)
+	_, stderr, code := n.try(podLimit, "images", "load", "e2e-nope")
+	assert.Equal(n.t, code, errdefs.ExitOther)
+	assert.Assert(n.t, is.Contains(stderr, "no program has the image: podman: "))
 }
 
 // twoNames checks that pods can use an image by the name under which it was imported, after the same content was pulled under another
