@@ -161,7 +161,7 @@ func TestDown(t *testing.T) {
 	c = newCLI(t)
 	c.node.statuses = upStatuses()
 	assert.Equal(t, c.run("down", "--delete-data"), 0)
-	assert.DeepEqual(t, c.node.calls, []string{"status", "stop", "delete"})
+	assert.DeepEqual(t, c.node.calls, []string{"status", "begin stop 3s", "stop", "delete"}) // the pods' data is deleted anyway
 	assert.Equal(t, c.out.String(), "node \"default\" stopped (0.0s)\ndeleted the node's data in "+c.node.dir+"\n")
 
 	c = newCLI(t)

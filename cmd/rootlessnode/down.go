@@ -31,7 +31,9 @@ var _ stopper = (*node.Node)(nil)
 // stopOptions are the flags of down.
 type stopOptions struct {
 	// timeout is the time after which processes are killed. 0: timeouts.stop.
-	timeout    time.Duration
+	timeout time.Duration
+	// podTimeout is the time that the pods have to stop. 0: timeouts.podStop.
+	podTimeout time.Duration
 	deleteData bool
 }
 
@@ -45,6 +47,12 @@ func newDown(a *app) *cobra.Command {
 kept, and the next "rootlessnode up" uses it again, unless --delete-data is given.
 Stopping a stopped node succeeds. --all stops all nodes of the account.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case cmd.Flags().Changed("pod-timeout"):
+				o.podTimeout = max(o.podTimeout, atOnce)
+			case o.deleteData:
+				o.podTimeout = deletedPodsLimit
+			}
 			switch {
 			case all && cmd.Flags().Changed("name"):
 				return errdefs.Config("--all: must not be used with --name")
@@ -65,6 +73,7 @@ Stopping a stopped node succeeds. --all stops all nodes of the account.`,
 	fl := cmd.Flags()
 	fl.BoolVar(&o.deleteData, "delete-data", false, "also delete the node's data, including files owned by subordinate ids; other files in the data dir are kept")
 	fl.DurationVar(&o.timeout, "timeout", 0, "kill remaining processes after this time (default: timeouts.stop)")
+	fl.DurationVar(&o.podTimeout, "pod-timeout", 0, "kill pods that have not stopped after this time, and stop the rest in order (default: timeouts.podStop, with --delete-data 3s)")
 	fl.BoolVar(&all, "all", false, "stop all nodes of the account; with --delete-data also delete the data of stopped ones")
 	fl.BoolVar(&ended, "ended", false, "do nothing if the node is running; otherwise wait until its resources are cleaned up")
 	_ = fl.MarkHidden("ended") // the flag is there
@@ -88,12 +97,23 @@ func briefStatus(ctx context.Context, n stopper) (*status.Status, error) {
 // statusLimit is how long down waits for the status of the node.
 const statusLimit = time.Second
 
+// deletedPodsLimit is the time that pods have to stop if their data is deleted.
+const deletedPodsLimit = 3 * time.Second
+
+// atOnce is the shortest time limit for pods; 0 means that there is none.
+const atOnce = time.Millisecond
+
 // stopNode stops the node, whose status was s, and deletes its data if requested.
 func stopNode(ctx context.Context, a *app, n stopper, s *status.Status, o stopOptions) error {
 	stopping, cancel := context.WithTimeout(ctx, cmp.Or(max(o.timeout, 0), n.Config().Timeouts.Stop.D()))
 	defer cancel()
 	began := a.now()
-	stopReports := reportPodStop(ctx, a.err, n)
+	stopReports := reportStop(ctx, a.err, n)
+	if o.podTimeout > 0 && isRunning(s) {
+		brief, cancel := context.WithTimeout(ctx, statusLimit)
+		_ = a.beginStop(brief, n, o.podTimeout) // a node that does not respond is stopped in the usual way
+		cancel()
+	}
 	err := n.Stop(stopping)
 	stopReports()
 	if err != nil {
@@ -136,19 +156,18 @@ func printRemoved(a *app, res *datadir.Result, err error) {
 	}
 }
 
-// podStopReportInterval is the time after which a stop reports the pods that it waits for, and the minimum time between two
-// such reports.
-const podStopReportInterval = 3 * time.Second
+// stopReportInterval is the time after which a stop reports what it waits for, and the minimum time between two such reports.
+const stopReportInterval = 2 * time.Second
 
 // podsComponent is the name of the component that stops the pods.
 const podsComponent = "pods"
 
-// reportPodStop prints the pods that a slow stop waits for, until the returned function is called.
-func reportPodStop(ctx context.Context, w io.Writer, n stopper) (end func()) {
+// reportStop prints what a slow stop waits for, until the returned function is called.
+func reportStop(ctx context.Context, w io.Writer, n stopper) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
-		tick := time.NewTicker(podStopReportInterval)
+		tick := time.NewTicker(stopReportInterval)
 		defer tick.Stop()
 		for reported := ""; ; {
 			select {
@@ -160,11 +179,29 @@ func reportPodStop(ctx context.Context, w io.Writer, n stopper) (end func()) {
 			if err != nil {
 				continue // the node is just exiting
 			}
-			if c := s.Component(podsComponent); c != nil && c.State == status.Stopping && c.Reason != "" && c.Reason != reported {
-				reported = c.Reason
-				_, _ = fmt.Fprintf(w, "waiting for pods: %s\n", reported)
+			if text := stopWaits(s); text != "" && text != reported {
+				reported = text
+				_, _ = fmt.Fprintf(w, "waiting for %s\n", text)
 			}
 		}
 	})
 	return func() { cancel(); done.Wait() }
+}
+
+// stopWaits describes what the stop of the node waits for, or returns "": the pods, otherwise the components that are being stopped.
+func stopWaits(s *status.Status) string {
+	var names []string
+	for _, c := range s.Components {
+		switch {
+		case c.State != status.Stopping:
+		case c.Name == podsComponent && c.Reason != "":
+			return "pods: " + c.Reason
+		default:
+			names = append(names, c.Name)
+		}
+	}
+	if len(names) == 0 || s.State != status.NodeStopping {
+		return ""
+	}
+	return "components: " + strings.Join(names, ", ")
 }

@@ -221,6 +221,9 @@ func newCLI(t *testing.T) *cli {
 			assert.NilError(t, err)
 			return cfg
 		},
+		beginStop: func(_ context.Context, _ handle, limit time.Duration) error {
+			return c.node.call("begin stop " + limit.String())
+		},
 		reload: func(_ context.Context, _ handle, o node.ReloadOptions) ([]string, error) {
 			c.reloaded = &o
 			return c.restarted, c.node.call("reload")

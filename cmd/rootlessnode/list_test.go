@@ -68,6 +68,7 @@ func TestDownAll(t *testing.T) {
 	c.run("down", "--all", "--delete-data")
 	assert.DeepEqual(t, nodes["old"].calls, []string{"status", "stop", "delete"})
 	assert.DeepEqual(t, nodes["web"].calls, []string{"status", "stop", "delete"})
+	assert.DeepEqual(t, c.node.calls, []string{"begin stop 3s"})
 
 	c = newCLI(t)
 	c.names = func() ([]string, error) { return nil, nil }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -41,7 +42,8 @@ type control struct {
 	usage *resourceUsage
 }
 
-func (c control) Stop(reason string) error {
+func (c control) Stop(reason string, podLimit time.Duration) error {
+	c.n.podLimit.Store(int64(podLimit))
 	if reason == "" {
 		reason = "stop requested through the status socket"
 	}

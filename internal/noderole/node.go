@@ -12,6 +12,7 @@ import (
 	"errors"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -57,6 +58,8 @@ type nodeRole struct {
 	pods       *podsProgress
 	datastore  *datastoreWatch // nil on a worker
 	reloader   reloader
+	// podLimit limits the time for the stop of the pods, in nanoseconds, if it is not 0. A stop request sets it.
+	podLimit atomic.Int64
 }
 
 // clientFunc returns the node role's client of the API server. It returns an error before the admin kubeconfig exists.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -40,6 +41,8 @@ type podStopper struct {
 	client   clientFunc
 	progress *podsProgress
 	returned *podReturn
+	// limit is nodeRole.podLimit.
+	limit *atomic.Int64
 }
 
 // unit returns the unit of the stop, which needs the unit of the container runtime.
@@ -73,7 +76,7 @@ func (p *podStopper) stop(ctx context.Context) error {
 		return err
 	}
 	p.log.Info("stopping the pods")
-	limit, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.PodStop.D())
+	limit, cancel := context.WithTimeout(ctx, p.stopLimit())
 	defer cancel()
 	pods, err := p.nodePods(limit)
 	if err != nil {
@@ -83,12 +86,21 @@ func (p *podStopper) stop(ctx context.Context) error {
 	if err := p.stopContainers(limit, pods, err == nil); err != nil {
 		p.log.WithError(err).Warn("the container runtime did not stop all pods; stopping their processes")
 		p.progress.set("stopping the pods' processes, because the container runtime did not stop all pods")
-		grace = longestGrace(pods, p.cfg.Timeouts.PodStop.D())
+		grace = longestGrace(pods, p.stopLimit())
 	}
 	rest, cancelRest := context.WithTimeout(limit, grace)
 	defer cancelRest()
 	endPrograms(rest, p.tree, p.log, kubepods)
 	return p.tree.Kill(kubepods)
+}
+
+// stopLimit returns the time that all pods together have for their stop.
+func (p *podStopper) stopLimit() time.Duration {
+	limit := p.cfg.Timeouts.PodStop.D()
+	if l := time.Duration(p.limit.Load()); l > 0 {
+		limit = min(limit, l)
+	}
+	return limit
 }
 
 // longestGrace returns the longest grace period of the pods, or unknown if there are no pods in the list.

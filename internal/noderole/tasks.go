@@ -47,7 +47,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 	}
 	pods := &podStopper{
 		programs: n.programs, cfg: cfg, nodeIP: n.env.NodeIP, log: n.log, tree: n.tree, client: n.client, progress: n.pods,
-		returned: returned,
+		returned: returned, limit: &n.podLimit,
 	}
 	units := []supervisor.Unit{
 		oneShot(component.UnitStaleNode, func(ctx context.Context) error {

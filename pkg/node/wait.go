@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -189,6 +190,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		late = errors.New("not stopped within the time limit")
 	}
 	if late != nil {
+		_ = os.Remove(n.data.LastExit()) // the guard's report that the parent was killed, as the caller requested
 		return errdefs.Timeout("stop node %q: %w; the node was killed", name, late)
 	}
 	return nil

@@ -102,9 +102,10 @@ func (c *Client) Events(ctx context.Context, follow bool, f func(Event) error) e
 	}
 }
 
-// Stop starts the stop of the node and returns without waiting for its end. reason is shown in the status and the events.
-func (c *Client) Stop(ctx context.Context, reason string) error {
-	return c.post(ctx, "stop node", "/v1/stop", stopRequest{Reason: reason})
+// Stop starts the stop of the node and returns without waiting for its end. reason is shown in the status and the events. podLimit is
+// as for Control.Stop.
+func (c *Client) Stop(ctx context.Context, reason string, podLimit time.Duration) error {
+	return c.post(ctx, "stop node", "/v1/stop", stopRequest{Reason: reason, PodLimit: podLimit})
 }
 
 // Restart starts the restart of a component and returns without waiting for its end. It returns an error of class errdefs.ErrConfig if

@@ -28,8 +28,8 @@ const (
 // Control has the operations on the node that the socket offers. The methods start an operation and return without waiting for its
 // end.
 type Control interface {
-	// Stop starts the stop of the node.
-	Stop(reason string) error
+	// Stop starts the stop of the node. The pods have at most podLimit, if it is greater than zero, and at most timeouts.podStop.
+	Stop(reason string, podLimit time.Duration) error
 	// Restart ends a component so that the supervisor starts it again. It returns an error of class errdefs.ErrConfig if there is no
 	// such component.
 	Restart(component string) error
@@ -106,7 +106,7 @@ func handler(h *Hub, c Control) http.Handler {
 			writeError(w, errdefs.Config("read stop request: %w", err))
 			return
 		}
-		writeResult(w, c.Stop(req.Reason))
+		writeResult(w, c.Stop(req.Reason, req.PodLimit))
 	})
 	mux.HandleFunc("POST /v1/components/{name}/restart", func(w http.ResponseWriter, r *http.Request) {
 		writeResult(w, c.Restart(r.PathValue("name")))
@@ -168,6 +168,8 @@ func serveForward(w http.ResponseWriter, r *http.Request, do func(string) (strin
 
 type stopRequest struct {
 	Reason string `json:"reason"`
+	// PodLimit is in nanoseconds.
+	PodLimit time.Duration `json:"podLimit,omitempty"`
 }
 
 func serveStatus(w http.ResponseWriter, r *http.Request, h *Hub) {

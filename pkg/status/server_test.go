@@ -22,8 +22,8 @@ import (
 // fakeControl records the requests that it receives.
 type fakeControl struct{ calls chan string }
 
-func (f fakeControl) Stop(reason string) error {
-	f.calls <- "stop " + reason
+func (f fakeControl) Stop(reason string, podLimit time.Duration) error {
+	f.calls <- "stop " + reason + " " + podLimit.String()
 	return nil
 }
 
@@ -192,8 +192,8 @@ func TestFollowEndsAsTold(t *testing.T) {
 func TestControl(t *testing.T) {
 	t.Parallel()
 	r := serve(t)
-	assert.NilError(t, r.client.Stop(t.Context(), "test"))
-	assert.Equal(t, <-r.ctl.calls, "stop test")
+	assert.NilError(t, r.client.Stop(t.Context(), "test", 3*time.Second))
+	assert.Equal(t, <-r.ctl.calls, "stop test 3s")
 	assert.NilError(t, r.client.Restart(t.Context(), "kubelet"))
 	assert.Equal(t, <-r.ctl.calls, "restart kubelet")
 
@@ -248,7 +248,7 @@ func TestNoResponse(t *testing.T) {
 	for name, request := range map[string]func() error{
 		"status":  func() error { _, err := c.Status(t.Context()); return err },
 		"events":  func() error { return c.Events(t.Context(), true, nil) },
-		"stop":    func() error { return c.Stop(t.Context(), "") },
+		"stop":    func() error { return c.Stop(t.Context(), "", 0) },
 		"forward": func() error { _, err := c.AddForward(t.Context(), "1:1"); return err },
 	} {
 		err := request()
