@@ -14,7 +14,7 @@ if [ -n "$unformatted" ]; then
 	printf 'test: error: not formatted by gofmt:\n%s\n' "$unformatted" >&2
 	exit 1
 fi
-for dir in internal/build images coredns flannel kube-network-policies storage-provisioner kubernetes/internal/dispatch kubernetes/internal/nodeusage; do
+for dir in internal/build images coredns flannel kube-network-policies storage-provisioner registry kubernetes/internal/dispatch kubernetes/internal/nodeusage; do
 	echo "== $dir"
 	(cd "$dir" && go vet ./... && go test ./...)
 done

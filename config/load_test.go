@@ -153,7 +153,7 @@ func full(t *testing.T) *NodeConfig {
 	}
 	for _, l := range c.leaves() {
 		switch l.path {
-		case "network.allowHostLoopback", "network.allowHostAddresses", "network.ipv6", "containerd.nri", "crio.nri",
+		case "localRegistry.enabled", "network.allowHostLoopback", "network.allowHostAddresses", "network.ipv6", "containerd.nri", "crio.nri",
 			"controlPlane.etcdUnsafeNoFsync":
 			l.value.SetBool(true)
 		case "kubelet.enforceNodeAllocatable":

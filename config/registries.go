@@ -19,6 +19,15 @@ const AnyRegistry = "*"
 // DockerHub is the name of the registry of images without a registry in their name.
 const DockerHub = "docker.io"
 
+// LocalRegistry is the registry that runs inside the node.
+type LocalRegistry struct {
+	// Runs a registry for images on this node. The host pushes to localhost:PORT/NAME, and pods use the same name. Its images are in
+	// the data dir. See docs/registries.md.
+	Enabled bool `json:"enabled" default:"false"`
+	// The port, on the loopback of the host and in the node.
+	Port int `json:"port" default:"5000" check:"range 1 65535"`
+}
+
 // Registry configures how images of one registry are pulled.
 type Registry struct {
 	// URLs that are tried in this order before the registry itself: https://HOST[:PORT][/PREFIX], or http:// for a mirror without
@@ -49,7 +58,8 @@ func (c *NodeConfig) HostPorts() []int {
 	ports := slices.Clone(c.Network.HostPorts)
 	for _, u := range c.registryURLs() {
 		port, ok := loopbackPort(u)
-		if ok && !slices.Contains(ports, port) {
+		own := c.LocalRegistry.Enabled && port == c.LocalRegistry.Port // inside
+		if ok && !own && !slices.Contains(ports, port) {
 			ports = append(ports, port)
 		}
 	}
@@ -59,6 +69,9 @@ func (c *NodeConfig) HostPorts() []int {
 // RegistryPorts returns the ports in the names of the configured registries, in ascending order.
 func (c *NodeConfig) RegistryPorts() []int {
 	var ports []int
+	if c.LocalRegistry.Enabled {
+		ports = append(ports, c.LocalRegistry.Port)
+	}
 	for name := range c.Registries {
 		if _, text, err := net.SplitHostPort(name); err == nil {
 			if port, err := strconv.Atoi(text); err == nil {

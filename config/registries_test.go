@@ -93,4 +93,7 @@ func TestHostPortsOfRegistries(t *testing.T) {
 	assert.DeepEqual(t, c.HostPorts(), []int{5432, 5000, 5001, 80, 443, 5443})
 	assert.DeepEqual(t, c.RegistryPorts(), []int{77, 5000, 5443, 5444})
 	assert.DeepEqual(t, c.Network.HostPorts, []int{5432, 5000})
+	c.LocalRegistry.Enabled, c.LocalRegistry.Port, c.Network.HostPorts = true, 5001, nil // inside, not on the host
+	assert.DeepEqual(t, c.HostPorts(), []int{5000, 80, 443, 5443})
+	assert.DeepEqual(t, c.RegistryPorts(), []int{77, 5000, 5001, 5443, 5444})
 }

@@ -101,6 +101,8 @@ type NodeConfig struct {
 	// list of URLs), mirrorsOnly, caFile, certFile, keyFile, skipVerify and insecure. Ports of registries and mirrors at localhost or
 	// host.rootlessnode.internal are opened like network.hostPorts. With cri.runtime containerd. See docs/registries.md.
 	Registries map[string]Registry `json:"registries,omitempty" example:"{docker.io: {mirrors: [https://mirror.example.com]}}"`
+	// A registry inside the node, for images that are built on the host.
+	LocalRegistry LocalRegistry `json:"localRegistry"`
 	// containerd, with cri.runtime containerd.
 	Containerd Containerd `json:"containerd"`
 	// CRI-O, with cri.runtime crio.

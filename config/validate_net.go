@@ -180,6 +180,9 @@ func rangeFault(s, family string, low, high int64) string {
 
 func validateInside(c *NodeConfig, fs *faults) {
 	owner := map[int]string{}
+	if c.LocalRegistry.Enabled {
+		owner[c.LocalRegistry.Port] = "localRegistry.port"
+	}
 	for _, l := range c.leaves() {
 		if !strings.HasPrefix(l.path, "inside.") {
 			continue

@@ -69,6 +69,9 @@ func validateForwards(c *NodeConfig, fs *faults) {
 	if api, err := netip.ParseAddr(c.API.BindAddress); err == nil && c.ControlPlane.Embedded && c.API.Port != 0 {
 		taken = append(taken, listener{"api.port", "tcp", c.API.Port, 1, []netip.Addr{api}})
 	}
+	if c.LocalRegistry.Enabled {
+		taken = append(taken, listener{"localRegistry.port", "tcp", c.LocalRegistry.Port, 1, []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}})
+	}
 	for i, s := range c.Ports.Static {
 		at := fmt.Sprintf("ports.static[%d]", i)
 		f, err := ParseForward(s)

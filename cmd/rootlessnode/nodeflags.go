@@ -36,6 +36,7 @@ var fieldFlags = []struct {
 	{name: "bootstrap-kubeconfig", field: "join.bootstrapKubeconfig", isFile: true,
 		usage: "join with the kubeconfig `FILE` of a user that may request a node certificate"},
 	{name: "kubeconfig", field: "join.kubeconfig", isFile: true, usage: "join with the kubeconfig `FILE` of the node itself"},
+	{name: "registry", field: "localRegistry.enabled", usage: "run a registry for images on this node at localhost:5000 (localRegistry.port): true or false"},
 	{name: "node-ip", field: "nodeIP", usage: "`ADDRESS` of this host at which other nodes reach it"},
 }
 
@@ -49,7 +50,9 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	for _, x := range fieldFlags {
 		f.all.String(x.name, "", x.usage)
 	}
-	f.all.Lookup("kubeconfig-merge").NoOptDefVal = "true"
+	for _, name := range []string{"kubeconfig-merge", "registry"} {
+		f.all.Lookup(name).NoOptDefVal = "true"
+	}
 	cmd.Flags().AddFlagSet(f.all)
 	_ = cmd.RegisterFlagCompletionFunc("set", completeFields) // the flags are there
 	_ = cmd.RegisterFlagCompletionFunc("unset", completeFields)

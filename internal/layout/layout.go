@@ -207,6 +207,7 @@ func (d Data) Binds() []Bind {
 		{d.sub("pod-logs"), InsidePodLogs, 0o755},
 		{d.sub("container-logs"), InsideContainerLogs, 0o755},
 		{d.sub("volumes"), InsideVolumes, 0o700},
+		{d.sub("registry"), InsideLocalRegistry, 0o700},
 	}
 }
 
@@ -265,6 +266,7 @@ const (
 	InsidePodLogs        = "/var/log/pods"
 	InsideContainerLogs  = "/var/log/containers"
 	InsideVolumes        = "/var/lib/rootlessnode/volumes"
+	InsideLocalRegistry  = "/var/lib/rootlessnode/registry"
 	InsideVolumePlugins  = "/var/lib/kubelet/volumeplugins"
 	// InsideRun is the directory of the files that the node role renders for components at each start.
 	InsideRun          = "/run/rootlessnode"

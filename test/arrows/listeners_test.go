@@ -21,7 +21,7 @@ func TestSecurityPageListsThePorts(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
 	assert.NilError(t, err)
 	c := config.Default()
-	c.NetworkPolicy = config.NetworkPolicyKube
+	c.NetworkPolicy, c.LocalRegistry.Enabled = config.NetworkPolicyKube, true
 	for _, e := range catalogue.Enabled(c) {
 		if e.Ports == nil {
 			continue

@@ -14,7 +14,7 @@ func TestEveryday(t *testing.T) {
 	n := newNode(t, "e2e-everyday", "--set", fmt.Sprintf("network.hostPorts=%d", everydayHostPort))
 	n.env = append(n.env, "HOME="+home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "KUBECONFIG=")
 	private := startPrivateRegistry(t, home)
-	n.args = append(n.args, private.flags()...)
+	n.args = append(append(n.args, private.flags()...), "--registry")
 	n.up()
 	n.importImage()
 	parts := []struct {
@@ -27,10 +27,12 @@ func TestEveryday(t *testing.T) {
 		{"images", func(n *testNode) { n.useImages(private) }},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
+		{"local registry", func(n *testNode) { n.pushToLocalRegistry(); n.pullFromLocalRegistry() }},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
 		{"metrics", (*testNode).metrics},
 		{"again", (*testNode).again}, // stops and starts the node
 		{"storage after a restart", (*testNode).volumesAgain},
+		{"local registry after a restart", (*testNode).pullFromLocalRegistry},
 	}
 	for _, p := range parts {
 		t.Run(p.name, func(t *testing.T) { p.run(n.in(t)) })

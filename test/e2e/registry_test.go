@@ -247,6 +247,27 @@ spec: {type: NodePort, selector: {app: cluster-registry}, ports: [{port: 5000, n
 	})
 }
 
+// localImage is an image in the registry of the node.
+const localImage = "localhost:5000/team/app:2"
+
+// pushToLocalRegistry pushes an image from the host, and checks that pods cannot reach the registry.
+func (n *testNode) pushToLocalRegistry() {
+	pushImage(n.t, localImage, testImageFile(n.t, "local"))
+	n.kubectl("run", "prober", "--image="+testImage, "--restart=Never", "--", "sleep", "1000")
+	n.t.Cleanup(func() { n.kubectl("delete", "pod", "--now", "prober") })
+	n.waitPod("prober")
+	url := fmt.Sprintf("http://%s:5000/v2/", n.status().Network.Address)
+	out, stderr, code := n.try(podLimit, "kubectl", "exec", "prober", "--", "wget", "-q", "-T", "5", "-O", "-", url)
+	assert.Assert(n.t, code != 0 && out == "", "a pod reaches %s: %s%s", url, out, stderr)
+}
+
+// pullFromLocalRegistry runs a pod with that image.
+func (n *testNode) pullFromLocalRegistry() {
+	n.kubectl("run", "local", "--image="+localImage, "--image-pull-policy=Always", "--restart=Never", "--", "sleep", "1000")
+	n.waitPod("local")
+	n.kubectl("delete", "pod", "--now", "local")
+}
+
 // home returns the home directory of a node that has its own.
 func (n *testNode) home() string {
 	for _, kv := range n.env {

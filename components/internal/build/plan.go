@@ -118,6 +118,11 @@ func plan() []target {
 			check:  &check{args: []string{"--version"}, wants: []string{"storage-provisioner v{version}"}},
 		},
 		{
+			name: "local-registry", module: "registry", upstream: "github.com/distribution/distribution/v3",
+			recipe: goProgram{variables: []string{"main.version=v{version}"}},
+			check:  &check{args: []string{"--version"}, wants: []string{"local-registry v{version}"}},
+		},
+		{
 			name: "etcd", module: "etcd", upstream: "go.etcd.io/etcd/server/v3",
 			recipe: goProgram{pkg: "go.etcd.io/etcd/server/v3"},
 			check:  &check{args: []string{"--version"}, wants: []string{"etcd Version: {version}"}},

@@ -20,6 +20,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/flannel"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubeproxy"
+	"github.com/rootlessnode/rootlessnode/internal/component/localregistry"
 	"github.com/rootlessnode/rootlessnode/internal/component/metricsserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/networkpolicy"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
@@ -45,6 +46,7 @@ func All() []component.Component {
 		metricsserver.Component(),
 		coredns.Component(),
 		storage.Component(),
+		localregistry.Component(),
 		runtime.ExternalComponent(),
 	}
 }
