@@ -27,9 +27,11 @@ type HostFacts struct {
 	Hostname string
 	// XDGDataHome is the absolute path of $XDG_DATA_HOME, or ~/.local/share if that is unset.
 	XDGDataHome string
+	// XDGConfigHome is the absolute path of $XDG_CONFIG_HOME, or ~/.config if that is unset.
+	XDGConfigHome string
 }
 
-// Complete sets the fields that Default leaves empty: NodeName, DataDir, Cluster.DNSAddress, Timeouts.PodStop and
+// Complete sets the fields that Default leaves empty: NodeName, DataDir, UserAddons, Cluster.DNSAddress, Timeouts.PodStop and
 // Ports.BindAddresses. It does not change fields that are set, with three exceptions: a node that joins a cluster gets no control
 // plane, a node that serves others gets the same API server port inside as outside, and KubernetesVersion loses its leading v.
 func (c *NodeConfig) Complete(h HostFacts) {
@@ -39,6 +41,9 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	c.KubernetesVersion = strings.TrimPrefix(c.KubernetesVersion, "v")
 	if c.DataDir == "" && h.XDGDataHome != "" {
 		c.DataDir = layout.DefaultDataDir(h.XDGDataHome, c.Name)
+	}
+	if c.UserAddons == "" && h.XDGConfigHome != "" {
+		c.UserAddons = layout.UserAddonsDir(h.XDGConfigHome)
 	}
 	if c.Cluster.DNSAddress == "" {
 		if p, err := netip.ParsePrefix(c.Cluster.ServiceCIDR); err == nil {

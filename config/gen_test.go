@@ -220,6 +220,7 @@ func TestExamplesAreValid(t *testing.T) {
 		}
 	}
 	examples.Join.BootstrapKubeconfig, examples.Join.Kubeconfig = "", ""                // only one way to join at a time
+	examples.Addons = nil                                                               // not on a worker
 	examples.Containerd.RegistryConfigDir = ""                                          // instead of registries
 	for _, runtime := range []string{RuntimeContainerd, RuntimeCRIO, RuntimeExternal} { // one at a time, with its own settings
 		c := *examples

@@ -98,6 +98,9 @@ func validateJoin(c *NodeConfig, fs *faults) {
 	if !c.ControlPlane.Embedded && !c.Joins() {
 		fs.add("controlPlane.embedded", "join: {server: https://HOST:6443}", "false, but no cluster to join is configured")
 	}
+	if c.Joins() && len(c.Addons) > 0 {
+		fs.add("addons", "", "set, but this node is a worker: set it on the first node of the cluster")
+	}
 	validateNodeIP(c, fs)
 }
 

@@ -140,11 +140,11 @@ func full(t *testing.T) *NodeConfig {
 		assert.NilError(t, c.Set(path, v))
 	}
 	c.Name = "other"
-	c.Complete(HostFacts{Hostname: "Host1.", XDGDataHome: "/home/u/.local/share"})
+	c.Complete(HostFacts{Hostname: "Host1.", XDGDataHome: "/home/u/.local/share", XDGConfigHome: "/home/u/.config"})
 	// These cannot be combined in a valid config, but are read and written.
 	for path, v := range map[string]string{
 		"registries.docker.io": "{mirrors: [https://m.example], mirrorsOnly: true}", "registries.a.example:5000": "{insecure: true}",
-		"nodeIP": "192.0.2.9", "join.server": "https://a.example:6443", "join.caCertHashes": "sha256:" + strings.Repeat("0a", 32),
+		"addons": "/a, /b", "nodeIP": "192.0.2.9", "join.server": "https://a.example:6443", "join.caCertHashes": "sha256:" + strings.Repeat("0a", 32),
 		"join.bootstrapKubeconfig": "/b", "join.kubeconfig": "/k",
 		// The same for settings of several runtimes.
 		"cri.endpoint": "unix:///e", "crio.conmon": "/c", "crio.registriesConf": "/r", "crio.signaturePolicy": "/s",
@@ -167,6 +167,7 @@ func full(t *testing.T) *NodeConfig {
 func TestComplete(t *testing.T) {
 	t.Parallel()
 	c := full(t)
+	assert.Equal(t, c.UserAddons, "/home/u/.config/rootlessnode/addons")
 	c.Join, c.CRI.Endpoint, c.CRIO, c.Registries = Join{}, "", Default().CRIO, nil
 	assert.NilError(t, c.Validate())
 	assert.Equal(t, c.NodeName, "host1")

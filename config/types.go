@@ -114,6 +114,12 @@ type NodeConfig struct {
 	// Resource usage of pods and nodes, for `kubectl top` and autoscalers. Not for workers, because the first node of their cluster
 	// has it. See docs/metrics.md.
 	Metrics Metrics `json:"metrics"`
+	// Directories of addons, and manifest files: objects that the node applies to the cluster and keeps as the files describe them.
+	// Not for workers. See docs/addons.md.
+	Addons []string `json:"addons,omitempty" example:"[/home/user/cluster/addons]" check:"path"`
+	// A directory of addons that may be missing, for all nodes of the account. Default: $XDG_CONFIG_HOME/rootlessnode/addons, which is
+	// ~/.config/rootlessnode/addons if XDG_CONFIG_HOME is not set.
+	UserAddons string `json:"userAddons,omitempty" example:"/home/user/.config/rootlessnode/addons" check:"path"`
 	// Certificates of the embedded control plane. A certificate with less than a third of its lifetime left is renewed, at start and
 	// while the node runs.
 	Certificates Certificates `json:"certificates"`

@@ -1,13 +1,9 @@
 package kubeapi
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,8 +11,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -33,13 +27,25 @@ const (
 // errors are joined. It returns the objects that were applied.
 func (c objects) Apply(ctx context.Context, manifest []byte) ([]ObjectState, error) {
 	docs, err := parseManifest(manifest)
+	applied, applyErr := applier{c.conn, FieldManager}.all(ctx, docs)
+	return applied, errors.Join(err, applyErr)
+}
+
+// applier applies documents as a field manager.
+type applier struct {
+	*conn
+	manager string
+}
+
+// all tries all documents and returns the objects that were applied, with the joined errors of the others.
+func (a applier) all(ctx context.Context, docs []document) ([]ObjectState, error) {
 	var applied []ObjectState
-	errs := []error{err}
-	m := mapper{c: c, seen: map[string][]wireResource{}}
+	var errs []error
+	m := newMapper(a.conn)
 	for _, d := range docs {
-		o, err := c.applyOne(ctx, &m, d)
+		o, err := a.one(ctx, m, d)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("apply %s: %w", d, err))
+			errs = append(errs, d.fault(fmt.Errorf("apply %s: %w", d, err)))
 			continue
 		}
 		applied = append(applied, stateOf(d, o))
@@ -56,7 +62,7 @@ func (c objects) Remove(ctx context.Context, manifest []byte) (removed bool, err
 	if err != nil || len(docs) == 0 {
 		return false, err
 	}
-	m := mapper{c: c, seen: map[string][]wireResource{}}
+	m := newMapper(c.conn)
 	marker, err := m.path(ctx, docs[len(docs)-1])
 	if err == nil {
 		err = c.do(ctx, request{method: http.MethodGet, path: marker}, nil)
@@ -83,19 +89,20 @@ func (c objects) Remove(ctx context.Context, manifest []byte) (removed bool, err
 	return true, errors.Join(errs...)
 }
 
-func (c objects) applyOne(ctx context.Context, m *mapper, d document) (*metav1.PartialObjectMetadata, error) {
+// one applies a document.
+func (a applier) one(ctx context.Context, m *mapper, d document) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, applyPatience)
 	defer cancel()
-	delays := c.applyBackoff
+	delays := a.applyBackoff
 	var last error
 	for {
 		applied := &metav1.PartialObjectMetadata{}
 		path, err := m.path(ctx, d)
 		if err == nil {
-			err = c.do(ctx, request{
+			err = a.do(ctx, request{
 				method: http.MethodPatch, path: path, contentType: mimeApplyPatch, body: d.json,
 				query: url.Values{
-					"fieldManager":    {FieldManager},
+					"fieldManager":    {a.manager},
 					"force":           {"true"},
 					"fieldValidation": {"Strict"},
 				},
@@ -130,75 +137,8 @@ func isRetryable(err error) bool {
 	return false
 }
 
-// document is one object of a manifest.
-type document struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Metadata   struct {
-		Namespace string `json:"namespace"`
-		Name      string `json:"name"`
-	} `json:"metadata"`
-	Items []json.RawMessage `json:"items"`
-	json  []byte
-}
-
-func (d document) String() string {
-	name := d.Metadata.Name
-	if d.Metadata.Namespace != "" {
-		name = d.Metadata.Namespace + "/" + name
-	}
-	return d.Kind + " " + name
-}
-
-// parseManifest splits a YAML stream. It returns the valid documents together with the joined errors of the others.
-func parseManifest(manifest []byte) ([]document, error) {
-	var (
-		docs []document
-		errs []error
-	)
-	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
-	for n := 1; ; n++ {
-		raw, err := r.Read()
-		if errors.Is(err, io.EOF) {
-			return docs, errors.Join(errs...)
-		}
-		if err != nil {
-			return docs, errors.Join(append(errs, fmt.Errorf("parse manifest document %d: %w", n, err))...)
-		}
-		js, err := yaml.YAMLToJSONStrict(raw)
-		if err == nil && string(js) == "null" {
-			continue // only comments
-		}
-		if err == nil {
-			docs, err = addDocument(docs, js)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("parse manifest document %d: %w", n, err))
-		}
-	}
-}
-
-func addDocument(docs []document, js []byte) ([]document, error) {
-	d := document{json: js}
-	if err := json.Unmarshal(js, &d); err != nil {
-		return docs, err
-	}
-	if d.Kind == "List" {
-		var errs []error
-		for i, item := range d.Items {
-			var err error
-			if docs, err = addDocument(docs, item); err != nil {
-				errs = append(errs, fmt.Errorf("item %d: %w", i+1, err))
-			}
-		}
-		return docs, errors.Join(errs...)
-	}
-	if d.APIVersion == "" || d.Kind == "" || d.Metadata.Name == "" {
-		return docs, errors.New("apiVersion, kind and metadata.name are required")
-	}
-	d.Items = nil
-	return append(docs, d), nil
-}
+// defaultNamespace is the namespace of objects without one.
+const defaultNamespace = "default"
 
 var errUnknownKind = errors.New("the API server does not know this kind")
 
@@ -212,9 +152,11 @@ type wireResource struct {
 // mapper finds the URL path of an object. The kinds of a node's own manifests are built in; others are looked up in the
 // server's discovery, once for each group and version.
 type mapper struct {
-	c    objects
+	c    *conn
 	seen map[string][]wireResource
 }
+
+func newMapper(c *conn) *mapper { return &mapper{c: c, seen: map[string][]wireResource{}} }
 
 func (m *mapper) path(ctx context.Context, d document) (string, error) {
 	prefix := "/apis/" + d.APIVersion
@@ -231,7 +173,7 @@ func (m *mapper) path(ctx context.Context, d document) (string, error) {
 	if res.Namespaced {
 		ns := d.Metadata.Namespace
 		if ns == "" {
-			ns = "default"
+			ns = defaultNamespace
 		}
 		prefix += "/namespaces/" + url.PathEscape(ns)
 	}

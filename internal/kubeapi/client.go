@@ -69,6 +69,7 @@ type Options struct {
 type Client struct {
 	*conn
 	objects
+	sets
 	nodes
 	workloads
 	certificates
@@ -78,6 +79,7 @@ type Client struct {
 
 type (
 	objects      struct{ *conn }
+	sets         struct{ *conn }
 	nodes        struct{ *conn }
 	workloads    struct{ *conn }
 	certificates struct{ *conn }
@@ -157,7 +159,7 @@ func newForConfig(cfg *rest.Config, o Options) (*Client, error) {
 		silent.SetOutput(io.Discard)
 		c.log = silent
 	}
-	return &Client{c, objects{c}, nodes{c}, workloads{c}, certificates{c}, tokens{c}, events{c}}, nil
+	return &Client{c, objects{c}, sets{c}, nodes{c}, workloads{c}, certificates{c}, tokens{c}, events{c}}, nil
 }
 
 // Close closes idle connections. Active calls continue.

@@ -52,7 +52,12 @@ func (c objects) WatchObjects(ctx context.Context, manifest []byte, selector str
 	if err != nil {
 		return err
 	}
-	m := mapper{c: c, seen: map[string][]wireResource{}}
+	return c.watchDocuments(ctx, docs, selector, fn)
+}
+
+// watchDocuments is WatchObjects for documents.
+func (c *conn) watchDocuments(ctx context.Context, docs []document, selector string, fn func(ObjectState)) error {
+	m := newMapper(c)
 	collections := map[string]map[string]document{} // by path and name
 	for _, d := range docs {
 		path, err := m.path(ctx, d)
@@ -82,11 +87,11 @@ func (c objects) WatchObjects(ctx context.Context, manifest []byte, selector str
 }
 
 // followMetadata reports the objects of one collection. A missing object is reported as nil.
-func (c objects) followMetadata(
+func (c *conn) followMetadata(
 	ctx context.Context, path, selector string, wanted map[string]document, report func(string, *metav1.PartialObjectMetadata),
 ) error {
 	f := follower[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]{
-		c: c.conn, path: path, labels: selector, metadata: true,
+		c: c, path: path, labels: selector, metadata: true,
 		replace: func(all []*metav1.PartialObjectMetadata) {
 			found := map[string]*metav1.PartialObjectMetadata{}
 			for _, o := range all {

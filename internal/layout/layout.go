@@ -121,6 +121,11 @@ func UserComponentsDir(xdgDataHome string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "bin")
 }
 
+// UserAddonsDir returns the directory of addons for all nodes of the account.
+func UserAddonsDir(xdgConfigHome string) string {
+	return filepath.Join(xdgConfigHome, "rootlessnode", "addons")
+}
+
 // RegistryDir returns the directory of the registry of the account's nodes. It has one file for each node with a known data dir.
 func RegistryDir(xdgDataHome string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "registry")

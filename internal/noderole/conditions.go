@@ -94,6 +94,7 @@ func (n *nodeRole) conditionWatches() map[string]conditionWatch {
 	}
 	if component.EmbeddedControlPlane(n.cfg) {
 		watches[status.ConditionDatastore] = n.datastore
+		watches[status.ConditionAddons] = newAddonWatch(n.cfg, n.log, n.serving(component.UnitAddons))
 	}
 	if w := newDNSWatch(n.env, n.serving(component.ClusterUnit(n.cfg, apiserver.Name), kubeproxy.Name)); w != nil {
 		watches[status.ConditionClusterDNS] = w

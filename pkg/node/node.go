@@ -136,7 +136,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 	was, deleting := formerIdentity(&own)
 	n.deleting = deleting
 	recall(&own, was)
-	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData}
+	facts := config.HostFacts{Hostname: host, XDGDataHome: xdgData, XDGConfigHome: xdgConfigHome()}
 	unreadable := rejoin(&own, facts) // returned last, because errors of the config and the data dir are more useful
 	own.Complete(facts)
 	var invalid error
@@ -185,17 +185,6 @@ func findComponents(xdgData string) (dir string, tried []string) {
 		return "", tried
 	}
 	return dir, nil
-}
-
-func xdgDataHome() (string, error) {
-	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
-		return dir, nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", errdefs.Preflight("find the data dir: %w", err).Hint("set HOME or XDG_DATA_HOME")
-	}
-	return filepath.Join(home, ".local", "share"), nil
 }
 
 // Config returns the node's configuration with defaults set. The caller must not change it.

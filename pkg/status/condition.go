@@ -18,6 +18,7 @@ const (
 	ConditionForwarding       = "Forwarding"       // forwarded ports accept connections
 	ConditionDisk             = "Disk"             // the file systems of the node can be written and have free space
 	ConditionNodePressure     = "NodePressure"     // the kubelet lacks no memory, disk space or process ids
+	ConditionAddons           = "Addons"           // the user's addons are applied
 	ConditionSharedMounts     = "SharedMounts"     // the runtime, the kubelet and pods see each other's mounts
 )
 

@@ -26,7 +26,7 @@ const (
 func Milestones() []Milestone { return []Milestone{MilestoneNode, MilestoneUsable, MilestonePods} }
 
 // essential are the types of conditions without which the node cannot be used. A node has only those that apply to it.
-var essential = []string{ConditionNodeReady, ConditionContainerRuntime, ConditionDatastore, ConditionClusterDNS}
+var essential = []string{ConditionNodeReady, ConditionContainerRuntime, ConditionDatastore, ConditionClusterDNS, ConditionAddons}
 
 // Reached reports whether the node has reached a milestone and is still there. Components that fail later do not matter as long as
 // the conditions are true.

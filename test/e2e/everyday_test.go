@@ -30,6 +30,7 @@ func TestEveryday(t *testing.T) {
 		{"local registry", func(n *testNode) { n.pushToLocalRegistry(); n.pullFromLocalRegistry() }},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
 		{"metrics", (*testNode).metrics},
+		{"addons", func(n *testNode) { n.addons(home) }},
 		{"again", (*testNode).again}, // stops and starts the node
 		{"storage after a restart", (*testNode).volumesAgain},
 		{"local registry after a restart", (*testNode).pullFromLocalRegistry},
