@@ -136,8 +136,13 @@ func (n *testNode) volumesAgain() {
 	lines := n.sh("writer", "wc -l < /once/file")
 	assert.Assert(n.t, lines != "1", "the file does not have a line of each run")
 	n.kubectl("delete", "pod", "writer", "reader", "refused", "users")
+	const mount = volumesInside + "/default_once_*/mnt"
+	n.inside("sh", "-ec", "cd "+volumesInside+"/default_once_*; mkdir mnt; mount -t tmpfs none mnt; touch mnt/file")
+	volume := n.kubectl("get", "pvc", "once", "-o", "jsonpath={.spec.volumeName}")
 	n.kubectl("delete", "pvc", "once", "pod", "many", "block", "copy")
 	n.kubectl("delete", "pv", "foreign", "--wait=false")
+	eventually(n.t, podLimit, "a volume with a mount is kept", func() error { return n.eventSays(volume, "a file system is mounted on") })
+	n.inside("sh", "-ec", "test -e "+mount+"/file; umount "+mount)
 	eventually(n.t, podLimit, "no volume is left", func() error {
 		got := n.inside("ls", volumesInside)
 		return errorUnless(!strings.Contains(got, "default_"), got)
