@@ -204,10 +204,36 @@ func TestFields(t *testing.T) {
 	var want []FieldDoc
 	for _, d := range readDocs(t) {
 		if d.value != "" && !d.inEntry {
-			want = append(want, FieldDoc{d.path, d.doc})
+			want = append(want, FieldDoc{Path: d.path, Doc: d.doc})
 		}
 	}
-	assert.DeepEqual(t, Fields(), want)
+	got := Fields()
+	for i := range got {
+		got[i].Values = nil
+	}
+	assert.DeepEqual(t, got, want)
+}
+
+// TestFieldValues checks that a field with few valid values lists them all.
+func TestFieldValues(t *testing.T) {
+	t.Parallel()
+	for _, f := range Fields() {
+		for _, v := range f.Values {
+			if f.Path == "apiVersion" || f.Path == "kind" {
+				continue // cannot be set
+			}
+			assert.NilError(t, Default().Set(f.Path, v))
+		}
+	}
+	values := map[string]string{}
+	for _, f := range Fields() {
+		values[f.Path] = strings.Join(f.Values, " ")
+	}
+	assert.Equal(t, values["cni"], "flannel none")
+	assert.Equal(t, values["network.ipv6"], "true false")
+	assert.Equal(t, values["network.slirpSandbox"], "auto true false")
+	assert.Equal(t, values["network.driver"], strings.Join(networkDrivers(), " "))
+	assert.Equal(t, values["network.mtu"], "")
 }
 
 // TestExamplesAreValid checks that the example of each field without a default is valid.

@@ -18,6 +18,8 @@ type FieldDoc struct {
 	Path string
 	// Doc is the meaning of the field, one paragraph.
 	Doc string
+	// Values are all valid values, if there are only few.
+	Values []string
 }
 
 // Fields returns the documentation of all fields, without groups of fields, in the order of their declaration.
@@ -33,11 +35,31 @@ func Fields() []FieldDoc {
 		}
 		name, _, _ := strings.Cut(strings.TrimPrefix(text, "#"), ":")
 		if path := leaves[len(out)].path; path == name || strings.HasSuffix(path, "."+name) {
-			out = append(out, FieldDoc{Path: path, Doc: strings.Join(comment, " ")})
+			out = append(out, FieldDoc{Path: path, Doc: strings.Join(comment, " "), Values: valuesOf(leaves[len(out)])})
 		}
 		if comment = nil; len(out) == len(leaves) {
 			break
 		}
 	}
 	return out
+}
+
+// valuesOf returns all valid values of a field, or nil if there are many.
+func valuesOf(l leaf) []string {
+	if check, values, _ := strings.Cut(l.tag.Get("check"), " "); check == "oneof" {
+		return strings.Fields(values)
+	}
+	switch l.path {
+	case "network.driver":
+		return networkDrivers()
+	case "ports.driver":
+		return portDrivers()
+	}
+	switch l.value.Interface().(type) {
+	case bool:
+		return []string{"true", "false"}
+	case AutoBool:
+		return []string{string(Auto), string(On), string(Off)}
+	}
+	return nil
 }

@@ -33,6 +33,7 @@ func newKubectl(a *app) *cobra.Command {
 		Long: `Run the kubectl of the node's components on the host, with the node's kubeconfig.
 All arguments are passed to kubectl, except --name NAME in front of the others.`,
 		DisableFlagParsing: true,
+		ValidArgsFunction:  completeKubectl(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, err := a.takeName(args)
 			if err != nil {

@@ -54,9 +54,10 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 		f.all.Lookup(name).NoOptDefVal = "true"
 	}
 	cmd.Flags().AddFlagSet(f.all)
-	_ = cmd.RegisterFlagCompletionFunc("set", completeFields) // the flags are there
+	_ = cmd.RegisterFlagCompletionFunc("set", completeSettings) // the flags are there
 	_ = cmd.RegisterFlagCompletionFunc("unset", completeFields)
 	completeValues(cmd, "log-level", "debug", "info", "warning", "error")
+	completeValues(cmd, "kubeconfig-merge", "true", "false")
 	for _, dir := range []string{"components-dir", "data-dir"} {
 		_ = cmd.MarkFlagDirname(dir)
 	}
@@ -171,15 +172,4 @@ func dataDirOf(set config.Settings) string {
 		return "" // reported when the settings are used
 	}
 	return cfg.DataDir
-}
-
-// completeFields completes the fields for --set.
-func completeFields(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	var out []string
-	for _, d := range config.Fields() {
-		if strings.HasPrefix(d.Path+"=", typed) {
-			out = append(out, cobra.CompletionWithDesc(d.Path+"=", d.Doc))
-		}
-	}
-	return out, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }

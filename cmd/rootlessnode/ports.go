@@ -82,6 +82,8 @@ func newPortsRemove(a *app) *cobra.Command {
 		Use:   "remove FORWARD|HOSTPORT",
 		Short: "Remove a forward that was created with add",
 		Args:  arguments(1, 1),
+
+		ValidArgsFunction: completeManualPorts(a),
 		RunE: withNode(a, func(ctx context.Context, n portNode, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, portTimeout)
 			defer cancel()

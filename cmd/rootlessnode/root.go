@@ -101,6 +101,7 @@ node in which every process is unprivileged.`,
 	setDefaults(root)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	addCompletion(a, root)
 	for _, c := range root.Commands() {
 		if c.Name() == "help" || c.Name() == "completion" { // they do not concern a node
 			c.Annotations = map[string]string{allowRoot: "true"}
@@ -133,6 +134,9 @@ func setDefaults(cmd *cobra.Command) {
 	}
 	if cmd.Args == nil && !cmd.DisableFlagParsing {
 		cmd.Args = arguments(0, 0)
+		if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
+			cmd.ValidArgsFunction = cobra.NoFileCompletions
+		}
 	}
 	for _, sub := range cmd.Commands() {
 		setDefaults(sub)
@@ -145,6 +149,9 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		err := fmt.Errorf("unknown output format %q", a.output)
 		a.output = ""
 		return errdefs.WithHint(errdefs.Class(errdefs.ErrConfig, err), "use -o json, or omit -o for text")
+	}
+	if completionRequest(cmd) {
+		return nil
 	}
 	allowed := a.uid != 0 || cmd.Annotations[printsHelp] != ""
 	for c := cmd; c != nil; c = c.Parent() {

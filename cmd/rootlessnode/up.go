@@ -86,8 +86,17 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 	cmd.Flags().StringVar(&t.file, "token-file", "", "read the bootstrap token from `FILE`, which must not be accessible to other users; - is standard input")
 	cmd.Flags().BoolVar(&foreground, "foreground", false, "run in the foreground; the node stops when this process exits")
 	cmd.Flags().Var(&wait, "wait", "what to wait for: node (Node Ready), usable (also the container runtime and the cluster DNS), or pods (also the pods that were ready when the node stopped)")
+	completeValues(cmd, "wait", milestones()...)
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait (default: timeouts.ready)")
 	return cmd
+}
+
+// milestones returns the values of --wait.
+func milestones() (values []string) {
+	for _, m := range status.Milestones() {
+		values = append(values, string(m))
+	}
+	return values
 }
 
 // waitFlag is the value of --wait.

@@ -25,6 +25,7 @@ func TestEveryday(t *testing.T) {
 		{"autoscaling begins", (*testNode).autoscale},
 		{"run", (*testNode).runOnHost},
 		{"images", func(n *testNode) { n.useImages(private) }},
+		{"shell", (*testNode).shellAndCompletion},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"local registry", func(n *testNode) { n.pushToLocalRegistry(); n.pullFromLocalRegistry() }},
