@@ -27,7 +27,7 @@ func stateFiles(_ context.Context, in *Input) ([]file, error) {
 	d, rt := in.Data, in.Runtime
 	for _, path := range []string{
 		d.Record(), d.LastExit(), d.Ports(), d.ManualPorts(), d.ImportedImages(), d.JoinRecord(), in.Registry,
-		rt.Config(), rt.CgroupFile(), rt.Handover(), rt.Uplink(), rt.HostAddresses(), rt.NodeAddress(), rt.PortFaults(),
+		rt.Config(), rt.CgroupFile(), rt.Handover(), rt.Uplink(), rt.HostAddresses(), rt.NodeAddress(), rt.HostRoutes(), rt.HostResolver(), rt.PortFaults(),
 	} {
 		text, err := readHead(path, maxStateFile)
 		switch {

@@ -50,6 +50,18 @@ type HostAddress struct {
 	IP        netip.Addr `json:"ip"`
 }
 
+// RouteOverlap is a route of the host that overlaps a network of the node, so that the node cannot reach the addresses in both.
+type RouteOverlap struct {
+	// Field is the configuration field of the node's network, and Range its value.
+	Field string `json:"field"`
+	Range string `json:"range"`
+	Route string `json:"route"`
+	// Device is the interface of the route, or another reason why the addresses must be reachable.
+	Device string `json:"device"`
+	// Free is a value of Field that overlaps no route of the host.
+	Free string `json:"free"`
+}
+
 // PortFault is a forwarded port of the host that is open but currently accepts no connections. Proto is tcp, tcp4 or tcp6.
 type PortFault struct {
 	HostIP   string `json:"hostIP"`

@@ -76,6 +76,13 @@ func (r Runtime) HostAddresses() string { return filepath.Join(r.Dir, "host-addr
 // changes. It exists only in a multi-node cluster.
 func (r Runtime) NodeAddress() string { return filepath.Join(r.Dir, "node-address.json") }
 
+// HostRoutes is the file with the routes of the host that overlap the node's networks, a list of RouteOverlap. The parent replaces it
+// when they change.
+func (r Runtime) HostRoutes() string { return filepath.Join(r.Dir, "host-routes.json") }
+
+// HostResolver is the file with the resolver configuration of the host (hostinfo.Resolver). The parent replaces it when it changes.
+func (r Runtime) HostResolver() string { return filepath.Join(r.Dir, "host-resolver.json") }
+
 // PortFaults is the file with the state of the forwarded ports (Forwarding). The parent replaces it when it changes. It does not exist
 // before the first fault.
 func (r Runtime) PortFaults() string { return filepath.Join(r.Dir, "port-faults.json") }

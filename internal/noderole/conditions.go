@@ -90,6 +90,7 @@ func (n *nodeRole) conditionWatches() map[string]conditionWatch {
 		status.ConditionDisk:             n.diskWatch(),
 		status.ConditionContainerRuntime: n.runtimeWatch(),
 		status.ConditionUplink:           uplinkWatch{n.rt.NetworkFault()},
+		status.ConditionHostRoutes:       routeWatch{n.rt.HostRoutes()},
 		status.ConditionCertificates:     n.certificateWatch(),
 	}
 	if component.EmbeddedControlPlane(n.cfg) {

@@ -18,6 +18,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/internal/component/apiserver"
 	"github.com/rootlessnode/rootlessnode/internal/component/catalogue"
 	"github.com/rootlessnode/rootlessnode/internal/component/kubelet"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/specfilter"
@@ -43,12 +44,17 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if n.handover.Network.DNS, err = allNameServers(n.cfg, n.handover.Network, n.rt); err != nil {
+		return err
+	}
 	given, err := givenEnv(n.cfg, n.handover, ipv6, n.address.current(), n.rt.Dir, n.binary)
 	if err != nil {
 		return err
 	}
 	given.StatusSocket = n.rt.NodeSocket()
-	n.hub.Update(func(s *status.Status) { s.Network.AddressIPv6, s.Network.NodeAddress = given.NodeIPv6, given.PublicIP })
+	n.hub.Update(func(s *status.Status) {
+		s.Network.AddressIPv6, s.Network.NodeAddress, s.Network.DNS = given.NodeIPv6, given.PublicIP, n.handover.Network.DNS
+	})
 	if n.proxies, err = proxyEnv(given); err != nil {
 		return err
 	}
@@ -94,6 +100,15 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return fmt.Errorf("remove the last run's CNI configuration: %w", err)
 	}
 	return nil
+}
+
+// allNameServers adds the host's further name servers to that of the network driver.
+func allNameServers(cfg *config.NodeConfig, network layout.NetworkInfo, rt layout.Runtime) ([]string, error) {
+	var host hostinfo.Resolver
+	if err := layout.ReadJSON(rt.HostResolver(), &host); err != nil {
+		return nil, fmt.Errorf("read the host's resolver configuration: %w", err)
+	}
+	return nameServers(cfg, network, host), nil
 }
 
 // givenEnv returns the data for rendering that the config and the handover contain.

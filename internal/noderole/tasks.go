@@ -66,6 +66,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		ports,
 		pods.unit(n.runtime.Unit(), n.backoff()),
 		task(unitMounts, mounts.Run),
+		task(unitResolver, (&resolver{n.env, n.rt.HostResolver(), "/etc/resolv.conf", component.Write}).Run),
 		task(unitConditions, conditions.Run),
 		task(unitEntries, func(ctx context.Context, ready func()) error { return copyup.FollowHost(ctx, n.files, ready) }),
 		task(unitHostPaths, hostPaths.Run, component.UnitRegistered),

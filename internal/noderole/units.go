@@ -33,6 +33,8 @@ const (
 	unitHostAccess = "host-access"
 	// Removes the Node objects of former names.
 	unitFormerNodes = "former-nodes"
+	// Follows the host's search domains.
+	unitResolver = "resolver"
 	// Keeps the node's address up to date in the cluster.
 	unitAddress = "node-address"
 	// Decides which nodes may join the cluster.

@@ -66,8 +66,8 @@ func networkChecks() []Check {
 		{
 			Code: "RN-RESOLV-CONF", Name: "resolv-conf", Title: "name servers in /etc/resolv.conf",
 			Why:   "the network driver passes the node's queries to the name servers of the host",
-			Warns: "the file cannot be read or has no name server",
-			Fix:   "Configure a name server on the host.",
+			Warns: "the file cannot be read or has no name server; it has only servers with IPv6 addresses, and the network driver cannot query these",
+			Fix:   "Configure a name server on the host. For IPv6 only: set `network.ipv6` or `network.driver: gvisor-tap-vsock`.",
 			run:   checkResolvConf,
 		},
 		{

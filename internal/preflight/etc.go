@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/proxyenv"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
@@ -60,22 +61,35 @@ func checkResolvConf(_ context.Context, h *host) []Finding {
 	case len(servers) == 0:
 		return []Finding{warn("%s has no name server: the node cannot resolve names of other hosts, so it cannot pull images", file).hint(hint...)}
 	}
+	if !slices.ContainsFunc(servers, isIPv4) && needsIPv4Server(h.cfg) {
+		return []Finding{warn("%s has only name servers with IPv6 addresses (%s), which the node cannot query with these settings",
+			file, strings.Join(servers, ", ")).hint("# use the forwarder for IPv6: --set network.driver=slirp4netns --set network.ipv6=true",
+			"# or a driver that queries the servers from the host: --set network.driver=gvisor-tap-vsock")}
+	}
 	return []Finding{pass("name servers: %s", strings.Join(servers, ", "))}
+}
+
+func isIPv4(server string) bool {
+	ip, err := netip.ParseAddr(server)
+	return err == nil && ip.Is4()
+}
+
+// needsIPv4Server reports whether the node can only query name servers with IPv4 addresses. gvisor-tap-vsock queries them from the
+// host, lxc-user-nic gets other ones, and slirp4netns has a forwarder for IPv6.
+func needsIPv4Server(c *config.NodeConfig) bool {
+	switch c.Network.Driver {
+	case config.DriverGvisor, config.DriverLXCUserNIC:
+		return false
+	case config.DriverSlirp, config.DriverAuto:
+		return !c.Network.IPv6 && len(c.Network.NameServers) == 0
+	}
+	return len(c.Network.NameServers) == 0
 }
 
 // nameServers returns the addresses of the name servers in resolv.conf(5).
 func (h *host) nameServers() ([]string, error) {
-	b, err := os.ReadFile(h.path("/etc/resolv.conf"))
-	if err != nil {
-		return nil, err
-	}
-	var servers []string
-	for line := range bytes.Lines(b) {
-		if f := strings.Fields(string(line)); len(f) >= 2 && f[0] == "nameserver" {
-			servers = append(servers, f[1])
-		}
-	}
-	return servers, nil
+	r, err := hostinfo.ReadResolver(h.path(hostinfo.ResolvConf))
+	return r.Servers, err
 }
 
 // caFiles and caDirs return the places where Go programs look for certificate authorities (crypto/x509, root_linux.go).

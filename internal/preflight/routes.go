@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
 
 // route is one IPv4 route of the host.
@@ -115,9 +116,35 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 	if err != nil {
 		return unreadable(err)
 	}
-	c := h.cfg
-	tap, why := tapNetwork(c, routes)
+	tap, why := tapNetwork(h.cfg, routes)
 	var found []Finding
+	for _, o := range overlaps(h.cfg, tap, routes) {
+		f := warn("%s %s overlaps the host's route to %s (%s): addresses in both cannot be reached from the node", o.Field, o.Range, o.Route, o.Device)
+		hint := "# if the node must reach these addresses: --set "
+		if netip.MustParsePrefix(o.Route).Bits() >= netip.MustParsePrefix(o.Range).Bits() {
+			f.Level, hint = LevelFail, "# choose a range that overlaps no route of the host: --set "
+		}
+		f.Details = map[string]string{"field": o.Field, "cidr": o.Range, "route": o.Route, "device": o.Device}
+		found = append(found, f.hint(hint+o.Field+"="+o.Free))
+	}
+	if why != "" {
+		return orPass(found, "%s", why)
+	}
+	return orPass(found, "no network of the host overlaps the node's networks")
+}
+
+// RouteOverlaps returns the routes and name servers of the host that overlap the networks of a running node. Runs in: parent.
+func RouteOverlaps(c *config.NodeConfig) ([]layout.RouteOverlap, error) {
+	routes, err := newHost(context.Background(), Input{Config: c}).hostRoutes()
+	if err != nil {
+		return nil, fmt.Errorf("read the host's routes: %w", err)
+	}
+	return overlaps(c, c.Network.CIDR, routes), nil
+}
+
+// overlaps returns the routes that overlap a network of the node. tap is the network between the node and the host.
+func overlaps(c *config.NodeConfig, tap string, routes []route) []layout.RouteOverlap {
+	var found []layout.RouteOverlap
 	for _, n := range []struct{ field, cidr, other string }{
 		{"cluster.podCIDR", c.Cluster.PodCIDR, "10.142.0.0/16"},
 		{"cluster.serviceCIDR", c.Cluster.ServiceCIDR, "10.143.0.0/16"},
@@ -132,19 +159,12 @@ func checkRoutes(_ context.Context, h *host) []Finding {
 			if !p.Overlaps(r.prefix) {
 				continue
 			}
-			f := warn("%s %s overlaps the host's route to %s (%s): addresses in both cannot be reached from the node", n.field, p, r.prefix, r.device)
-			hint := "# if the node must reach these addresses: --set "
-			if r.prefix.Bits() >= p.Bits() {
-				f.Level, hint = LevelFail, "# choose a range that overlaps no route of the host: --set "
-			}
-			f.Details = map[string]string{"field": n.field, "cidr": p.String(), "route": r.prefix.String(), "device": r.device}
-			found = append(found, f.hint(hint+n.field+"="+free))
+			found = append(found, layout.RouteOverlap{
+				Field: n.field, Range: p.String(), Route: r.prefix.String(), Device: r.device, Free: free,
+			})
 		}
 	}
-	if why != "" {
-		return orPass(found, "%s", why)
-	}
-	return orPass(found, "no network of the host overlaps the node's networks")
+	return found
 }
 
 // otherTaps returns ranges for network.cidr if its default is in use on the host: one in each private block (RFC 1918), and one for

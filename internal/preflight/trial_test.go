@@ -219,6 +219,12 @@ func TestLimitsAndFiles(t *testing.T) {
 		{"G13 IPv6 localhost", "hosts", func(f *fakeHost) { f.write("etc/hosts", "::1 ip6 localhost # x\n") }, "pass: /etc/hosts has localhost"},
 		{"no resolv.conf", "resolv-conf", func(f *fakeHost) { f.remove("etc/resolv.conf") },
 			"warn: /etc/resolv.conf: no such file or directory: the node cannot resolve names of other hosts, so it cannot pull images"},
+		{"only IPv6 name servers", "resolv-conf", func(f *fakeHost) { f.write("etc/resolv.conf", "nameserver 2001:db8::1\n") },
+			"warn: /etc/resolv.conf has only name servers with IPv6 addresses (2001:db8::1), which the node cannot query with these settings"},
+		{"IPv6 name servers and network.ipv6", "resolv-conf", func(f *fakeHost) {
+			f.write("etc/resolv.conf", "nameserver 2001:db8::1\n")
+			f.in.Config.Network.IPv6 = true
+		}, "pass: name servers: 2001:db8::1"},
 		{"no name server", "resolv-conf", func(f *fakeHost) { f.write("etc/resolv.conf", "search x\n#nameserver 192.0.2.1\n") },
 			"warn: /etc/resolv.conf has no name server: the node cannot resolve names of other hosts, so it cannot pull images"},
 		{"no name server is needed", "resolv-conf", func(f *fakeHost) { f.remove("etc/resolv.conf"); f.set("network.driver", "none") },

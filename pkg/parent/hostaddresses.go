@@ -26,6 +26,7 @@ type addressWatcher struct {
 	events *os.File
 	retry  time.Duration
 	done   sync.WaitGroup
+	mu     sync.Mutex // held by update
 }
 
 // addressRetry is the interval for retries after an error: a name server may respond only some time after a route was added.
@@ -52,6 +53,8 @@ func (f *addressFile) update() error {
 }
 
 func (w *addressWatcher) update() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var errs []error
 	for _, f := range w.files {
 		errs = append(errs, f.update())
@@ -116,7 +119,11 @@ func addressEvents() (*os.File, error) {
 
 // addressFiles returns the files with the host's addresses that the node role needs.
 func (r *run) addressFiles(ctx context.Context) []*addressFile {
-	files := []*addressFile{{path: r.Runtime.HostAddresses(), read: func() (any, error) { return hostAddresses() }}}
+	files := []*addressFile{
+		{path: r.Runtime.HostAddresses(), read: func() (any, error) { return hostAddresses() }},
+		{path: r.Runtime.HostRoutes(), read: newOverlaps(r.Config)},
+		{path: r.Runtime.HostResolver(), read: readResolver},
+	}
 	if r.Config.MultiNode() {
 		files = append(files, &addressFile{path: r.Runtime.NodeAddress(), read: func() (any, error) {
 			ip, err := preflight.NodeAddress(ctx, r.Config)

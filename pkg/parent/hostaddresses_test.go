@@ -3,6 +3,7 @@ package parent
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,8 +17,10 @@ import (
 func TestHostAddresses(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "addresses")
-	files := (&run{Options: Options{Config: config.Default(), Runtime: layout.NewRuntime(t.TempDir(), "x")}}).addressFiles(t.Context())
-	assert.Equal(t, len(files), 1, "a single node needs no address for other nodes")
+	rt := layout.NewRuntime(t.TempDir(), "x")
+	assert.NilError(t, os.MkdirAll(rt.Dir, 0o700))
+	files := (&run{Options: Options{Config: config.Default(), Runtime: rt}}).addressFiles(t.Context())
+	assert.Equal(t, len(files), 3, "a single node needs no address for other nodes")
 	files[0].path = path
 	watcher, err := watchAddresses(func(err error) { t.Error(err) }, files...)
 	assert.NilError(t, err)

@@ -216,6 +216,11 @@ func (r *run) node(ctx context.Context) error {
 		return err
 	}
 	defer addresses.close()
+	stopResolver, err := addresses.watchResolver(func(err error) { r.Log.WithError(err).Warn("update the host's resolver configuration") })
+	if err != nil {
+		return err
+	}
+	defer stopResolver()
 	stopHostPorts, err := r.serveHostPorts()
 	if err != nil {
 		return err

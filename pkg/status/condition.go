@@ -10,6 +10,7 @@ import (
 // Condition types. docs/conditions.md describes when each of them is true, and its reasons.
 const (
 	ConditionUplink           = "Uplink"           // the process of the network driver runs
+	ConditionHostRoutes       = "HostRoutes"       // no route of the host that appeared later overlaps the node's networks
 	ConditionNodeReady        = "NodeReady"        // the Ready condition of the Node object
 	ConditionClusterDNS       = "ClusterDNS"       // a name of the cluster resolves through the DNS Service
 	ConditionDatastore        = "Datastore"        // the cluster's data can be read and written

@@ -26,6 +26,7 @@ func TestEveryday(t *testing.T) {
 		{"run", (*testNode).runOnHost},
 		{"images", func(n *testNode) { n.useImages(private) }},
 		{"shell", (*testNode).shellAndCompletion},
+		{"resolver", (*testNode).resolver},
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"local registry", func(n *testNode) { n.pushToLocalRegistry(); n.pullFromLocalRegistry() }},

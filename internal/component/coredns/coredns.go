@@ -117,7 +117,9 @@ func Corefile(domain, hostAddress string, forward bool) (string, error) {
 		"        ttl 30",
 		"    }",
 		"    prometheus :9153",
-		"    forward . /etc/resolv.conf",
+		"    forward . /etc/resolv.conf {",
+		"        policy sequential", // as resolvers do: the servers may know different names
+		"    }",
 		"    cache 30",
 		"    loop",
 		"    reload",
@@ -128,10 +130,9 @@ func Corefile(domain, hostAddress string, forward bool) (string, error) {
 		"",
 	}
 	if !forward {
-		lines = slices.DeleteFunc(lines, func(l string) bool {
-			plugin, _, _ := strings.Cut(strings.TrimSpace(l), " ")
-			return plugin == "forward" || plugin == "loop"
-		})
+		first := slices.Index(lines, "    forward . /etc/resolv.conf {")
+		lines = slices.Delete(lines, first, first+3)
+		lines = slices.DeleteFunc(lines, func(l string) bool { return l == "    loop" })
 	}
 	return strings.Join(lines, "\n"), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/component/pki"
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
 	"github.com/rootlessnode/rootlessnode/internal/supervisor"
@@ -79,12 +80,11 @@ func nodeIPs(e component.Env) string {
 	return e.NodeIP + "," + e.NodeIPv6
 }
 
-// Render returns the kubelet's files and arguments: its configuration, its kubeconfig and the resolv.conf of pods.
+// Render returns the kubelet's files and arguments: its configuration and its kubeconfig. The node role writes ResolvConf.
 func Render(e component.Env) (component.Rendered, error) {
 	settings, configErr := renderConfig(e)
 	kubeconfig, kubeconfigErr := Kubeconfig(e)
-	resolv, resolvErr := resolvConf(e.NameServers, e.Config.Network.Driver == config.DriverNone)
-	if err := errors.Join(configErr, kubeconfigErr, resolvErr); err != nil {
+	if err := errors.Join(configErr, kubeconfigErr); err != nil {
 		return component.Rendered{}, fmt.Errorf("render %s: %w", Name, err)
 	}
 	configFile, kubeconfigFile := component.RunFile("kubelet.yaml"), component.RunFile("kubelet.kubeconfig")
@@ -123,7 +123,6 @@ func Render(e component.Env) (component.Rendered, error) {
 		Files: append([]component.File{
 			{Path: configFile, Mode: 0o600, Data: settings},
 			{Path: kubeconfigFile, Mode: 0o600, Data: kubeconfig},
-			{Path: layout.InsideResolvConf, Mode: 0o644, Data: resolv},
 		}, plugin...),
 		Path: e.BinDir(Name),
 		Args: args,
@@ -164,8 +163,26 @@ func joinLabels(labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// resolvConf returns /etc/resolv.conf of pods with dnsPolicy Default. Loopback servers are rejected, because pods
-// cannot reach them in their own network namespace. allowEmpty permits an empty list.
+// ResolvConf returns the resolv.conf(5) from which the kubelet makes those of pods: the node's name servers, and the search domains
+// and options of the host. The kubelet reads it for each pod.
+func ResolvConf(e component.Env, host hostinfo.Resolver) (component.File, error) {
+	data, err := resolvConf(e.NameServers, e.Config.Network.Driver == config.DriverNone)
+	if err != nil {
+		return component.File{}, fmt.Errorf("render the resolv.conf of pods: %w", err)
+	}
+	for _, line := range []struct {
+		keyword string
+		words   []string
+	}{{"search", host.Search}, {"options", host.Options}} {
+		if len(line.words) > 0 {
+			data = fmt.Appendf(data, "%s %s\n", line.keyword, strings.Join(line.words, " "))
+		}
+	}
+	return component.File{Path: layout.InsideResolvConf, Mode: 0o644, Data: data}, nil
+}
+
+// resolvConf returns the lines with the name servers. Loopback servers are rejected, because pods cannot reach them in their
+// own network namespace. allowEmpty permits an empty list.
 func resolvConf(servers []string, allowEmpty bool) ([]byte, error) {
 	if len(servers) == 0 && !allowEmpty {
 		return nil, errors.New("no name servers for pods")
