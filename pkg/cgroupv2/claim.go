@@ -23,6 +23,14 @@ type Subtree struct {
 	o         Options
 }
 
+// SubtreePath returns the path of the subtree that Claim will create, or "" if systemd has to create the delegation first.
+func SubtreePath(d Delegation, name string) string {
+	if d.Root == "" {
+		return ""
+	}
+	return filepath.Join(d.Root, layout.Cgroup(name))
+}
+
 // Claim creates the subtree of the named node and moves the calling process into it. If the delegation is a scope, it has
 // systemd create the scope first. It removes the leftovers of a crashed node of that name, moves other processes out of D
 // and enables every controller of D that a node can use. The caller holds the node's lock, so that no other node of that
@@ -68,7 +76,7 @@ func claimBelow(ctx context.Context, d, name string, o Options) (*Subtree, error
 		return nil, err
 	}
 	defer unlock()
-	s := &Subtree{path: filepath.Join(d, layout.Cgroup(name)), origin: h.SelfDir(), available: available, o: o}
+	s := &Subtree{path: SubtreePath(Delegation{Root: d}, name), origin: h.SelfDir(), available: available, o: o}
 	if err := s.create(ctx); err != nil {
 		return nil, err
 	}

@@ -116,9 +116,8 @@ type run struct {
 	forwarding *forwarding
 }
 
-// prepare creates the directories of a run, acquires the lock in the data dir, takes a snapshot of data that this run upgrades, and writes
-// the effective config. It returns an error if the data dir belongs to another node, or if its data was created with other ids than
-// RootlessKit will map.
+// prepare creates the directories of a run, acquires the lock in the data dir and writes the effective config. It returns an error if the
+// data dir belongs to another node, or if its data was created with other ids than RootlessKit will map.
 func (r *run) prepare() (nodeLock, error) {
 	if err := clearRuntime(r.Runtime); err != nil {
 		return nodeLock{}, err
@@ -137,16 +136,13 @@ func (r *run) prepare() (nodeLock, error) {
 	if err != nil {
 		return nodeLock{}, err
 	}
-	if err = r.useData(); err == nil {
-		err = r.prepareFiles()
-	}
-	if err != nil {
+	if err := r.prepareFiles(); err != nil {
 		return nodeLock{}, errors.Join(err, lock.Close())
 	}
 	return lock, nil
 }
 
-// useData prepares the data for the versions of the programs of this run.
+// useData prepares the data for the versions of the programs of this run. The guard is running, because this may take long.
 func (r *run) useData() error {
 	taken, err := datadir.Use(r.data, r.Versions)
 	if taken != nil {
@@ -185,8 +181,11 @@ func (r *run) chooseDrivers() {
 	r.Log.WithFields(logrus.Fields{"network": c.Network.Driver, "cidr": c.Network.CIDR, "ports": c.Ports.Driver, "why": r.portsWhy}).Info("selected drivers")
 }
 
-// node claims the cgroup and runs RootlessKit's parent until the child ends.
+// node prepares the data, claims the cgroup and runs RootlessKit's parent until the child ends.
 func (r *run) node(ctx context.Context) error {
+	if err := r.useData(); err != nil {
+		return err
+	}
 	if err := r.claim(ctx); err != nil {
 		return err
 	}
@@ -299,6 +298,8 @@ func (r *run) claim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Before it exists, because the parent may be killed while it moves other processes.
+	r.guard.note(func(n *guardNote) { n.Cgroup = cgroupv2.SubtreePath(r.claimed, r.Config.Name) })
 	r.subtree, err = cgroupv2.Claim(ctx, r.claimed, r.Config.Name, cgroupv2.Options{})
 	if err != nil {
 		return err

@@ -20,6 +20,25 @@ const envUpgrade = "ROOTLESSNODE_E2E_UPGRADE"
 // upgradePort is the node port of TestUpgrade.
 const upgradePort = 30890
 
+// keeperManifest has a pod that writes a file to a volume when it first runs.
+const keeperManifest = `
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: keeper}
+  spec:
+    terminationGracePeriodSeconds: 1
+    containers:
+    - name: c
+      image: rootlessnode.test/busybox:1
+      command: [/bin/sh, -c, "trap exit TERM; test -e /kept/first || echo written once >/kept/first; while true; do sleep 1; done"]
+      volumeMounts: [{name: kept, mountPath: /kept}]
+    volumes: [{name: kept, persistentVolumeClaim: {claimName: kept}}]
+`
+
 // TestUpgrade starts a cluster with the older Kubernetes, upgrades it while its processes are killed, and returns to the snapshot. Each
 // time the cluster has its objects, and its pods and Services work.
 func TestUpgrade(t *testing.T) {
@@ -37,6 +56,8 @@ func TestUpgrade(t *testing.T) {
 	n.up()
 	n.importImage()
 	n.apply(fmt.Sprintf(webManifest, upgradePort))
+	n.apply(keeperManifest)
+	n.waitPod("keeper")
 	n.isCluster(older)
 	n.down()
 
@@ -85,13 +106,18 @@ func (n *testNode) isCluster(version string) {
 	n.t.Helper()
 	n.waitPod("web")
 	n.answers(upgradePort)
-	eventually(n.t, podLimit, "the pod has the Secret", func() error { // its other container may start later
-		out, stderr, _ := n.try(podLimit, "kubectl", "exec", "web", "-c", "helper", "--", "/bin/sh", "-c", "echo $TOKEN")
-		if out != "not-for-everyone\n" {
-			return fmt.Errorf("%s%s", out, stderr)
-		}
-		return nil
-	})
+	for want, command := range map[string][]string{
+		"not-for-everyone\n": {"web", "-c", "helper", "--", "/bin/sh", "-c", "echo $TOKEN"},
+		"written once\n":     {"keeper", "--", "cat", "/kept/first"},
+	} {
+		eventually(n.t, podLimit, "the pod has its data", func() error { // its container may start later
+			out, stderr, _ := n.try(podLimit, append([]string{"kubectl", "exec"}, command...)...)
+			if out != want {
+				return fmt.Errorf("%s%s", out, stderr)
+			}
+			return nil
+		})
+	}
 	n.kubectl("create", "secret", "generic", "probe", "--from-literal=a=b")
 	n.kubectl("delete", "secret", "probe")
 	s := n.status()
