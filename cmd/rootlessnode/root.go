@@ -93,7 +93,7 @@ node in which every process is unprivileged.`,
 	}
 	add(groupNode, newUp(a), newDown(a), newStatus(a), newList(a), newReload(a), newRestart(a), newToken(a), newLeave(a))
 	add(groupUse, newKubectl(a), newKubeconfig(a), newExec(a), newRun(a), newShell(a), newImages(a), newPorts(a), newMounts(a))
-	add(groupLook, newTop(a), newEvents(a), newLogs(a), newCheck(a), newReport(a))
+	add(groupLook, newTop(a), newEvents(a), newMetrics(a), newLogs(a), newCheck(a), newReport(a))
 	add(groupSetup, newInstall(a), newUninstall(a), newConfig(a), newSnapshot(a), newHost(a), newManifests(a), newMountNS(a), newVersion(a))
 	root.AddCommand(newRunSteps(a)...)
 	root.SetHelpCommandGroupID(groupSetup)

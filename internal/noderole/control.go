@@ -10,8 +10,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/nodeexec"
 	"github.com/rootlessnode/rootlessnode/internal/runtime"
+	"github.com/rootlessnode/rootlessnode/pkg/cgroupv2"
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 	"github.com/rootlessnode/rootlessnode/pkg/status"
 )
@@ -67,6 +69,12 @@ func (c control) Reload(raw json.RawMessage) ([]string, error) {
 }
 
 func (c control) AddForward(forward string) (string, error) { return c.n.ports.add(forward) }
+
+func (c control) Metrics(context.Context) ([]byte, error) {
+	usage, err := cgroupv2.ReadSurvey(layout.InsideCgroup)
+	s := c.n.hub.Snapshot()
+	return nodeMetrics(&s, usage), err
+}
 
 func (c control) ResourceUsage(ctx context.Context) ([]byte, error) { return c.usage.text(ctx) }
 

@@ -272,6 +272,16 @@ func (n *Node) Events(ctx context.Context, follow bool, fn func(status.Event) er
 	return explain(n, c.Events(ctx, follow, fn))
 }
 
+// Metrics returns the metrics of the node in the text format of Prometheus.
+//
+// Errors: of class errdefs.ErrNotRunning if the node is not running.
+func (n *Node) Metrics(ctx context.Context) ([]byte, error) {
+	c := status.NewClient(n.rt.NodeSocket())
+	defer c.Close()
+	text, err := c.Metrics(ctx)
+	return text, explain(n, err)
+}
+
 // lockPoll is the interval for polling the node's lock. The kernel reports the release of a lock only to processes that wait to
 // acquire it.
 const lockPoll = 5 * time.Millisecond

@@ -31,7 +31,7 @@ func (n *Node) WaitFor(ctx context.Context, m status.Milestone, progress func(st
 	defer c.Close()
 	following, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if h := n.current(); h != nil {
+	if h := currentHelper(n); h != nil {
 		// Notice the end of the parent immediately, not when the next request fails.
 		go func() {
 			select {
@@ -78,7 +78,7 @@ func nextStatus(ctx context.Context, n *Node, c *status.Client, last *status.Sta
 		if err == nil || !errors.Is(err, errdefs.ErrNotRunning) {
 			return s, err
 		}
-		if n.current() == nil {
+		if currentHelper(n) == nil {
 			if h, herr := parent.Holder(n.rt, n.data); herr == nil && h.ParentPID == 0 {
 				return nil, err
 			}
@@ -111,7 +111,7 @@ func notReady(ctx context.Context, n *Node, m status.Milestone, last *status.Sta
 // awaitExit waits until the run has ended and its guard has cleaned up, and returns the error of the run. It returns nil if ctx ends
 // first, or if the node was not started by this handle and has left no error.
 func awaitExit(ctx context.Context, n *Node) error {
-	h := n.current()
+	h := currentHelper(n)
 	if h != nil {
 		select {
 		case <-h.ended:
@@ -148,7 +148,7 @@ func timedOut(n *Node, m status.Milestone, last *status.Status) error {
 	return errdefs.Timeout("wait for node %q to become ready: %s", n.Config().Name, strings.Join(waits, "; ")).With(hint.Do(errdefs.Stop))
 }
 
-func (n *Node) current() *helper {
+func currentHelper(n *Node) *helper {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.helper
@@ -159,7 +159,7 @@ func (n *Node) current() *helper {
 //
 // Errors: of class errdefs.ErrNotRunning if this handle has not started the node.
 func (n *Node) Wait() error {
-	h := n.current()
+	h := currentHelper(n)
 	if h == nil {
 		return errdefs.NotRunning("wait for node %q: not started by this program", n.Config().Name)
 	}
@@ -212,7 +212,7 @@ func awaitCleanup(n *Node) error {
 	if err := parent.RemoveLeftovers(n.rt); err != nil && !errors.Is(err, errdefs.ErrAlreadyRunning) { // started again meanwhile
 		return err
 	}
-	if h := n.current(); h != nil {
+	if h := currentHelper(n); h != nil {
 		<-h.ended
 	}
 	return nil

@@ -66,6 +66,20 @@ func (c *Client) WaitStatus(ctx context.Context, since uint64) (*Status, error) 
 	return c.status(ctx, c.poll, url.Values{"wait": {strconv.FormatUint(since, 10)}, "timeout": {pollTime.String()}})
 }
 
+// Metrics returns the metrics of the node in the text format of Prometheus.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	body, err := c.do(ctx, c.http, http.MethodGet, "/metrics", nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("get metrics: %w", err)
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics: %w", c.classify(err))
+	}
+	return text, nil
+}
+
 func (c *Client) status(ctx context.Context, within *http.Client, q url.Values) (*Status, error) {
 	body, err := c.do(ctx, within, http.MethodGet, "/v1/status", q, nil)
 	if err != nil {

@@ -41,6 +41,8 @@ type Control interface {
 	AddForward(forward string) (owner string, err error)
 	// RemoveForward removes a manual forward and returns the Owner of its ports.
 	RemoveForward(forward string) (owner string, err error)
+	// Metrics returns the metrics of the node in the text format of Prometheus.
+	Metrics(ctx context.Context) ([]byte, error)
 	// ResourceUsage returns the resource usage of the node and its containers, in the text format of Prometheus and with the names
 	// of the kubelet's metrics.
 	ResourceUsage(ctx context.Context) ([]byte, error)
@@ -58,6 +60,7 @@ func Listen(path string) (*net.UnixListener, error) { return localsock.Listen(pa
 //	POST   /v1/reload                    Control.Reload
 //	POST   /v1/forwards                  Control.AddForward
 //	DELETE /v1/forwards                  Control.RemoveForward
+//	GET    /metrics                      Control.Metrics
 //	GET    /metrics/resource             Control.ResourceUsage
 //
 // Serve accepts only clients with the uid of this process in its user namespace; on the host, that is the account of the node.
@@ -126,6 +129,7 @@ func handler(h *Hub, c Control) http.Handler {
 	})
 	mux.HandleFunc("POST /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.AddForward) })
 	mux.HandleFunc("DELETE /v1/forwards", func(w http.ResponseWriter, r *http.Request) { serveForward(w, r, c.RemoveForward) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { serveMetrics(w, r, c.Metrics) })
 	mux.HandleFunc("GET /metrics/resource", func(w http.ResponseWriter, r *http.Request) { serveMetrics(w, r, c.ResourceUsage) })
 	return mux
 }

@@ -35,6 +35,8 @@ func (f fakeControl) AddForward(s string) (string, error) {
 	return "manual/" + s, nil
 }
 
+func (f fakeControl) Metrics(context.Context) ([]byte, error) { return []byte("metrics 1\n"), nil }
+
 func (f fakeControl) ResourceUsage(context.Context) ([]byte, error) { return []byte("usage 1\n"), nil }
 
 func (f fakeControl) RemoveForward(s string) (string, error) {

@@ -51,5 +51,13 @@ func (n *testNode) metrics() {
 	pods := strings.Fields(n.kubectl("top", "pods", "--no-headers", "-n", "kube-system", "-l", "k8s-app=kube-dns"))
 	assert.Assert(n.t, len(pods) == 3 && strings.HasPrefix(pods[0], "coredns-") && pods[2] != "0Mi", pods)
 	assert.Equal(n.t, n.kubectl("get", "apiservice", "v1beta1.metrics.k8s.io", "-o", "jsonpath={.spec.insecureSkipTLSVerify}"), "", "verified")
+
+	own := n.run(podLimit, "metrics")
+	for _, want := range []string{
+		`rootlessnode_component_ready{component="kubelet"} 1`, `rootlessnode_condition{condition="ClusterDNS"} 1`,
+		`rootlessnode_component_cpu_seconds_total{component="parent"}`,
+	} {
+		assert.Check(n.t, strings.Contains(own, want), "%s is missing:\n%s", want, own)
+	}
 	n.kubectl("delete", "hpa/autoscaled", "deployment/autoscaled")
 }
