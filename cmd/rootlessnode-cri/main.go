@@ -49,6 +49,14 @@ func run(ctx context.Context, args []string) error {
 		return change(ctx, args[1], args[2], func(ctx context.Context, s *imagestore.Store, r criclient.TagRequest) (*criclient.StoreResult, error) {
 			return s.Tag(ctx, r)
 		})
+	case len(args) == 3 && args[0] == criclient.PullImage:
+		return change(ctx, args[1], args[2], func(ctx context.Context, s *imagestore.Store, r criclient.PullRequest) (*criclient.StoreResult, error) {
+			var logins []criclient.Login
+			if err := json.NewDecoder(os.Stdin).Decode(&logins); err != nil {
+				return nil, fmt.Errorf("read logins: %w", err)
+			}
+			return s.Pull(ctx, r, logins)
+		})
 	case len(args) == 3 && args[0] == criclient.RemoveImages:
 		return change(ctx, args[1], args[2], func(ctx context.Context, s *imagestore.Store, r criclient.RemoveRequest) (*criclient.StoreResult, error) {
 			return s.Remove(ctx, r)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,8 +24,8 @@ type imageNode interface {
 }
 
 func newImages(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "images", Short: "Load, build, import, list and remove container images"},
-		newImagesLoad(a), newImagesBuild(a), newImagesImport(a), newImagesList(a), newImagesRemove(a))
+	return group(&cobra.Command{Use: "images", Short: "Load, build, import, pull, list and remove container images"},
+		newImagesLoad(a), newImagesBuild(a), newImagesImport(a), newImagesPull(a), newImagesList(a), newImagesRemove(a))
 }
 
 func newImagesList(a *app) *cobra.Command {
@@ -135,9 +136,6 @@ func imageRows(found []criclient.Image) []image {
 
 // change runs a command of the helper program for the image store, and returns its result.
 func (i nodeImages) change(ctx context.Context, command string, request any, stdin *os.File) (*criclient.StoreResult, error) {
-	if err := i.requireStore(); err != nil {
-		return nil, err
-	}
 	argv, err := criclient.StoreCommand(command, runtime.Socket(i.n.Config()), request)
 	if err != nil {
 		return nil, err
@@ -152,14 +150,15 @@ func (i nodeImages) change(ctx context.Context, command string, request any, std
 	return criclient.ReadStoreResult([]byte(text))
 }
 
-// requireStore returns an error if the node's runtime is not containerd.
-func (i nodeImages) requireStore() error {
+// requireStore returns an error if the node's runtime is not containerd. instead is a command that does the same inside the node; without
+// it, the error has the command that imports an archive.
+func (i nodeImages) requireStore(instead string) error {
 	rt := runtime.Of(i.n.Config())
 	if rt.HasImageStore() {
 		return nil
 	}
 	return errdefs.Config("change images: supported with containerd only, but the node's runtime is %s (cri.runtime)", i.n.Config().CRI.Runtime).
-		Hint(i.command("exec -- " + rt.ManualImport()))
+		Hint(i.command("exec -- " + cmp.Or(instead, rt.ManualImport())))
 }
 
 // showChanged prints images as changed: "imported NAME (SIZE)".
@@ -174,6 +173,9 @@ func (i nodeImages) showChanged(verb string, images []criclient.Image) {
 }
 
 func (i nodeImages) remove(ctx context.Context, names []string, force bool) error {
+	if err := i.requireStore("crictl rmi NAME"); err != nil {
+		return err
+	}
 	complete := make([]string, len(names))
 	for k, name := range names {
 		c, err := criclient.CompleteName(name)

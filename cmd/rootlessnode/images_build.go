@@ -48,7 +48,7 @@ into the node. Arguments after -- are passed to that program.`,
 }
 
 func (i nodeImages) build(ctx context.Context, o buildOptions, dir string) error {
-	if err := i.requireStore(); err != nil {
+	if err := i.requireStore(""); err != nil {
 		return err
 	}
 	if len(o.tags) == 0 {

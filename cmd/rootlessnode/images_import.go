@@ -87,7 +87,7 @@ func (i nodeImages) isNode(name string) bool {
 
 // importFiles imports every file and returns the errors of all that failed.
 func (i nodeImages) importFiles(ctx context.Context, files, names []string) error {
-	if err := i.requireStore(); err != nil {
+	if err := i.requireStore(""); err != nil {
 		return err
 	}
 	opened, err := i.openArchives(files)

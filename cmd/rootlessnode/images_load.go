@@ -102,7 +102,7 @@ func selectEngines(flag, name string) ([]engine, error) {
 }
 
 func (i nodeImages) load(ctx context.Context, from string, names []string) error {
-	if err := i.requireStore(); err != nil {
+	if err := i.requireStore(""); err != nil {
 		return err
 	}
 	found, err := selectEngines("from", from)

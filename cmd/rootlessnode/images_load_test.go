@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,4 +102,33 @@ func TestImagesBuild(t *testing.T) {
 	for _, args := range [][]string{{"dir"}, {"-t", "App", "dir"}, {"-t", "app", "dir", "dir"}} {
 		assert.Equal(t, c.run(append([]string{"images", "build"}, args...)...), errdefs.ExitConfig)
 	}
+}
+
+// TestImagesPull checks that the account's logins are passed on standard input, and not as arguments.
+func TestImagesPull(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	home := t.TempDir()
+	assert.NilError(t, os.Mkdir(filepath.Join(home, ".docker"), 0o700))
+	const login = `{"auths": {"registry.example": {"auth": "bWU6c2VjcmV0"}}}` // me:secret
+	assert.NilError(t, os.WriteFile(filepath.Join(home, ".docker", "config.json"), []byte(login), 0o600))
+	c.app.env = func(k string) string { return map[string]string{"HOME": home, "XDG_RUNTIME_DIR": home}[k] }
+	var requests []string
+	c.node.exec = func(r nodeexec.Request) (int, error) {
+		text, err := io.ReadAll(r.Stdin)
+		assert.NilError(t, err)
+		requests = append(requests, strings.Join(r.Argv[1:], " ")+"<"+string(text))
+		return 0, json.NewEncoder(r.Stdout).Encode(imported("registry.example/app:1"))
+	}
+	assert.Equal(t, c.run("images", "pull", "registry.example/app:1", "busybox"), 0, c.err)
+	const command = "pull-image /run/containerd/containerd.sock "
+	assert.DeepEqual(t, requests, []string{
+		command + `{"name":"registry.example/app:1"}<[{"username":"me","password":"secret"}]`,
+		command + `{"name":"docker.io/library/busybox:latest"}<[]`,
+	})
+	assert.Check(t, is.Contains(c.out.String(), "pulled registry.example/app:1 (3.0 MiB)\n"))
+	assert.Equal(t, c.run("images", "pull", "App"), errdefs.ExitConfig)
+	c.respond(t, criclient.StoreResult{Faults: []criclient.Fault{{Kind: criclient.FaultPull, Message: "not authorized"}}})
+	assert.Equal(t, c.run("images", "pull", "app"), errdefs.ExitOther)
+	assert.Check(t, is.Contains(c.err.String(), "error: pull docker.io/library/app:latest: not authorized"))
 }

@@ -28,10 +28,15 @@ func TestImagesNeedContainerd(t *testing.T) {
 			t.Error("a program was started")
 			return 0, nil
 		}
-		for _, args := range [][]string{{"import", file}, {"remove", "app"}} {
+		for _, args := range [][]string{{"import", file}, {"load", "app"}, {"build", "-t", "app", "."}, {"pull", "app"}, {"remove", "app"}} {
 			assert.Equal(t, c.run(append([]string{"images"}, args...)...), errdefs.ExitConfig)
 			assert.Check(t, is.Contains(c.err.String(), "the node's runtime is "+runtime))
-			assert.Check(t, is.Contains(c.err.String(), hint))
+			switch args[0] {
+			case "import", "load", "build":
+				assert.Check(t, is.Contains(c.err.String(), hint))
+			default:
+				assert.Check(t, is.Contains(c.err.String(), "hint: rootlessnode exec -- crictl "))
+			}
 			c.err.Reset()
 		}
 	}

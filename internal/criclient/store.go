@@ -17,6 +17,8 @@ const (
 	ImportImages = "import-images"
 	// TagImage reads a TagRequest.
 	TagImage = "tag-image"
+	// PullImage reads a PullRequest. The logins are on standard input, as a JSON list of Login: arguments are visible to other accounts.
+	PullImage = "pull-image"
 	// RemoveImages reads a RemoveRequest.
 	RemoveImages = "remove-images"
 )
@@ -37,6 +39,17 @@ type ImportRequest struct {
 type TagRequest struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"`
+}
+
+// PullRequest is the argument of PullImage. The name is complete.
+type PullRequest struct {
+	Name string `json:"name"`
+}
+
+// Login is a user name and a password for a registry.
+type Login struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
 }
 
 // RemoveRequest is the argument of RemoveImages. The names are complete.
@@ -77,6 +90,8 @@ const (
 	FaultSeveral FaultKind = "several"
 	// FaultPlatform: an image is for another platform.
 	FaultPlatform FaultKind = "platform"
+	// FaultPull: the image cannot be pulled.
+	FaultPull FaultKind = "pull"
 	// FaultNotFound: there is no image with this name.
 	FaultNotFound FaultKind = "not-found"
 	// FaultInUse: containers use the image.

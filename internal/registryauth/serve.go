@@ -69,7 +69,7 @@ func (s Server) answer(ctx context.Context, in io.Reader) reply {
 	if err := json.NewDecoder(io.LimitReader(in, maxMessage)).Decode(&request); err != nil {
 		return reply{Error: fmt.Sprintf("decode the request: %v", err)}
 	}
-	logins, err := s.logins(ctx, request.Image)
+	logins, err := s.Logins(ctx, request.Image)
 	if err != nil {
 		s.Log.WithField("image", request.Image).WithError(err).Warn("look for the login at the registry")
 		if len(logins) == 0 {
@@ -79,9 +79,9 @@ func (s Server) answer(ctx context.Context, in io.Reader) reply {
 	return reply{Response: response(request.Image, logins)}
 }
 
-// logins returns the logins for an image in the order in which to try them. containerd asks the mirrors of a registry first, and uses one
-// login for a pull.
-func (s Server) logins(ctx context.Context, image string) (found []Login, err error) {
+// Logins returns the account's logins for an image in the order in which to try them. containerd asks the mirrors of a registry first, and
+// uses one login for a pull. With an error, it returns those that it found.
+func (s Server) Logins(ctx context.Context, image string) (found []Login, err error) {
 	name, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return nil, fmt.Errorf("parse image name %q: %w", image, err)

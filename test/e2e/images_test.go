@@ -168,6 +168,7 @@ func (n *testNode) twoNames(r *privateRegistry) {
 	login := filepath.Join(n.home(), ".docker", "config.json")
 	assert.NilError(n.t, os.MkdirAll(filepath.Dir(login), 0o700))
 	assert.NilError(n.t, os.WriteFile(login, []byte(dockerLogin(r.address, registryUser, registryPassword)), 0o600))
+	n.pullImage(r)
 	pod := func(name, image, policy string) {
 		n.kubectl("run", name, "--image="+image, "--image-pull-policy="+policy, "--restart=Never", "--", "sleep", "1000")
 	}
@@ -176,10 +177,22 @@ func (n *testNode) twoNames(r *privateRegistry) {
 	pod(pods[0], pulled, "IfNotPresent")
 	n.waitPod(pods[0])
 	assert.NilError(n.t, os.Remove(login))
+	_, stderr, code := n.try(podLimit, "images", "pull", pulled)
+	assert.Equal(n.t, code, errdefs.ExitOther)
+	assert.Assert(n.t, is.Contains(stderr, "pull "+pulled+": "))
 	pod(pods[1], imported, "Never")
 	pod(pods[2], imported, "IfNotPresent")
 	pod(pods[3], pulled, "Never")
 	for _, name := range pods[1:] {
 		n.waitPod(name)
 	}
+}
+
+// pullImage pulls an image from the registry with the account's login.
+func (n *testNode) pullImage(r *privateRegistry) {
+	image := r.address + "/team/small:1"
+	pushImage(n.t, image, smallImage(n.t), r.options()...)
+	assert.Assert(n.t, is.Contains(n.run(podLimit, "images", "pull", image), "pulled "+image+" ("))
+	row, ok := n.image(image)
+	assert.Assert(n.t, ok && row.Pinned && strings.HasPrefix(row.Digest, "sha256:"), "%+v", row)
 }

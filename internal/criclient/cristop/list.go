@@ -2,11 +2,13 @@ package cristop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/rootlessnode/rootlessnode/internal/criclient"
@@ -38,7 +40,7 @@ func imageOf(i *cri.Image) criclient.Image {
 	return image
 }
 
-// Client looks up images and their users.
+// Client pulls images, and looks up images and their users.
 type Client struct{ Conn Conn }
 
 // Image returns the image with a name or an ID, or nil if the runtime does not know it.
@@ -52,6 +54,19 @@ func (c Client) Image(ctx context.Context, name string) (*criclient.Image, error
 	}
 	image := imageOf(r.GetImage())
 	return &image, nil
+}
+
+// Pull pulls an image. login is nil for an anonymous pull.
+func (c Client) Pull(ctx context.Context, name string, login *criclient.Login) error {
+	request := &cri.PullImageRequest{Image: &cri.ImageSpec{Image: name}}
+	if login != nil {
+		request.Auth = &cri.AuthConfig{Username: login.Username, Password: login.Password}
+	}
+	_, err := cri.NewImageServiceClient(c.Conn).PullImage(ctx, request)
+	if err != nil {
+		return errors.New(status.Convert(err).Message())
+	}
+	return nil
 }
 
 // Users returns the containers that use the image with an ID, whether they run or not.

@@ -46,6 +46,8 @@ const (
 type CRI interface {
 	// Image returns the image with a name or an ID, or nil if CRI does not know it.
 	Image(ctx context.Context, name string) (*criclient.Image, error)
+	// Pull pulls an image. login is nil for an anonymous pull.
+	Pull(ctx context.Context, name string, login *criclient.Login) error
 	// Users returns the containers that use the image with an ID.
 	Users(ctx context.Context, id string) ([]criclient.Container, error)
 }
@@ -99,6 +101,35 @@ func (s *Store) Tag(ctx context.Context, req criclient.TagRequest) (*criclient.S
 	}
 	var r result
 	return &r.StoreResult, s.name(ctx, &r, found.GetImage().GetTarget(), req.ID, req.Names)
+}
+
+// Pull pulls an image with the first login that the registry accepts, or anonymously without logins, and pins it.
+func (s *Store) Pull(ctx context.Context, req criclient.PullRequest, logins []criclient.Login) (*criclient.StoreResult, error) {
+	var err error
+	if len(logins) == 0 {
+		err = s.o.CRI.Pull(ctx, req.Name, nil)
+	}
+	for i := range logins {
+		if err = s.o.CRI.Pull(ctx, req.Name, &logins[i]); err == nil {
+			break
+		}
+	}
+	var r result
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		r.fault(criclient.FaultPull, "%v", err)
+		return &r.StoreResult, nil
+	}
+	image, err := s.o.CRI.Image(ctx, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	if image == nil {
+		return nil, fmt.Errorf("find image %s: removed after it was pulled", req.Name)
+	}
+	return s.Tag(ctx, criclient.TagRequest{ID: image.ID, Names: []string{req.Name}})
 }
 
 // name adds names to the image with an ID, pins it under these names, and adds it to the result. It waits until CRI knows the names,
