@@ -31,7 +31,7 @@ type HostFacts struct {
 	XDGConfigHome string
 }
 
-// Complete sets the fields that Default leaves empty: NodeName, DataDir, UserAddons, Cluster.DNSAddress, Timeouts.PodStop and
+// Complete sets the fields that Default leaves empty: NodeName, DataDir, PreloadDir, UserAddons, Cluster.DNSAddress, Timeouts.PodStop and
 // Ports.BindAddresses. It does not change fields that are set, with three exceptions: a node that joins a cluster gets no control
 // plane, a node that serves others gets the same API server port inside as outside, and KubernetesVersion loses its leading v.
 func (c *NodeConfig) Complete(h HostFacts) {
@@ -44,6 +44,9 @@ func (c *NodeConfig) Complete(h HostFacts) {
 	}
 	if c.UserAddons == "" && h.XDGConfigHome != "" {
 		c.UserAddons = layout.UserAddonsDir(h.XDGConfigHome)
+	}
+	if c.PreloadDir == "" && h.XDGDataHome != "" {
+		c.PreloadDir = layout.UserImagesDir(h.XDGDataHome)
 	}
 	if c.Cluster.DNSAddress == "" {
 		if p, err := netip.ParsePrefix(c.Cluster.ServiceCIDR); err == nil {

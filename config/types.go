@@ -51,6 +51,9 @@ type NodeConfig struct {
 	// The directory with manifest.json and the components that it lists. Default: the first of these that contains a manifest:
 	// ../libexec/rootlessnode relative to the executable, $XDG_DATA_HOME/rootlessnode/bin, the directories of PATH.
 	ComponentsDir string `json:"componentsDir,omitempty" example:"/usr/local/libexec/rootlessnode" check:"path"`
+	// A directory on the host with archives of images (.tar, .tar.gz, .tgz, .tar.zst), which are imported at each start if they changed. See
+	// docs/images.md. Default: $XDG_DATA_HOME/rootlessnode/images.
+	PreloadDir string `json:"preloadDir,omitempty" example:"/home/user/.local/share/rootlessnode/images" check:"path"`
 	// The minor version of Kubernetes, if the components include several (docs/upgrading.md). Default: that of manifest.json.
 	KubernetesVersion string `json:"kubernetesVersion,omitempty" example:"v1.37" check:"minor"`
 	// Whether "rootlessnode up" adds the context rootlessnode-NAME to the kubeconfig that kubectl uses: the files in KUBECONFIG, or

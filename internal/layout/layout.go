@@ -133,6 +133,11 @@ func UserAddonsDir(xdgConfigHome string) string {
 	return filepath.Join(xdgConfigHome, "rootlessnode", "addons")
 }
 
+// UserImagesDir returns the directory of image archives that all nodes of the account import at their start.
+func UserImagesDir(xdgDataHome string) string {
+	return filepath.Join(xdgDataHome, "rootlessnode", "images")
+}
+
 // RegistryDir returns the directory of the registry of the account's nodes. It has one file for each node with a known data dir.
 func RegistryDir(xdgDataHome string) string {
 	return filepath.Join(xdgDataHome, "rootlessnode", "registry")

@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/criclient"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 	"github.com/rootlessnode/rootlessnode/internal/preflight"
@@ -23,61 +26,90 @@ import (
 type importedImages struct {
 	// Images maps the name of an image to the digest of the archive that it came from.
 	Images map[string]string `json:"images"`
+	// Preloaded has the imported archives of preloadDir by file name.
+	Preloaded map[string]preloaded `json:"preloaded,omitempty"`
 }
 
-// importImages imports the bundled images (pause, CoreDNS) into the runtime, unless it has them. Without the program
-// for this, images are pulled from their registries on first use.
-func (n *nodeRole) importImages(ctx context.Context) error {
-	m, err := preflight.ReadManifest(n.cfg.ComponentsDir)
+// imageImporter imports images at the start.
+type imageImporter struct {
+	cfg     *config.NodeConfig
+	runtime runtime.Runtime
+	// record is the path of layout.Data.ImportedImages.
+	record string
+	// program is the helper program, and env the environment of the runtime's clients.
+	program string
+	env     []string
+	warn    func(...string)
+	log     logrus.FieldLogger
+}
+
+func newImageImporter(n *nodeRole) *imageImporter {
+	return &imageImporter{
+		cfg: n.cfg, runtime: n.runtime, record: n.data.ImportedImages(), program: n.binary(criclient.Program),
+		env: n.environ(runtime.ClientEnv(n.runtime, n.env.Storage)), warn: n.warn, log: n.log,
+	}
+}
+
+// Run imports the bundled images (pause, CoreDNS) into the runtime, unless it has them, and then those of preloadDir. Without the
+// program for this, bundled images are pulled from their registries on first use.
+func (i *imageImporter) Run(ctx context.Context) error {
+	m, err := preflight.ReadManifest(i.cfg.ComponentsDir)
 	if err != nil {
 		return err
 	}
-	importer, err := n.imageImporter()
+	importer, err := i.importer()
 	if err != nil {
-		if text := n.runtime.WithoutImport(); text != "" {
-			n.warn(text)
+		if text := i.runtime.WithoutImport(); text != "" {
+			i.warn(text)
 			return nil
 		}
 		return err
 	}
-	have, err := criclient.ListImages(ctx, n.binary(criclient.Program), n.environ(nil), runtime.Socket(n.cfg))
+	have, err := criclient.ListImages(ctx, i.program, i.env, runtime.Socket(i.cfg))
 	if err != nil {
 		return err
 	}
 	var record importedImages
-	if err := layout.ReadState(n.data.ImportedImages(), &record); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.WithError(err).Warn("cannot read the record of imported images; importing them again")
+	if err := layout.ReadState(i.record, &record); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		i.log.WithError(err).Warn("cannot read the record of imported images; importing them again")
 	}
 	if record.Images == nil {
 		record.Images = map[string]string{}
 	}
 	for _, image := range m.Images {
 		// An image that is not pinned was imported by an older version.
-		known := slices.ContainsFunc(have, func(i criclient.Image) bool {
-			return slices.Contains(i.Names, image.Name) && (i.Pinned || !n.runtime.HasImageStore())
+		known := slices.ContainsFunc(have, func(h criclient.Image) bool {
+			return slices.Contains(h.Names, image.Name) && (h.Pinned || !i.runtime.HasImageStore())
 		})
 		if known && record.Images[image.Name] == image.SHA256 {
 			continue
 		}
 		supervisor.Progress(ctx, "importing %s", image.Name)
-		if err := importer(ctx, image.Name, filepath.Join(n.cfg.ComponentsDir, image.Path)); err != nil {
+		if err := importer(ctx, image.Name, filepath.Join(i.cfg.ComponentsDir, image.Path)); err != nil {
 			return err
 		}
 		record.Images[image.Name] = image.SHA256
 	}
-	return layout.WriteState(n.data.ImportedImages(), record)
+	record.Preloaded = i.preload(ctx, record.Preloaded, have)
+	return layout.WriteState(i.record, record)
 }
 
-// imageImporter returns the function that imports an archive with one image under a name.
-func (n *nodeRole) imageImporter() (func(ctx context.Context, name, archive string) error, error) {
-	if n.runtime.HasImageStore() {
-		return n.importArchive, nil
+// importer returns the function that imports an archive with one image under a name.
+func (i *imageImporter) importer() (func(ctx context.Context, name, archive string) error, error) {
+	if i.runtime.HasImageStore() {
+		return func(ctx context.Context, name, archive string) error {
+			r, err := i.importArchive(ctx, archive, name)
+			if err != nil {
+				return err
+			}
+			return r.Err("import " + archive)
+		}, nil
 	}
-	path, err := runtime.FindProgram(n.cfg.ComponentsDir, n.runtime.ImportCommand("", "")[0])
+	path, err := runtime.FindProgram(i.cfg.ComponentsDir, i.runtime.ImportCommand("", "")[0])
 	return func(ctx context.Context, name, archive string) error {
-		argv := n.runtime.ImportCommand(name, archive)
+		argv := i.runtime.ImportCommand(name, archive)
 		cmd := exec.CommandContext(ctx, path, argv[1:]...)
-		cmd.Env = n.environ(runtime.ClientEnv(n.runtime, n.env.Storage))
+		cmd.Env = i.env
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w", strings.Join(argv, " "), proc.Failure(err, out))
 		}
@@ -85,16 +117,16 @@ func (n *nodeRole) imageImporter() (func(ctx context.Context, name, archive stri
 	}, err
 }
 
-func (n *nodeRole) importArchive(ctx context.Context, name, archive string) error {
+// importArchive imports an archive of the host. names replace its names.
+func (i *imageImporter) importArchive(ctx context.Context, archive string, names ...string) (*criclient.StoreResult, error) {
 	f, err := os.Open(archive)
 	if err != nil {
-		return fmt.Errorf("open image archive: %w", err)
+		return nil, fmt.Errorf("open image archive: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	env := n.environ(runtime.ClientEnv(n.runtime, n.env.Storage))
-	result, err := criclient.Import(ctx, n.binary(criclient.Program), env, runtime.Socket(n.cfg), f, name)
+	result, err := criclient.Import(ctx, i.program, i.env, runtime.Socket(i.cfg), f, names...)
 	if err != nil {
-		return fmt.Errorf("import %s: %w", archive, err)
+		return nil, fmt.Errorf("import %s: %w", archive, err)
 	}
-	return result.Err("import " + archive)
+	return result, nil
 }

@@ -101,7 +101,7 @@ func (n *nodeRole) tasks() []supervisor.Unit {
 		units = append(units, task(unitAddress, address.Run, component.UnitRegistered))
 	}
 	if n.runtime.HasImageStore() || n.runtime.ImportCommand("", "") != nil {
-		images := oneShot(unitImages, n.importImages, n.runtime.Unit())
+		images := oneShot(unitImages, newImageImporter(n).Run, n.runtime.Unit())
 		images.Essential, images.GiveUpAfter = false, 0
 		units = append(units, images)
 	}

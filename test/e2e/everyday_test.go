@@ -15,6 +15,7 @@ func TestEveryday(t *testing.T) {
 	n.env = append(n.env, "HOME="+home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "KUBECONFIG=")
 	private := startPrivateRegistry(t, home)
 	n.args = append(append(n.args, private.flags()...), "--registry")
+	n.preloadImages(home)
 	n.up()
 	n.importImage()
 	parts := []struct {

@@ -26,11 +26,33 @@ type imageRow struct {
 // useImages imports and removes images, and uses an image whose content also has another name.
 func (n *testNode) useImages(r *privateRegistry) {
 	dir := n.t.TempDir()
+	n.t.Run("preloaded", func(t *testing.T) { n.in(t).preloadedImages() })
 	n.t.Run("names", func(t *testing.T) { n.in(t).imageNames(dir) })
 	n.t.Run("unusable", func(t *testing.T) { n.in(t).unusableImages(dir) })
 	n.t.Run("remove", func(t *testing.T) { n.in(t).removeImages() })
 	n.t.Run("load", func(t *testing.T) { n.in(t).loadImages() })
 	n.t.Run("two names", func(t *testing.T) { n.in(t).twoNames(r) })
+}
+
+// preloadImages puts archives into the directory of images that the node imports at its start.
+func (n *testNode) preloadImages(home string) {
+	dir := filepath.Join(home, ".local", "share", "rootlessnode", "images")
+	assert.NilError(n.t, os.MkdirAll(dir, 0o700))
+	for name, archive := range map[string][]byte{
+		"good.tar.gz": zipped(n.t, dockerArchive(n.t, smallImage(n.t), "e2e-preloaded:1")),
+		"broken.tar":  []byte("not an archive"), "README": []byte("not an archive either"),
+	} {
+		assert.NilError(n.t, os.WriteFile(filepath.Join(dir, name), archive, 0o600))
+	}
+}
+
+// preloadedImages checks that the archives of the directory were imported, and that the status has a warning for the broken one.
+func (n *testNode) preloadedImages() {
+	row, ok := n.image("docker.io/library/e2e-preloaded:1")
+	assert.Assert(n.t, ok && row.Pinned, "%+v", n.images())
+	warnings := strings.Join(n.status().Warnings, "\n")
+	assert.Check(n.t, is.Contains(warnings, "broken.tar: "))
+	assert.Check(n.t, !strings.Contains(warnings, "README"))
 }
 
 func (n *testNode) images() []imageRow { n.t.Helper(); return answer[[]imageRow](n, "images", "list") }
