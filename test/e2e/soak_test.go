@@ -65,7 +65,7 @@ type soak struct {
 // is left: the same pods, forwarded ports, processes, mounts, cgroups, devices and files, and about the same descriptors and memory.
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	duration := 5 * time.Minute
+	duration := 3 * time.Minute
 	if v := os.Getenv(envSoak); v != "" {
 		var err error
 		duration, err = time.ParseDuration(v)
