@@ -97,6 +97,8 @@ func Write(w io.Writer, image Image) error {
 		Config:   ocispec.ImageConfig{User: image.User, Entrypoint: image.Entrypoint, WorkingDir: "/"},
 		// The diff id of an uncompressed layer is its digest.
 		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{layerDescriptor.Digest}},
+		// buildah refuses to build on an image whose history does not have an entry for each layer.
+		History: []ocispec.History{{CreatedBy: "rootlessnode"}},
 	})
 	if err != nil {
 		return fmt.Errorf("image config: %w", err)

@@ -82,6 +82,7 @@ func TestWriteIsValid(t *testing.T) {
 	assert.Equal(t, config.Config.User, "1:2")
 	assert.DeepEqual(t, config.Config.Entrypoint, []string{"/bin/pause"})
 	assert.DeepEqual(t, config.RootFS.DiffIDs, []digest.Digest{manifest.Layers[0].Digest})
+	assert.Equal(t, len(config.History), len(manifest.Layers))
 
 	files, headers := members(t, bytes.NewReader(blob(manifest.Layers[0])))
 	assert.Equal(t, string(files["bin/pause"]), "a program")
