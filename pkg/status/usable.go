@@ -56,7 +56,11 @@ func (s *Status) Missing(m Milestone) (texts []string, hint errdefs.Hint) {
 
 // Text describes what the node waits for.
 func (r *Restored) Text() string {
-	return "waiting for pods of the last run: " + strings.Join(r.Waiting, ", ")
+	const text = "waiting for pods of the last run"
+	if len(r.Waiting) == 0 { // they are not known yet
+		return text
+	}
+	return text + ": " + strings.Join(r.Waiting, ", ")
 }
 
 // unmet returns the conditions of a milestone that are not true.
