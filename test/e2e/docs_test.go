@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/docs"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // runMark is the line before a block of commands in the documentation that the tests run.
@@ -22,10 +24,14 @@ const runMark = "<!-- run -->"
 // docsImage is the image in the documentation. The test gives its own image this name.
 const docsImage = "docker.io/library/busybox:1.37"
 
-// documentation runs the marked commands of each page of the documentation, in the order of the page, as one script.
+// documentation runs the marked commands of each page of the documentation, in the order of the page, as one script. The node and
+// podman have the image of the documentation, because the tests reach no registry.
 func (n *testNode) documentation() {
-	ctr := filepath.Join(os.Getenv(envOut), "libexec", "rootlessnode", "ctr")
-	n.run(podLimit, "exec", "--", ctr, "--namespace", "k8s.io", "images", "tag", "--force", testImage, docsImage)
+	testutil.Require(n.t, testutil.Program("podman"))
+	n.t.Cleanup(n.resetPodman)
+	n.podman("load", "--input", os.Getenv(envImage))
+	n.podman("tag", testImage, docsImage)
+	n.run(podLimit, "images", "import", os.Getenv(envImage), "--name", docsImage)
 	names, err := fs.Glob(docs.Pages, "*.md")
 	assert.NilError(n.t, err)
 	for _, name := range names {
@@ -49,7 +55,7 @@ func (n *testNode) runScript(script string) {
 	ctx, cancel := context.WithTimeout(context.Background(), podLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-eux", "-c", script)
-	cmd.Dir = n.t.TempDir()
+	cmd.Dir, cmd.WaitDelay = n.t.TempDir(), 5*time.Second
 	cmd.Env = append(cmd.Environ(), n.env...)
 	cmd.Env = append(cmd.Env, layout.EnvName+"="+n.name, fmt.Sprintf("PATH=%s:%s", bin, os.Getenv("PATH")))
 	out, err := cmd.CombinedOutput()

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,14 +154,8 @@ func (n *testNode) loadImages() {
 	assert.NilError(n.t, os.WriteFile(filepath.Join(dir, "busybox"), program, 0o700))
 	const file = "FROM scratch\nCOPY busybox /bin/busybox\nENTRYPOINT [\"/bin/busybox\"]\nCMD [\"sleep\", \"1000\"]\n"
 	assert.NilError(n.t, os.WriteFile(filepath.Join(dir, "Containerfile"), []byte(file), 0o600))
-	podman := func(args ...string) {
-		cmd := exec.Command("podman", args...)
-		cmd.Env = append(cmd.Environ(), n.env...)
-		out, err := cmd.CombinedOutput()
-		assert.NilError(n.t, err, "podman %v: %s", args, out)
-	}
-	n.t.Cleanup(func() { podman("system", "reset", "--force") }) // also ends the process that keeps podman's user namespace
-	podman("build", "--tag", "e2e-load:1", dir)
+	n.t.Cleanup(n.resetPodman)
+	n.podman("build", "--tag", "e2e-load:1", dir)
 	for range 2 { // the second time, the node has the image
 		out := n.run(podLimit, "images", "load", "e2e-load:1")
 		assert.Equal(n.t, strings.Count(out, "loaded docker.io/library/e2e-load:1 (")+strings.Count(out, "loaded localhost/e2e-load:1 ("), 2, out)
@@ -175,6 +170,20 @@ func (n *testNode) loadImages() {
 	assert.Equal(n.t, code, errdefs.ExitOther)
 	assert.Assert(n.t, is.Contains(stderr, "no program has the image: podman: "))
 }
+
+// podman runs podman with the images of the node's home directory.
+func (n *testNode) podman(args ...string) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), podLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "podman", args...)
+	cmd.Env = append(cmd.Environ(), n.env...)
+	out, err := cmd.CombinedOutput()
+	assert.NilError(n.t, err, "podman %v: %s", args, out)
+}
+
+// resetPodman removes podman's images, and ends the process that keeps its user namespace.
+func (n *testNode) resetPodman() { n.t.Helper(); n.podman("system", "reset", "--force") }
 
 // twoNames checks that pods can use an image by the name under which it was imported, after the same content was pulled under another
 // name, and that both names work when the registry refuses to serve the image.
