@@ -132,7 +132,7 @@ func full(t *testing.T) *NodeConfig {
 		"network.nameServers": "192.0.2.1, 192.0.2.2", "api.extraSANs": "a.example", "componentsDir": "/opt/c", "kubernetesVersion": "v1.36",
 		"controlPlane.apiServerExtraArgs": "--v=4", "controlPlane.schedulerExtraArgs": "[--v=4]",
 		"controlPlane.controllerManagerExtraArgs": "[\"--a=b,c\"]", "containerd.registryConfigDir": "/etc/x", "ports.static": "1:2",
-		"network.hostPorts": "5432, 6379", "ports.hostNetworkPods": "true", "ports.externalIPs": "192.0.2.7, 198.51.100.0/24",
+		"network.hostPorts": "5432, 6379", "containerd.runtimes.crun": "/usr/bin/crun", "ports.hostNetworkPods": "true", "ports.externalIPs": "192.0.2.7, 198.51.100.0/24",
 		"ports.annotations.namespaces": "team-a", "ports.annotations.bind": "true", "ports.privilegedPortOffset": "10000", "ports.privilegedPortFallback": "8000",
 		"resources.cpu": "3", "resources.memory": "4Gi", "resources.pids": "4096", "resources.podPids": "100",
 		"resources.memoryHighPercent": "90", "network.slirpSandbox": "true", "network.slirpSeccomp": "false",

@@ -16,6 +16,9 @@ const (
 	RuntimeExternal = "external"
 )
 
+// DefaultOCIRuntime is the name of the OCI runtime of pods without a RuntimeClass.
+const DefaultOCIRuntime = "runc"
+
 // CRI selects the container runtime.
 type CRI struct {
 	// containerd; crio, CRI-O 1.28 or later, which must be installed on the host; or external, a runtime that you run inside the
@@ -55,6 +58,16 @@ func validateRuntime(c *NodeConfig, fs *faults) {
 		fs.add("cri.endpoint", "", "%q: must be unix:// followed by the absolute path of a socket inside the node", c.CRI.Endpoint)
 	case external && len(path) > layout.SocketPathMax:
 		fs.add("cri.endpoint", "", "the path of the socket has %d bytes, the maximum is %d", len(path), layout.SocketPathMax)
+	}
+	for _, name := range sortedKeys(c.Containerd.Runtimes) {
+		switch at, program := "containerd.runtimes."+name, c.Containerd.Runtimes[name]; {
+		case name == DefaultOCIRuntime:
+			fs.add(at, "", "is the runtime of the components, which cannot be replaced: choose another name")
+		case !isDNSLabel(name):
+			fs.add(at, "", "the name must have lower case letters, digits and hyphens, and begin and end with a letter or digit")
+		case !isAbsolute(program):
+			fs.add(at, "", "%q: must be an absolute path without . or .. elements or a trailing slash", program)
+		}
 	}
 	validateCRIO(c, fs)
 	validateUnusedRuntimes(c, fs)

@@ -9,6 +9,16 @@ import (
 	"github.com/rootlessnode/rootlessnode/pkg/errdefs"
 )
 
+// TestValidateOCIRuntimes checks names and paths of containerd.runtimes.
+func TestValidateOCIRuntimes(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"runc": "cannot be replaced", "A": "the name must have", "crun": "must be an absolute path"} {
+		c := complete()
+		c.Containerd.Runtimes = map[string]string{name: "crun"}
+		assert.ErrorContains(t, c.Validate(), want)
+	}
+}
+
 func TestRuntimes(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -86,6 +86,11 @@ type Containerd struct {
 	PauseImage string `json:"pauseImage" default:"registry.k8s.io/pause:3.10.2" check:"image" instead:"crio.pauseImage"`
 	// Enables the Node Resource Interface, on a socket inside the node.
 	NRI bool `json:"nri" default:"false" instead:"crio.nri" reload:"yes"`
+	// More OCI runtimes, by the name of their RuntimeClass: the paths of programs on the host with runc's command line. See
+	// docs/runtimes.md.
+	Runtimes map[string]string `json:"runtimes,omitempty" example:"{crun: /usr/bin/crun}"`
+	// Adds crun, youki and runsc (gVisor) to containerd.runtimes if they are on PATH.
+	DetectRuntimes bool `json:"detectRuntimes" default:"true"`
 	// A directory on the host with a hosts.toml file for each registry, as containerd reads it (mirrors, certificates).
 	RegistryConfigDir string `json:"registryConfigDir,omitempty" example:"/home/user/.config/containerd/certs.d" check:"path" instead:"crio.registriesConf"`
 }

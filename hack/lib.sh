@@ -24,7 +24,7 @@ command -v go >/dev/null 2>&1 || export PATH=$PATH:/usr/local/go/bin
 # Programs or files, each with its Debian package: for building, for running, for the end-to-end tests.
 build_needs='go:golang-go make:make gcc:gcc /usr/include/stdlib.h:libc6-dev git:git pkg-config:pkg-config /usr/include/seccomp.h:libseccomp-dev'
 run_needs='newuidmap:uidmap slirp4netns:slirp4netns ip:iproute2 nft:nftables conntrack:conntrack /etc/protocols:netbase'
-e2e_needs='/bin/busybox:busybox-static podman:podman curl:curl'
+e2e_needs='/bin/busybox:busybox-static podman:podman curl:curl crun:crun'
 
 # stage_suite FROM TO: copies the output of `hack/conformance.sh build` to a directory that other accounts can read.
 stage_suite() {

@@ -20,7 +20,7 @@ func main() {
 	if path == "" {
 		path = layout.InsideOCIShim
 	}
-	err := specfilter.Exec(path, os.Args[1:])
+	err := specfilter.Exec(path, os.Args)
 	_, _ = os.Stderr.WriteString("rootlessnode-runc: " + err.Error() + "\n")
 	os.Exit(1)
 }

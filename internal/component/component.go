@@ -49,6 +49,8 @@ type Env struct {
 	KubeProxyMode string
 	// OCIRuntime is the path of runc, or of rootlessnode's shim that runs runc.
 	OCIRuntime string
+	// OCIRuntimes are more OCI runtimes by the name of their RuntimeClass.
+	OCIRuntimes map[string]OCIRuntime
 	// ShimCgroup is the existing cgroup, as a path below /sys/fs/cgroup, to which containerd's shims move. Pods survive
 	// the end of containerd only if their shims are not in containerd's cgroup, which is killed with it. Empty leaves
 	// the shims in that cgroup.
@@ -76,6 +78,15 @@ type Env struct {
 	SeccompDefault bool
 	// IDsPerPod is the kubelet's userNamespaces.idsPerPod, a multiple of 65536. 0 keeps the kubelet's default.
 	IDsPerPod int64
+}
+
+// OCIRuntime is an OCI runtime of the host.
+type OCIRuntime struct {
+	// Path is the path of the program.
+	Path string
+	// Shim is the path of its own shim of containerd, and ShimType the name by which containerd knows that. Both are empty for a
+	// program with runc's command line, which uses runc's shim.
+	Shim, ShimType string
 }
 
 // CredentialPlugin is a program of this module that the kubelet runs with the role layout.RoleCredentials.

@@ -288,6 +288,7 @@ const (
 	// InsideRun is the directory of the files that the node role renders for components at each start.
 	InsideRun          = "/run/rootlessnode"
 	InsideOCIShim      = "/run/rootlessnode/oci-shim.json"
+	InsideOCIShims     = "/run/rootlessnode/oci"
 	InsideResolvConf   = "/run/rootlessnode/resolv.conf"
 	InsideFlannelEnv   = "/run/flannel/subnet.env"
 	InsideFlannelConf  = "/run/rootlessnode/flannel-net-conf.json"

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -101,6 +103,9 @@ func (a *clusterAddons) removeObsolete(ctx context.Context, c *kubeapi.Client) e
 			return err
 		}
 	}
+	if err := a.runtimeClasses(ctx, c); err != nil {
+		return err
+	}
 	removed, err := c.Remove(ctx, resources.Obsolete())
 	if removed && err == nil {
 		a.warn("deleted the shared tokens of earlier versions: upgrade rootlessnode on workers of earlier versions, then stop and start them")
@@ -139,4 +144,16 @@ func joinManifests(env component.Env) ([]byte, error) {
 		out = append(append(out, "---\n"...), part...)
 	}
 	return out, nil
+}
+
+// runtimeClasses creates a RuntimeClass for each OCI runtime of this node, and deletes those of runtimes that it no longer has. Other
+// RuntimeClasses are left alone.
+func (a *clusterAddons) runtimeClasses(ctx context.Context, c *kubeapi.Client) error {
+	labels := resources.Labels()
+	for _, name := range slices.Sorted(maps.Keys(a.env.OCIRuntimes)) {
+		if err := c.EnsureRuntimeClass(ctx, name, labels); err != nil {
+			return err
+		}
+	}
+	return c.RemoveRuntimeClasses(ctx, resources.Selector, func(name string) bool { return a.env.OCIRuntimes[name].Path == "" })
 }

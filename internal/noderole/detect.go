@@ -25,6 +25,7 @@ func detect(ctx context.Context, env component.Env) (component.Env, []string, er
 		machine            hostinfo.Machine
 		seccomp            bool
 		proxyMode, ociPath string
+		runtimes           map[string]component.OCIRuntime
 		warnings           [4][]string
 		g                  errgroup.Group
 	)
@@ -35,17 +36,19 @@ func detect(ctx context.Context, env component.Env) (component.Env, []string, er
 		return err
 	})
 	g.Go(func() (err error) { ociPath, err = ociRuntime(env); return err })
+	g.Go(func() (err error) { runtimes, err = runtime.DetectOCIRuntimes(env.Config); return err })
 	machine, err := hostinfo.ReadMachine("/")
 	if err != nil {
 		warnings[3] = []string{fmt.Sprintf("the node's allocatable resources may be wrong: %v", err)}
 	}
 	err = g.Wait()
 	env.Storage, env.Machine, env.SeccompDefault, env.KubeProxyMode, env.OCIRuntime = storage, machine, seccomp, proxyMode, ociPath
+	env.OCIRuntimes = runtimes
 	env.LocalStorageCapacityIsolation = supportsStorageStats(layout.InsideKubelet)
 	return env, slices.Concat(warnings[:]...), err
 }
 
-// shimProgram runs runc without the limits that cannot be set.
+// shimProgram runs runc without the limits that cannot be set, and other OCI runtimes of the host.
 const shimProgram = "rootlessnode-runc"
 
 // ociRuntime returns the path of runc, or of the shim if a cgroup controller is missing, because runc refuses

@@ -89,8 +89,8 @@ func (n *nodeRole) prepare(ctx context.Context) error {
 		return err
 	}
 	n.components = slices.DeleteFunc(catalogue.Enabled(n.cfg), func(c component.Component) bool { return c.When != nil && !c.When(n.env) })
-	if n.env.OCIRuntime == n.binary(shimProgram) {
-		if err := component.Write([]component.File{ociShim(n.env, n.runtime.Cgroup())}); err != nil {
+	if n.env.OCIRuntime == n.binary(shimProgram) || len(n.env.OCIRuntimes) > 0 {
+		if err := errors.Join(component.Write([]component.File{ociShim(n.env, n.runtime.Cgroup())}), linkOCIShims(n.env)); err != nil {
 			return err
 		}
 	}
@@ -162,8 +162,25 @@ const insideAdmin = layout.InsideKubernetes + "/admin.conf"
 
 // ociShim returns the configuration of the OCI runtime shim.
 func ociShim(env component.Env, runtimeCgroup string) component.File {
-	return component.File{Path: layout.InsideOCIShim, Mode: 0o600, Data: specfilter.Config{
+	c := specfilter.Config{
 		Runc: env.BinDir(runtime.OCIProgram), Drop: specfilter.Missing(env.Controllers),
-		Cgroup: specfilter.Move{From: runtimeCgroup, To: kubelet.PodCgroup},
-	}.Render()}
+		Cgroup: specfilter.Move{From: runtimeCgroup, To: kubelet.PodCgroup}, Runtimes: map[string]string{},
+	}
+	for name, r := range env.OCIRuntimes {
+		c.Runtimes[name] = r.Path
+	}
+	return component.File{Path: layout.InsideOCIShim, Mode: 0o600, Data: c.Render()}
+}
+
+// linkOCIShims creates the names with which containerd executes the shim for other runtimes than runc.
+func linkOCIShims(env component.Env) error {
+	if err := os.MkdirAll(layout.InsideOCIShims, 0o700); err != nil {
+		return err
+	}
+	for name := range env.OCIRuntimes {
+		if err := os.Symlink(env.BinDir(shimProgram), filepath.Join(layout.InsideOCIShims, name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -32,6 +32,9 @@ func (containerdRuntime) ImportCommand(string, string) []string { return nil }
 
 func (r containerdRuntime) HostNeeds() HostNeeds {
 	files := map[string]string{"containerd.registryConfigDir": r.cfg.Containerd.RegistryConfigDir}
+	for name, path := range r.cfg.Containerd.Runtimes {
+		files["containerd.runtimes."+name] = path
+	}
 	for name, registry := range r.cfg.Registries {
 		at := "registries." + name
 		files[at+".caFile"], files[at+".certFile"], files[at+".keyFile"] = registry.CAFile, registry.CertFile, registry.KeyFile

@@ -20,6 +20,8 @@ import (
 type Config struct {
 	// Runc is the absolute path of the real runc.
 	Runc string `json:"runc"`
+	// Runtimes are the absolute paths of other programs with runc's command line, by the name with which the shim is executed.
+	Runtimes map[string]string `json:"runtimes,omitempty"`
 	// Drop are the controllers whose limits are removed; see Missing.
 	Drop []string `json:"drop"`
 	// Cgroup moves the cgroups of containers.
@@ -43,6 +45,11 @@ func ParseConfig(text []byte) (Config, error) {
 	if !filepath.IsAbs(c.Runc) {
 		return Config{}, fmt.Errorf("shim configuration: runc: %q is not an absolute path", c.Runc)
 	}
+	for name, path := range c.Runtimes {
+		if !filepath.IsAbs(path) {
+			return Config{}, fmt.Errorf("shim configuration: runtimes: %s: %q is not an absolute path", name, path)
+		}
+	}
 	for _, d := range c.Drop {
 		if d == "" || d == "cgroup" || strings.ContainsAny(d, "./ ") {
 			return Config{}, fmt.Errorf("shim configuration: drop: %q is not a controller name", d)
@@ -54,19 +61,19 @@ func ParseConfig(text []byte) (Config, error) {
 	return c, nil
 }
 
-// Exec runs the shim: it filters the specification or the limits to which args refer, and then executes the real runc. args are the arguments
-// without the program's name. Exec returns only if it fails. It also writes the error to runc's log, where containerd looks for it.
+// Exec runs the shim: it filters the specification or the limits to which args refer, and then executes the real runc, or the program to which
+// the name of the shim refers. args begin with the path of the shim. Exec returns only if it fails. It also writes the error to runc's log, where containerd looks for it.
 //
 // For `runc update`, it filters the limits in the arguments or the input. If no limit remains, it still executes runc with an empty set, which
 // changes nothing but reports an unknown or stopped container.
 func Exec(configPath string, args []string) error {
-	c := parseCall(args)
-	err := c.exec(configPath, args)
+	c := parseCall(args[1:])
+	err := c.exec(configPath, filepath.Base(args[0]), args[1:])
 	c.logError(err)
 	return err
 }
 
-func (c *call) exec(configPath string, args []string) error {
+func (c *call) exec(configPath, name string, args []string) error {
 	text, err := os.ReadFile(configPath)
 	if err != nil {
 		return err
@@ -75,7 +82,11 @@ func (c *call) exec(configPath string, args []string) error {
 	if err != nil {
 		return err
 	}
-	args, stdin, err := c.prepare(args, cfg, filepath.Dir(configPath), os.Stdin)
+	program, foreign := cfg.Runtimes[name]
+	if !foreign {
+		program = cfg.Runc
+	}
+	args, stdin, err := c.prepare(args, cfg, foreign, filepath.Dir(configPath), os.Stdin)
 	if err != nil {
 		return err
 	}
@@ -84,17 +95,17 @@ func (c *call) exec(configPath string, args []string) error {
 			return fmt.Errorf("replace standard input: %w", err)
 		}
 	}
-	err = syscall.Exec(cfg.Runc, append([]string{cfg.Runc}, args...), os.Environ())
-	return fmt.Errorf("execute %s: %w", cfg.Runc, err)
+	err = syscall.Exec(program, append([]string{program}, args...), os.Environ())
+	return fmt.Errorf("execute %s: %w", program, err)
 }
 
 // prepare filters the specification or the limits of the call. It returns the arguments for runc and its standard input, or nil if the input
 // does not change.
-func (c *call) prepare(args []string, cfg Config, scratch string, stdin io.Reader) ([]string, *os.File, error) {
+func (c *call) prepare(args []string, cfg Config, foreign bool, scratch string, stdin io.Reader) ([]string, *os.File, error) {
 	drop := cfg.Drop
 	switch c.command {
 	case "create", "run", "restore":
-		return args, nil, filterBundle(c.bundle, cfg)
+		return args, nil, filterBundle(c.bundle, cfg, foreign)
 	case "update":
 		if len(drop) == 0 {
 			return args, nil, nil
@@ -112,7 +123,7 @@ func (c *call) prepare(args []string, cfg Config, scratch string, stdin io.Reade
 }
 
 // filterBundle rewrites the bundle's config.json atomically and preserves its mode and owner. It does not write the file if nothing changes.
-func filterBundle(bundle string, cfg Config) error {
+func filterBundle(bundle string, cfg Config, foreign bool) error {
 	path := filepath.Join(bundle, "config.json")
 	before, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -129,10 +140,29 @@ func filterBundle(bundle string, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if len(dropped) == 0 && !moved {
+	if foreign {
+		if after, err = oldVersion(after); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	} else if len(dropped) == 0 && !moved {
 		return nil
 	}
 	return atomicfile.Options{Keep: true}.Write(path, after, 0o600)
+}
+
+// oldVersion returns config with the version 1.0.2 of the OCI specification. crun before 1.8.4, such as that of Debian 12, rejects
+// every version that does not begin with 1.0, although it ignores unknown fields.
+func oldVersion(config []byte) ([]byte, error) {
+	out, err := edit(config, func(m member) (member, bool, error) {
+		if m.is("ociVersion") {
+			m.value = json.RawMessage(`"1.0.2"`)
+		}
+		return m, true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("parse OCI specification: %w", err)
+	}
+	return out, nil
 }
 
 // maxResources is the maximum size in bytes of the limits for update, which usually have a few hundred bytes.

@@ -22,7 +22,7 @@ const envShim = "ROOTLESSNODE_TEST_SHIM"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(envShim); path != "" {
-		_, _ = os.Stderr.WriteString(Exec(path, os.Args[1:]).Error())
+		_, _ = os.Stderr.WriteString(Exec(path, os.Args).Error())
 		os.Exit(1)
 	}
 	testutil.QuickChildren()
@@ -218,4 +218,28 @@ func TestErrorsReachContainerd(t *testing.T) {
 	assert.Equal(t, code, 1)
 	assert.Assert(t, is.Contains(stderr, "execute /nowhere/runc: no such file or directory"))
 	assert.Assert(t, is.Contains(s.read(t, "log.txt"), "level=error msg="))
+}
+
+// TestOtherRuntimes checks that the name of the shim selects the program.
+func TestOtherRuntimes(t *testing.T) {
+	t.Parallel()
+	s := newShim(t, "cpu")
+	testutil.Script(t, filepath.Join(s.dir, "crun"), "exit 8\n")
+	s.write(t, "shim.json", string(Config{Runc: s.dir + "/runc", Drop: []string{"cpu"}, Runtimes: map[string]string{"crun": s.dir + "/crun"}}.Render()), 0o600)
+	s.write(t, "config.json", `{"ociVersion":"1.3.0","linux":{"resources":{"cpu":{"shares":2}}}}`, 0o600)
+	exe, err := os.Executable()
+	assert.NilError(t, err)
+	for name, code := range map[string]int{"crun": 8, "other": 7} {
+		link := filepath.Join(s.dir, "oci-"+name, name)
+		assert.NilError(t, os.Mkdir(filepath.Dir(link), 0o700))
+		assert.NilError(t, os.Symlink(exe, link))
+		cmd := exec.Command(link, "create", "--bundle", s.dir, "id")
+		cmd.Env = append(os.Environ(), envShim+"="+filepath.Join(s.dir, "shim.json"))
+		var exit *exec.ExitError
+		assert.Assert(t, errors.As(cmd.Run(), &exit))
+		assert.Equal(t, exit.ExitCode(), code, name)
+	}
+	assert.Equal(t, s.read(t, "config.json"), `{"ociVersion":"1.0.2","linux":{"resources":{}}}`)
+	_, err = ParseConfig([]byte(`{"runc":"/r","runtimes":{"x":"y"}}`))
+	assert.ErrorContains(t, err, "runtimes: x:")
 }

@@ -18,14 +18,13 @@ import (
 // sameWords lists the files in which a string literal that equals the name of a component or of one of its programs is allowed because it
 // means something else. A path that ends in a slash covers all files below it.
 var sameWords = map[string]string{
-	"config/":                   "values of the configuration (cri.runtime, cni, networkPolicy)",
-	"internal/layout/":          "directories of the data dir",
-	"internal/datadir/place.go": "directories of the data dir",
-	"internal/component/containerd/config.go": "the name of a handler in containerd's configuration",
-	"internal/component/crio/config.go":       "the name of a handler in CRI-O's configuration",
-	"internal/mountverify/":                   "a name of the host's own daemons",
-	"pkg/copyup/copyup.go":                    "directories of the host",
-	"pkg/mountns/processes.go":                "names of the host's own daemons",
+	"config/":                           "values of the configuration (cri.runtime, cni, networkPolicy)",
+	"internal/layout/":                  "directories of the data dir",
+	"internal/datadir/place.go":         "directories of the data dir",
+	"internal/component/crio/config.go": "the name of a handler in CRI-O's configuration",
+	"internal/mountverify/":             "a name of the host's own daemons",
+	"pkg/copyup/copyup.go":              "directories of the host",
+	"pkg/mountns/processes.go":          "names of the host's own daemons",
 }
 
 // TestComponentNames checks that the names of components and of their programs are string literals only in the package that declares them as

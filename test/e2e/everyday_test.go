@@ -31,6 +31,7 @@ func TestEveryday(t *testing.T) {
 		{"docs", (*testNode).documentation},
 		{"storage", (*testNode).storage},
 		{"local registry", func(n *testNode) { n.pushToLocalRegistry(); n.pullFromLocalRegistry() }},
+		{"crun", (*testNode).runWithCrun},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
 		{"metrics", (*testNode).metrics},
 		{"addons", func(n *testNode) { n.addons(home) }},

@@ -1,8 +1,10 @@
 package containerd
 
 import (
+	"path/filepath"
 	"runtime"
 
+	"github.com/rootlessnode/rootlessnode/config"
 	"github.com/rootlessnode/rootlessnode/internal/component"
 	"github.com/rootlessnode/rootlessnode/internal/layout"
 )
@@ -63,9 +65,9 @@ type runtimes struct {
 }
 
 type ociRuntime struct {
-	Type    string      `toml:"runtime_type"`
-	Path    string      `toml:"runtime_path"`
-	Options runcOptions `toml:"options"`
+	Type    string       `toml:"runtime_type"`
+	Path    string       `toml:"runtime_path"`
+	Options *runcOptions `toml:"options,omitempty"`
 }
 
 type runcOptions struct {
@@ -110,11 +112,8 @@ type server struct {
 	Address string `toml:"address"`
 }
 
-// Names of the OCI runtime and of its shim.
-const (
-	runcName = "runc"
-	shimType = "io.containerd.runc.v2"
-)
+// shimType is the shim of programs with runc's command line.
+const shimType = "io.containerd.runc.v2"
 
 func configFor(e component.Env) configuration {
 	c := configuration{
@@ -167,13 +166,28 @@ func criFor(e component.Env) cri {
 		NetNSMountsUnderStateDir: true,
 		CNI:                      cni{BinDirs: []string{e.BinDir("cni")}, ConfDir: layout.InsideCNIConf, InternalLoopback: true},
 		Containerd: runtimes{
-			Default: runcName,
-			Runtimes: map[string]ociRuntime{runcName: {
-				Type: shimType, Path: e.BinDir(shimProgram),
-				Options: runcOptions{BinaryName: e.OCIRuntime, SystemdCgroup: false, NoNewKeyring: true, ShimCgroup: e.ShimCgroup},
-			}},
+			Default: config.DefaultOCIRuntime, Runtimes: ociRuntimes(e),
 		},
 	}
+}
+
+// ociRuntimes returns the runtimes of pods without a RuntimeClass and of each RuntimeClass.
+func ociRuntimes(e component.Env) map[string]ociRuntime {
+	like := func(program string) ociRuntime {
+		return ociRuntime{
+			Type: shimType, Path: e.BinDir(shimProgram),
+			Options: &runcOptions{BinaryName: program, SystemdCgroup: false, NoNewKeyring: true, ShimCgroup: e.ShimCgroup},
+		}
+	}
+	out := map[string]ociRuntime{config.DefaultOCIRuntime: like(e.OCIRuntime)}
+	for name, r := range e.OCIRuntimes {
+		if r.Shim != "" {
+			out[name] = ociRuntime{Type: r.ShimType, Path: r.Shim}
+		} else {
+			out[name] = like(filepath.Join(layout.InsideOCIShims, name))
+		}
+	}
+	return out
 }
 
 func imagesFor(e component.Env) images {

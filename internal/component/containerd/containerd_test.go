@@ -47,3 +47,18 @@ func TestRenderRefusesUndecidedSnapshotter(t *testing.T) {
 	_, err := Render(e)
 	assert.ErrorContains(t, err, `unknown snapshotter "auto"`)
 }
+
+// TestOCIRuntimes checks the entries of further OCI runtimes. They always use rootlessnode's shim, or their own.
+func TestOCIRuntimes(t *testing.T) {
+	t.Parallel()
+	for _, e := range []component.Env{fixture.Env(), fixture.Poor()} {
+		e.OCIRuntimes = map[string]component.OCIRuntime{
+			"crun": {Path: "/usr/bin/crun"}, "runsc": {Path: "/usr/bin/runsc", Shim: "/usr/bin/shim", ShimType: "io.containerd.runsc.v1"},
+		}
+		runtimes := ociRuntimes(e)
+		assert.Equal(t, runtimes["runsc"].Path, "/usr/bin/shim")
+		assert.Assert(t, runtimes["runsc"].Options == nil)
+		assert.Equal(t, runtimes["crun"].Options.BinaryName, "/run/rootlessnode/oci/crun")
+		assert.Equal(t, runtimes["runc"].Options.BinaryName, e.OCIRuntime)
+	}
+}

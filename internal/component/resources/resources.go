@@ -23,6 +23,9 @@ const (
 	Selector   = label + "=" + labelValue
 )
 
+// Labels returns the label.
+func Labels() map[string]string { return map[string]string{label: labelValue} }
+
 // Label adds the label to every object of a YAML stream.
 func Label(stream []byte) ([]byte, error) {
 	objects, err := manifest.Decode(stream)
