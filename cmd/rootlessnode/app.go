@@ -49,6 +49,8 @@ type app struct {
 	lastSettings func(name, dataDir string) *config.Settings
 	// requested returns the config with which a node in a data dir was started, or nil. See node.RequestedConfig.
 	requested func(name, dataDir string) *config.NodeConfig
+	// newWarnings returns the warnings that an earlier start of the node has not shown. See node.NewWarnings.
+	newWarnings func(n handle, warnings []string) ([]string, error)
 	// beginStop starts the stop of a node with a time limit for its pods. See node.BeginStop.
 	beginStop func(ctx context.Context, n handle, podLimit time.Duration) error
 	// reload and restart change a running node. See node.Reload and node.RestartComponent.
@@ -85,6 +87,7 @@ func newApp() *app {
 		attach:         func(name string, o node.Options) (handle, error) { return orNil(node.Attach(name, o)) },
 		userKubeconfig: func(n handle) userKubeconfig { return node.NewUserKubeconfig(n.(*node.Node)) },
 		lastSettings:   node.LastSettings, names: node.Names, requested: node.RequestedConfig,
+		newWarnings: func(n handle, w []string) ([]string, error) { return node.NewWarnings(n.(*node.Node), w) },
 		beginStop: func(ctx context.Context, n handle, limit time.Duration) error {
 			return node.BeginStop(ctx, n.(*node.Node), limit)
 		},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,7 @@ type cli struct {
 	replaced []string
 	joined   config.Join // the cluster that the running node has joined
 	last     *config.Settings
+	known    []string // warnings of the last start
 	// reloaded are the arguments of the last reload, and restarted is its result.
 	reloaded  *node.ReloadOptions
 	restarted []string
@@ -221,6 +223,9 @@ func newCLI(t *testing.T) *cli {
 			assert.NilError(t, err)
 			return cfg
 		},
+		newWarnings: func(_ handle, all []string) ([]string, error) {
+			return slices.DeleteFunc(slices.Clone(all), func(w string) bool { return slices.Contains(c.known, w) }), nil
+		},
 		beginStop: func(_ context.Context, _ handle, limit time.Duration) error {
 			return c.node.call("begin stop " + limit.String())
 		},
@@ -252,20 +257,20 @@ func upStatuses() []status.Status {
 		Name: "default", NodeName: "devbox", State: status.NodeStarting, StartedAt: t0, Since: t0, Version: "v0.1.0", Kubernetes: "v1.37.2",
 		Conditions: []status.Condition{{Type: status.ConditionNodeReady, Message: "not registered"}},
 		Components: []status.Component{
-			{Name: "containerd", State: status.Starting, Since: at(0.4)},
-			{Name: "kubelet", State: status.Waiting, Since: at(0.4), WaitingFor: []string{"containerd"}},
+			{Name: "containerd", Log: "/data/log/containerd.log", State: status.Starting, Since: at(0.4)},
+			{Name: "kubelet", Log: "/data/log/kubelet.log", State: status.Waiting, Since: at(0.4), WaitingFor: []string{"containerd"}},
 		},
 	}
 	second := base
 	second.Components = []status.Component{
-		{Name: "containerd", State: status.Ready, Since: at(0.9), PID: 12},
-		{Name: "kubelet", State: status.Backoff, Since: at(1.2), Reason: "exited with code 1:\n  no such flag", Restarts: 1},
+		{Name: "containerd", Log: "/data/log/containerd.log", State: status.Ready, Since: at(0.9), PID: 12},
+		{Name: "kubelet", Log: "/data/log/kubelet.log", State: status.Backoff, Since: at(1.2), Reason: "exited with code 1:\n  no such flag", Restarts: 1},
 	}
 	second.Timings = map[string]float64{"containerd": 0.9}
 	third := base
 	third.Components = []status.Component{
-		{Name: "containerd", State: status.Ready, Since: at(0.9), PID: 12},
-		{Name: "kubelet", State: status.Ready, Since: at(4), PID: 15, Restarts: 1},
+		{Name: "containerd", Log: "/data/log/containerd.log", State: status.Ready, Since: at(0.9), PID: 12},
+		{Name: "kubelet", Log: "/data/log/kubelet.log", State: status.Ready, Since: at(4), PID: 15, Restarts: 1},
 	}
 	third.Timings = map[string]float64{"containerd": 0.9, "kubelet": 4}
 	third.Reason = "the Node object is not Ready: CNI is not there"

@@ -83,6 +83,7 @@ func joinRunning(ctx context.Context, a *app, n starter, s *status.Status, set c
 		}
 	}
 	a.printf("node %q is already running\n", a.name)
+	hideKnown(a, n, &last, o)
 	printSummary(a, n, last)
 	return nil
 }

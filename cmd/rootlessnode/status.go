@@ -21,25 +21,29 @@ type statusNode interface {
 var _ statusNode = (*node.Node)(nil)
 
 func newStatus(a *app) *cobra.Command {
-	return a.withOutput(&cobra.Command{
+	var all bool
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current state of the node",
 		Long: `Show the current state of the node, running or not: its state and the reason for it,
 its components, its conditions and the forwarded ports. The exit code is 0 whenever the
-state can be determined.`,
+state can be determined. Steps of the node itself are listed if they are not finished,
+or with --all.`,
 		RunE: withNode(a, func(ctx context.Context, n statusNode, _ []string) error {
 			s, err := n.Status(ctx)
 			if err == nil {
 				s.Render(a.commandOf)
-				a.show(s, renderStatus(a, *s))
+				a.show(s, renderStatus(a, *s, all))
 			}
 			return err
 		}),
-	})
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "also list finished steps of the node")
+	return a.withOutput(cmd)
 }
 
-// renderStatus returns the status as text.
-func renderStatus(a *app, s status.Status) string {
+// renderStatus returns the status as text. all is the flag.
+func renderStatus(a *app, s status.Status, all bool) string {
 	var b strings.Builder
 	now, st := a.now(), a.styleOf(a.stdout)
 	head := [][]string{}
@@ -57,6 +61,9 @@ func renderStatus(a *app, s status.Status) string {
 	add("node object", s.NodeName, prefixed("Kubernetes ", s.Kubernetes), prefixed("rootlessnode ", s.Version))
 	if t, ok := s.Timings[status.NodeReadyTiming]; ok {
 		add("started", age(now.Sub(s.StartedAt))+" ago", fmt.Sprintf("ready after %.1fs", t))
+	}
+	if !s.EndsAt.IsZero() {
+		add("ends", "in "+age(s.EndsAt.Sub(now)), "(up --ttl)")
 	}
 	add("api server", s.APIServer)
 	add("kubeconfig", s.Kubeconfig)
@@ -77,7 +84,7 @@ func renderStatus(a *app, s status.Status) string {
 		add("mounts", mountsText(m))
 	}
 	b.WriteString(table(head))
-	section(&b, componentRows(s, now, st))
+	section(&b, componentRows(s, now, st, all))
 	section(&b, conditionRows(s))
 	ports, hidden := shownPorts(s.Ports)
 	section(&b, portRows(ports))
@@ -165,9 +172,13 @@ func section(b *strings.Builder, rows [][]string) {
 	}
 }
 
-func componentRows(s status.Status, now time.Time, st style) [][]string {
+// componentRows returns the table of the components. Steps of the node that are up are left out unless all is set.
+func componentRows(s status.Status, now time.Time, st style, all bool) [][]string {
 	rows := [][]string{{"COMPONENT", "STATE", "SINCE", "RESTARTS", "PID", "REASON"}}
 	for _, c := range s.Components {
+		if up := c.State == status.Ready || c.State == status.Done; up && !c.IsProgram() && !all {
+			continue
+		}
 		// No colours: table would count the escape sequences as columns.
 		rows = append(rows, []string{
 			c.Name, string(c.State), age(now.Sub(c.Since)), strconv.Itoa(c.Restarts), prefixedInt("", c.PID),

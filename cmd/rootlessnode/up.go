@@ -40,7 +40,8 @@ func newUp(a *app) *cobra.Command {
 	var f nodeFlags
 	var t tokenFlags
 	var foreground bool
-	var timeout time.Duration
+	var timeout, ttl time.Duration
+	var verbose bool
 	wait := waitFlag(status.MilestoneUsable)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -74,11 +75,14 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 			if foreground && cmd.Flags().Changed("wait") {
 				return errdefs.Config("--wait: must not be used with --foreground, which does not wait")
 			}
-			if foreground {
-				return upForeground(cmd.Context(), a, cfg, node.Options{JoinToken: token, Settings: &set})
+			if cmd.Flags().Changed("ttl") && ttl <= 0 {
+				return errdefs.Config("--ttl: %s: must be greater than zero", ttl)
 			}
-			o := upOptions{wait: status.Milestone(wait), timeout: timeout, flags: f.line()}
-			return up(cmd.Context(), a, cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token, Settings: &set}, o)
+			if foreground {
+				return upForeground(cmd.Context(), a, cfg, node.Options{JoinToken: token, Settings: &set, TTL: ttl})
+			}
+			o := upOptions{wait: status.Milestone(wait), timeout: timeout, verbose: verbose, flags: f.line()}
+			return up(cmd.Context(), a, cfg, node.Options{Log: a.logger(), Detach: true, JoinToken: token, Settings: &set, TTL: ttl}, o)
 		},
 	}
 	f.register(cmd)
@@ -88,6 +92,8 @@ input, and ROOTLESSNODE_JOIN_TOKEN are not.`,
 	cmd.Flags().Var(&wait, "wait", "what to wait for: node (Node Ready), usable (also the container runtime and the cluster DNS), or pods (also the pods that were ready when the node stopped)")
 	completeValues(cmd, "wait", milestones()...)
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait (default: timeouts.ready)")
+	cmd.Flags().DurationVar(&ttl, "ttl", 0, "stop the node in order after this time, for example 2h")
+	cmd.Flags().BoolVar(&verbose, "verbose", false, "also show warnings that the last start has shown")
 	return cmd
 }
 
@@ -116,10 +122,15 @@ func (f *waitFlag) Set(text string) error {
 type upOptions struct {
 	wait    status.Milestone
 	timeout time.Duration // 0: timeouts.ready
-	flags   string        // the flags of the settings, as on the command line
+	// verbose also shows warnings that the last start has shown.
+	verbose bool
+	flags   string // the flags of the settings, as on the command line
 }
 
 func up(ctx context.Context, a *app, cfg *config.NodeConfig, no node.Options, o upOptions) error {
+	if !o.verbose {
+		no.HiddenWarnings = func(count int) { printHidden(a, count, "check") }
+	}
 	h, err := a.newNode(cfg, no)
 	if err != nil {
 		printRemembered(a, *no.Settings)
@@ -136,6 +147,9 @@ func up(ctx context.Context, a *app, cfg *config.NodeConfig, no node.Options, o 
 	if s.ParentPID > 0 {
 		waiting, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
+		if no.TTL > 0 {
+			return errdefs.AlreadyRunning("--ttl: node %q is already running, and only a start can limit its time", a.name).Do(errdefs.Stop)
+		}
 		err := joinRunning(waiting, a, n, s, *no.Settings, o)
 		if err != nil && ctx.Err() != nil {
 			return errors.New("interrupted: the node continues to run")
@@ -159,9 +173,29 @@ func up(ctx context.Context, a *app, cfg *config.NodeConfig, no node.Options, o 
 	if _, ok := last.Timings[status.NodeReadyTiming]; !ok {
 		last.StartedAt = began
 	}
+	hideKnown(a, n, &last, o)
 	printSummary(a, n, last)
 	a.reportUpgrade(n, began)
 	return nil
+}
+
+// hideKnown removes the warnings of s that the last start has shown, unless --verbose is set.
+func hideKnown(a *app, n handle, s *status.Status, o upOptions) {
+	fresh, err := a.newWarnings(n, s.Warnings)
+	if err != nil || o.verbose || len(fresh) == len(s.Warnings) {
+		return
+	}
+	printHidden(a, len(s.Warnings)-len(fresh), "status")
+	s.Warnings = fresh
+}
+
+// printHidden prints how many warnings are not shown, and the command that shows them.
+func printHidden(a *app, count int, command string) {
+	what := "1 warning is"
+	if count > 1 {
+		what = fmt.Sprintf("%d warnings are", count)
+	}
+	_, _ = fmt.Fprintf(a.err, "%s the same as at the last start; to show: %s\n", what, a.command(command))
 }
 
 // awaitNode waits until the node has reached a milestone, shows the progress, and returns the last status.

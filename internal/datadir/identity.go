@@ -119,6 +119,13 @@ func PutSettings(d layout.Data, s *config.Settings, requested string) error {
 	return update(d, func(r *Record) { r.Settings, r.Requested = s, requested })
 }
 
+// PutWarnings replaces the warnings in the record of a data dir. The record must exist, and the caller must be its only writer.
+//
+// Runs in: parent.
+func PutWarnings(d layout.Data, warnings []string) error {
+	return update(d, func(r *Record) { r.Warnings = warnings })
+}
+
 // update changes the record of a data dir, which must exist.
 func update(d layout.Data, change func(*Record)) error {
 	was, _, err := readRecord(d)

@@ -43,6 +43,8 @@ type Record struct {
 	// Requested is the config with which the user started the running node, as YAML, with later reloads, and without the defaults that
 	// depend on the host. It differs from Settings if some of these take effect at the next start.
 	Requested string `json:"requested"`
+	// Warnings are those that the last start has shown to the user.
+	Warnings []string `json:"warnings"`
 }
 
 // maxRecord is the maximum size of a record in bytes. A record contains the configuration file.

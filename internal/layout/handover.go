@@ -19,6 +19,8 @@ type HandoverInfo struct {
 	ChildPID  int `json:"childPID"`
 	// StartedAt is when the parent process started.
 	StartedAt time.Time `json:"startedAt"`
+	// TTL is the time after StartedAt at which the parent stops the node; 0: never.
+	TTL time.Duration `json:"ttl,omitempty"`
 	// Network is the network that RootlessKit's driver has configured.
 	Network NetworkInfo `json:"network"`
 	// Cgroup is the node's subtree.

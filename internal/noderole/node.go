@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -158,9 +159,13 @@ func stopReason(ctx context.Context) string {
 // initialStatus returns the node's status before any component runs.
 func initialStatus(o Options) status.Status {
 	cfg, h, data := o.Config, o.Handover, layout.NewData(o.Config.DataDir)
+	var ends time.Time
+	if h.TTL > 0 {
+		ends = h.StartedAt.Add(h.TTL)
+	}
 	return status.Status{
 		Name: cfg.Name, NodeName: cfg.NodeName, Version: o.Version, Kubernetes: kubernetesVersion(cfg),
-		StartedAt: h.StartedAt, ParentPID: h.ParentPID, ChildPID: h.ChildPID,
+		StartedAt: h.StartedAt, EndsAt: ends, ParentPID: h.ParentPID, ChildPID: h.ChildPID,
 		Network: status.Network{
 			Driver: h.Network.Driver, Interface: h.Network.Interface, Address: h.Network.IP, MTU: h.Network.MTU, DNS: h.Network.DNS,
 			PortDriver: h.Network.Ports, PortDriverReason: h.Network.PortsWhy,

@@ -110,7 +110,7 @@ func claim(ctx context.Context, n *Node) error {
 	if err := datadir.Claim(n.data, name, ids, account); err != nil {
 		return err
 	}
-	if err := errors.Join(recordIdentity(n), recordSettings(n)); err != nil {
+	if err := errors.Join(recordIdentity(n), recordSettings(n), recordWarnings(n)); err != nil {
 		return err
 	}
 	if before := slices.Concat(dirs, []string{defaultDataDir(n)})[0]; before != n.data.Dir && exists(before) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -81,6 +82,8 @@ type helperInput struct {
 	RuntimeDir string             `json:"runtimeDir"`
 	// DataCertain is set if the data belongs to the node even without a record.
 	DataCertain bool `json:"dataCertain,omitempty"`
+	// TTL is parent.Options.TTL.
+	TTL time.Duration `json:"ttl,omitempty"`
 	// Lifeline is set if the helper stops at end of file of lifelineFD.
 	Lifeline bool `json:"lifeline,omitempty"`
 }
@@ -97,7 +100,7 @@ func runParent(log *logrus.Logger, _ layout.Runtime) error {
 		if level, err := logrus.ParseLevel(in.Config.LogLevel); err == nil {
 			log.SetLevel(level)
 		}
-		o := parent.Options{Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Versions: versionsOf(in.Config), Log: log}
+		o := parent.Options{Config: in.Config, Runtime: layout.Runtime{Dir: in.RuntimeDir}, Versions: versionsOf(in.Config), Log: log, TTL: in.TTL}
 		if in.Lifeline {
 			o.Lifeline = inheritedFile(lifelineFD)
 		}

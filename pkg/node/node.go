@@ -67,6 +67,10 @@ type Options struct {
 	// Settings are kept with the node's data at a start, for a later LastSettings: what the user set of the config. If it is nil, the
 	// start removes those of an earlier start. New itself never uses them: the node has exactly the configuration that it is given.
 	Settings *config.Settings
+	// TTL stops the node in order after this time, if it is greater than zero. Time in which the host is suspended does not count.
+	TTL time.Duration
+	// HiddenWarnings, if it is set, hides warnings about the host that the last start has logged too, and is called with their number.
+	HiddenWarnings func(hidden int)
 
 	// hostname replaces os.Hostname in tests.
 	hostname func() (string, error)
@@ -88,6 +92,9 @@ type Node struct {
 	// joinToken is Options.JoinToken, cleared after its use.
 	joinToken string
 	settings  *config.Settings // Options.Settings
+	hidden    func(int)        // Options.HiddenWarnings
+	ttl       time.Duration    // Options.TTL
+	warned    []string         // the warnings of the last preflight
 
 	mu     sync.Mutex
 	helper *helper
@@ -169,7 +176,7 @@ func build(cfg *config.NodeConfig, o Options, start bool) (_ *Node, noRuntimeDir
 
 // newHandle returns a handle without a configuration.
 func newHandle(o Options) *Node {
-	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken, settings: o.Settings}
+	n := &Node{log: o.Log, detach: o.Detach, joinToken: o.JoinToken, settings: o.Settings, hidden: o.HiddenWarnings, ttl: o.TTL}
 	if n.log == nil {
 		discard := logrus.New()
 		discard.SetOutput(io.Discard)
@@ -246,11 +253,7 @@ func runPreflight(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range findings {
-		if f.Level == preflight.LevelWarn {
-			n.log.WithField("check", f.Code).Warn(f.Message)
-		}
-	}
+	logWarnings(n, findings)
 	return preflight.Err(findings)
 }
 

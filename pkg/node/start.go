@@ -110,7 +110,7 @@ func (n *Node) RunForeground(ctx context.Context) error {
 		defer stop()
 	}
 	return parent.Run(ctx, parent.Options{
-		Config: n.Config(), Runtime: n.rt, Versions: versionsOf(n.Config()), Log: n.log, Listeners: n.listeners,
+		Config: n.Config(), Runtime: n.rt, Versions: versionsOf(n.Config()), Log: n.log, TTL: n.ttl, Listeners: n.listeners,
 	})
 }
 
@@ -120,7 +120,7 @@ const selfExe = "/proc/self/exe"
 // startHelper starts a helper process in the given role and passes its input. Output of the parent role goes to the node's log.
 func startHelper(n *Node, role string) (*helper, error) {
 	attached := !n.detach && role == layout.RoleParent
-	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: dataCertain(n), Lifeline: attached})
+	input, err := json.Marshal(helperInput{Config: n.Config(), RuntimeDir: n.rt.Dir, DataCertain: dataCertain(n), TTL: n.ttl, Lifeline: attached})
 	if err != nil {
 		return nil, fmt.Errorf("encode the config: %w", err)
 	}

@@ -45,6 +45,8 @@ type Options struct {
 	Versions datadir.Versions
 	// LogWriter receives the output of helper processes such as slirp4netns. Default: standard error.
 	LogWriter io.Writer
+	// TTL stops the node after this time, as if ctx had ended, if it is greater than zero.
+	TTL time.Duration
 	// Lifeline stops the node at end of file, as if ctx had ended. It may be nil.
 	Lifeline *os.File
 	// Listeners are listening sockets that the service manager opened for the node's ports. Only the port driver builtin uses
@@ -90,9 +92,17 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer r.guard.close()
+	if o.TTL > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, o.TTL, errTTL)
+		defer cancel()
+		ctx = limited
+	}
 	err = r.node(ctx)
 	return r.conclude(err)
 }
+
+// errTTL is the cause of a context that ended after Options.TTL.
+var errTTL = errors.New("the time limit of this run has passed")
 
 // run is the state of Run.
 type run struct {
@@ -321,7 +331,7 @@ func (r *run) finishSetup(childPID int, n layout.NetworkInfo) error {
 	}
 	n.Warnings = append(n.Warnings, r.loginFaults...)
 	return layout.WriteJSON(r.Runtime.Handover(), layout.HandoverInfo{
-		ParentPID: os.Getpid(), ChildPID: childPID, StartedAt: r.started, Network: n,
+		ParentPID: os.Getpid(), ChildPID: childPID, StartedAt: r.started, TTL: r.TTL, Network: n,
 		Cgroup: layout.CgroupInfo{
 			Path: r.subtree.Path(), Source: r.claimed.Source, Enabled: report.Enabled, Unenforced: report.Unenforced,
 			Ceiling: r.subtree.Ceiling(), Refused: r.uncapped,

@@ -106,7 +106,7 @@ func (w *watch) wait(ctx context.Context, done <-chan error) error {
 			return w.result(err, cause, stopping)
 		case <-ended:
 			ended = nil
-			stop("context canceled", false)
+			stop(context.Cause(ctx).Error(), false)
 		case <-lifeline:
 			lifeline = nil
 			stop("the host program ended", false)

@@ -215,6 +215,8 @@ type Status struct {
 	Failure *errdefs.Report `json:"failure,omitempty"`
 	// StartedAt is when the parent process started.
 	StartedAt time.Time `json:"startedAt,omitzero"`
+	// EndsAt is when the node stops by itself (up --ttl); zero: it does not.
+	EndsAt time.Time `json:"endsAt,omitzero"`
 	// Version is the version of rootlessnode, Kubernetes that of Kubernetes.
 	Version    string `json:"version,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`
