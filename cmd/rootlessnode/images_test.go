@@ -79,7 +79,7 @@ func TestImagesImport(t *testing.T) {
 	assert.Equal(t, c.run("images", "import", "-o", "json", "--name", "app", "--name", "localhost/app:dev", file), 0)
 	assert.DeepEqual(t, *requests, []string{command + `{"names":["docker.io/library/app:latest","localhost/app:dev"]}<archive`})
 	var list []image
-	assert.NilError(t, json.Unmarshal([]byte(c.out.String()), &list))
+	assert.NilError(t, json.Unmarshal(c.out.Bytes(), &list))
 	assert.DeepEqual(t, list, []image{{Name: "docker.io/library/app:latest", Digest: "sha256:1", Size: 3 << 20}})
 }
 

@@ -86,7 +86,7 @@ func readAddon(path string) addon {
 			err = a.set.AddFile(f, data)
 		}
 		errs = append(errs, err)
-		fmt.Fprintf(sum, "%q %q\n", f, data)
+		_, _ = fmt.Fprintf(sum, "%q %q\n", f, data) // a hash returns no errors
 	}
 	a.fault = errors.Join(errs...)
 	a.digest = hex.EncodeToString(sum.Sum(nil))

@@ -112,7 +112,7 @@ func (b *bench) measure(ctx context.Context) error {
 
 // rollouts measures rolling updates in rootlessnode's node. There is nothing to compare it with.
 func (b *bench) rollouts(ctx context.Context) ([]row, error) {
-	cmd := exec.CommandContext(ctx, b.options.rollout, "-rootlessnode", b.bin, "-name", b.name, "-dir", filepath.Join(b.work, "rollout"),
+	cmd := exec.CommandContext(ctx, b.rollout, "-rootlessnode", b.bin, "-name", b.name, "-dir", filepath.Join(b.work, "rollout"),
 		"-node-port", strconv.Itoa(rolloutPort), "-json", filepath.Join(b.out, partRollout+".json"))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return nil, cmd.Run()

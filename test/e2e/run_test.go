@@ -59,7 +59,7 @@ func (n *testNode) runOnHost() {
 	assert.NilError(n.t, err)
 	host := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello from the host")) })}
 	go func() { _ = host.Serve(l) }() // ends with Close
-	defer host.Close()
+	defer func() { _ = host.Close() }()
 	url := fmt.Sprintf("http://host.rootlessnode.internal:%d/", everydayHostPort)
 	assert.Equal(n.t, run(append(get, url)...), "hello from the host")
 	assert.Equal(n.t, n.run(podLimit, slices.Concat([]string{"exec", "--"}, get, []string{url})...), "hello from the host")
