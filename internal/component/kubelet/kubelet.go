@@ -6,6 +6,7 @@ package kubelet
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,6 +32,11 @@ const (
 	ClientCertificate = "kubelet-client"
 )
 
+// events is the policy for Events about missing cgroup controllers.
+//
+//go:embed events.yaml
+var events string
+
 // Component returns the kubelet's entry in the catalogue. Its programs include those that the container runtime runs
 // for pods.
 func Component() component.Component {
@@ -49,6 +55,7 @@ func Component() component.Component {
 			}
 		},
 		HostCertificates: certificates,
+		Manifest:         func(component.Env) ([]byte, error) { return []byte(events), nil },
 		Needs: func(e component.Env) []supervisor.Need {
 			return component.NeedReady(runtime.Of(e.Config).Unit(), component.UnitStaleNode)
 		},

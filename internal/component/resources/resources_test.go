@@ -6,6 +6,7 @@ import (
 
 	"gotest.tools/v3/assert"
 	"gotest.tools/v3/golden"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
@@ -27,9 +28,11 @@ func TestManifests(t *testing.T) {
 		kubelet        rbacv1.ClusterRoleBinding
 		flannel        rbacv1.ClusterRole
 		flannelBinding rbacv1.ClusterRoleBinding
+		events         admissionregistrationv1.ValidatingAdmissionPolicy
+		eventsBinding  admissionregistrationv1.ValidatingAdmissionPolicyBinding
 	)
 	documents := strings.Split(string(data), "---\n")
-	objects := []any{&namespace, &kubelet, &flannel, &flannelBinding}
+	objects := []any{&namespace, &events, &eventsBinding, &kubelet, &flannel, &flannelBinding}
 	assert.Equal(t, len(documents), len(objects))
 	for i, o := range objects {
 		assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[i]), o))
@@ -47,13 +50,13 @@ func TestManifestsWithPolicies(t *testing.T) {
 	data, err := Manifests(e)
 	assert.NilError(t, err)
 	documents := strings.Split(string(data), "---\n")
-	assert.Equal(t, len(documents), 6)
+	assert.Equal(t, len(documents), 8)
 	var (
 		role    rbacv1.ClusterRole
 		binding rbacv1.ClusterRoleBinding
 	)
-	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[4]), &role))
-	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[5]), &binding))
+	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[6]), &role))
+	assert.NilError(t, yaml.UnmarshalStrict([]byte(documents[7]), &binding))
 	assert.Equal(t, binding.RoleRef.Name, role.Name)
 	assert.Equal(t, binding.Subjects[0].Name, "rootlessnode:network-policy")
 	for _, r := range role.Rules {
@@ -67,7 +70,7 @@ func TestManifestsWithDNS(t *testing.T) {
 	e.Config.Metrics.Enabled = false
 	data, err := Manifests(e)
 	assert.NilError(t, err)
-	assert.Equal(t, strings.Count(string(data), "---\n"), 11)
+	assert.Equal(t, strings.Count(string(data), "---\n"), 13)
 	assert.Assert(t, strings.HasPrefix(string(data), "apiVersion: v1\nkind: Namespace\n"), "the namespace comes first")
 }
 
