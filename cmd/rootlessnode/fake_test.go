@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ func at(seconds float64) time.Time { return t0.Add(time.Duration(seconds * float
 
 // fakeNode returns the values of its fields and records the calls.
 type fakeNode struct {
+	mu       sync.Mutex
 	cfg      *config.NodeConfig
 	dir      string
 	statuses []status.Status
@@ -56,6 +58,8 @@ type fakeNode struct {
 }
 
 func (f *fakeNode) call(name string) error {
+	f.mu.Lock() // down --all stops several nodes at the same time
+	defer f.mu.Unlock()
 	f.calls = append(f.calls, name)
 	return f.fails[name]
 }
@@ -138,6 +142,7 @@ func (f *fakeNode) DeleteJoinToken(_ context.Context, id string) error { return 
 
 // fakeKubeconfig is the kubeconfig of the account. It returns the values of its fields and records the calls.
 type fakeKubeconfig struct {
+	mu      sync.Mutex
 	path    string
 	changed []string
 	err     error
@@ -154,6 +159,8 @@ func (f *fakeKubeconfig) Merge() (context, path string, err error) {
 }
 
 func (f *fakeKubeconfig) Unmerge() ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.calls = append(f.calls, "unmerge")
 	return f.changed, f.err
 }
