@@ -32,6 +32,7 @@ func TestEveryday(t *testing.T) {
 		{"storage", (*testNode).storage},
 		{"local registry", func(n *testNode) { n.pushToLocalRegistry(); n.pullFromLocalRegistry() }},
 		{"crun", (*testNode).runWithCrun},
+		{"device plugin", (*testNode).useDevicePlugin},
 		{"registries", func(n *testNode) { n.usePrivateRegistry(private) }},
 		{"metrics", (*testNode).metrics},
 		{"addons", func(n *testNode) { n.addons(home) }},

@@ -14,6 +14,10 @@ import (
 
 // TestMain keeps the tests from changing the kubeconfig of the account. All nodes are deleted in the end, and their contexts with them.
 func TestMain(m *testing.M) {
+	if os.Getenv(envDevicePlugin) != "" {
+		_, _ = fmt.Fprintln(os.Stderr, serveDevicePlugin())
+		os.Exit(1)
+	}
 	dir, err := os.MkdirTemp("", "rootlessnode-e2e-")
 	path := filepath.Join(dir, "kubeconfig")
 	if err == nil {
