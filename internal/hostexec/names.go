@@ -4,25 +4,16 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/rootlessnode/rootlessnode/internal/hostinfo"
 )
 
 // ResolvConf returns a resolv.conf(5) with which names resolve as in a pod of the namespace default: by the cluster's name server, with the
 // search domains of the cluster and those in host, the host's file.
 func ResolvConf(server, domain, host string) string {
-	search := []string{"default.svc." + domain, "svc." + domain, domain}
-	var options []string
-	for line := range strings.Lines(host) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) < 2:
-		case fields[0] == "search" || fields[0] == "domain":
-			search = append(search[:3:3], fields[1:]...) // the last one counts
-		case fields[0] == "options":
-			options = append(options, fields[1:]...)
-		}
-	}
-	search = slices.DeleteFunc(search, func(s string) bool { return s == "." })
-	options = slices.DeleteFunc(options, func(s string) bool { return strings.HasPrefix(s, "ndots:") || s == "trust-ad" })
+	found := hostinfo.ParseResolver(host)
+	search := append([]string{"default.svc." + domain, "svc." + domain, domain}, found.Search...)
+	options := slices.DeleteFunc(found.Options, func(s string) bool { return strings.HasPrefix(s, "ndots:") || s == "trust-ad" })
 	return fmt.Sprintf("nameserver %s\nsearch %s\noptions %s\n", server, strings.Join(search, " "), strings.Join(append(options, "ndots:5"), " "))
 }
 
