@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,9 +246,9 @@ func TestUnitContinuesWhenItsNeedDies(t *testing.T) {
 func TestRestartWithAnotherFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		starts := 0
+		var starts atomic.Int32
 		task := func(ctx context.Context, ready func()) error {
-			if starts++; starts > 1 {
+			if starts.Add(1) > 1 {
 				return errors.New("unknown flag")
 			}
 			ready()
@@ -258,7 +259,7 @@ func TestRestartWithAnotherFault(t *testing.T) {
 		tg.await("u", Ready)
 		assert.NilError(t, tg.g.Restart("u"))
 		time.Sleep(time.Minute)
-		assert.Assert(t, starts > 3, "%d", starts)
+		assert.Assert(t, starts.Load() > 3, "%d", starts.Load())
 		assert.Assert(t, tg.status("u").State != Failed)
 		assert.NilError(t, tg.end())
 	})
