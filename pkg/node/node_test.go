@@ -86,7 +86,7 @@ func TestNewTouchesNothing(t *testing.T) {
 func TestNewReportsAllErrors(t *testing.T) {
 	home(t)
 	cfg := config.Default()
-	cfg.Name, cfg.Network.MTU, cfg.API.Port = "a/b", 1, 0
+	cfg.Name, cfg.Network.MTU, cfg.API.Port = "a/b", 1, -1
 	_, err := New(cfg, Options{})
 	assert.ErrorIs(t, err, errdefs.ErrConfig)
 	for _, text := range []string{"name", "network.mtu", "api.port"} {
