@@ -119,5 +119,6 @@ func (l *ownListener) Accept() (net.Conn, error) {
 
 // NotRunning reports whether a dial error means that no process serves the socket.
 func NotRunning(err error) bool {
-	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR)
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOTDIR) ||
+		errors.Is(err, unix.EINVAL) // the path is too long, so that no process can listen on it
 }

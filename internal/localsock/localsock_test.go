@@ -23,9 +23,12 @@ func TestListenRefusals(t *testing.T) {
 	_, err = os.Stat(file)
 	assert.NilError(t, err)
 
-	_, err = Listen("/" + strings.Repeat("d", 110))
+	long := "/" + strings.Repeat("d", 110)
+	_, err = Listen(long)
 	assert.Check(t, is.ErrorIs(err, errdefs.ErrConfig))
 	assert.ErrorContains(t, err, "the path has 111 bytes; the maximum for unix sockets is 107")
+	_, err = net.Dial("unix", long)
+	assert.Check(t, NotRunning(err), "%v", err)
 }
 
 func TestPeerUIDIsOurs(t *testing.T) {
