@@ -2,12 +2,12 @@ package noderole
 
 import (
 	"net/netip"
-	"os/exec"
 	"testing"
 
 	"gotest.tools/v3/assert"
 
 	"github.com/rootlessnode/rootlessnode/config"
+	"github.com/rootlessnode/rootlessnode/internal/testutil"
 )
 
 // TestRanges tests that packets to unused pod and Service addresses do not leave the node, with hosts outside that have such
@@ -71,11 +71,7 @@ nft add rule ip proxy pre ip daddr 10.43.0.5 dnat to 192.0.2.100
 	assert.Check(t, echo("tcp", "10.42.7.7:7000"))
 	script(t, "ip route del "+cfg.Cluster.PodCIDR+" via 192.0.2.2")
 
-	for _, program := range []string{"iptables", "ip6tables"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("the host has no " + program)
-		}
-	}
+	testutil.Require(t, testutil.Program("iptables"), testutil.Program("ip6tables"))
 	script(t, "nft flush ruleset")
 	assert.NilError(t, rejectWithIPTables(t.Context(), netip.MustParsePrefix(cfg.Cluster.ServiceCIDR)))
 	assert.NilError(t, rejectWithIPTables(t.Context(), netip.MustParsePrefix(cfg.Cluster.ServiceCIDRv6)))
