@@ -100,7 +100,7 @@ const statusLimit = time.Second
 // deletedPodsLimit is the time that pods have to stop if their data is deleted.
 const deletedPodsLimit = 3 * time.Second
 
-// atOnce is the shortest time limit for pods; 0 means that there is none.
+// atOnce is the shortest time limit for pods, because 0 means no limit.
 const atOnce = time.Millisecond
 
 // stopNode stops the node, whose status was s, and deletes its data if requested.

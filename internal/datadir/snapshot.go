@@ -68,7 +68,7 @@ func Snapshots(d layout.Data) ([]Snapshot, error) {
 
 // FindSnapshot returns the snapshot called name.
 //
-// Errors: of class errdefs.ErrConfig, with the names of the others, if there is none.
+// Errors: of class errdefs.ErrConfig, with the names of the existing snapshots, if there is no snapshot of that name.
 func FindSnapshot(d layout.Data, name string) (Snapshot, error) {
 	all, err := Snapshots(d)
 	var names []string
